@@ -1,0 +1,39 @@
+-- heartbeat: a worker says that it lives and what it works on.
+-- KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, jobs}   -> packed {now, statuses}
+-- job: {id, entry, fence, processed_on}   status: 0 yours, 2 gone, 3 stale, 7 yours but revoked
+-- info '' = do not register (a heartbeat between two registrations).
+-- Both clocks are kept fresh: `lastActive` for Node peers, the entry's idle time (XCLAIM to oneself, no delivery
+-- counted) so that neither our recovery nor XAUTOCLAIM of a Node peer takes a job whose worker lives.
+
+local REVOKED = 7
+local NO_END = {}
+
+local function beat(q, now_text, consumer, job)
+  local id, entry = job[1], job[2]
+  local key = q.J .. id
+  local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
+  if h.err then return G.GONE, nil end
+  local refused = G.refused_attempt(h, job[3], job[4], NO_END)
+  if refused then return refused, nil end
+  redis.call('HSET', key, 'lastActive', now_text)
+  if entry == '' then
+    redis.call('ZADD', q.list_active_ids, 'XX', now_text, id)
+  else
+    redis.pcall('XCLAIM', q.stream, G.GROUP, consumer, 0, entry, 'JUSTID')
+  end
+  return h[4] == '1' and REVOKED or G.OK, nil
+end
+
+G.export('heartbeat', { 'allow-oom' }, function(keys, args)
+  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local now = G.now(q)
+  local now_text, statuses = G.int(now), {}
+  if request[2] ~= '' then
+    redis.call('SET', q.P .. 'w:' .. request[1], request[2], 'PX', request[3])
+    redis.call('ZADD', q.workers, now_text, request[1])
+  end
+  for i, job in ipairs(request[4]) do
+    statuses[i] = beat(q, now_text, request[1], job)
+  end
+  return cmsgpack.pack({ now, statuses })
+end)

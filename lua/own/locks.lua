@@ -1,0 +1,13 @@
+-- version, lock, unlock, renew: leader locks for duties that one process does for all.
+-- version: KEYS none (or one, for routing)   -> the library's own name
+-- lock:    KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 acquired, 0 held by another
+-- unlock:  KEYS 1 lock key   ARGV 1 token   -> 1 released, 0 was not ours
+-- renew:   KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 prolonged, 0 was not ours
+
+G.export('version', { 'no-writes' }, function() return G.VERSION end)
+
+G.export('lock', { 'allow-oom' }, function(keys, args) return G.lock(keys[1], args[1], args[2]) end)
+
+G.export('unlock', { 'allow-oom' }, function(keys, args) return G.unlock(keys[1], args[1]) end)
+
+G.export('renew', { 'allow-oom' }, function(keys, args) return G.renew(keys[1], args[1], args[2]) end)

@@ -1,0 +1,34 @@
+-- note: what a handler or an operator writes onto a job: progress, a log line, new data.
+-- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep}   -> status (0 ok, 2 gone, 3 stale)
+-- kind: 1 progress, 2 log line, 3 data. fence 0 = not from a worker: the job only has to exist.
+-- keep > 0: log lines kept, the oldest go first.
+
+local NO_END = {}
+
+local function progress(q, id, text)
+  redis.call('HSET', q.J .. id, 'progress', text)
+  G.emit(q.events, 'progress', id, 'data', text)
+end
+
+local function log(q, id, text, keep)
+  local length = redis.call('RPUSH', q.P .. 'log:' .. id, text)
+  if keep > 0 and length > keep then redis.call('LTRIM', q.P .. 'log:' .. id, -keep, -1) end
+end
+
+local function data(q, id, text)
+  redis.call('HSET', q.J .. id, 'data', text)
+end
+
+local KINDS = { progress, log, data }
+
+G.export('note', {}, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local h = redis.call('HMGET', q.J .. r[2], 'state', 'fence', 'processedOn')
+  if not h[1] then return G.GONE end
+  if r[4] > 0 then
+    local refused = G.refused_attempt(h, r[4], r[5], NO_END)
+    if refused then return refused end
+  end
+  KINDS[r[1]](q, r[2], r[3], r[6])
+  return G.OK
+end)

@@ -1,0 +1,100 @@
+-- page: one page of the jobs in a state, for listing and iterating.
+-- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields}   -> packed {rows, cursor}
+-- row: {id, position, values of the wanted fields}; cursor '' = the end. Bound: `count` jobs a call.
+-- Cursors name a place, not a rank: a job that keeps its state is met once, however many others come and go.
+-- Sets: 'score' of the last row (members of that very score come again; the client leaves them out).
+-- Streams: the last entry id. Lists: an index from the end that is not popped.
+
+local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended' }
+
+local function read(q, fields, rows, id, position)
+  local values = redis.pcall('HMGET', q.J .. id, unpack(fields))
+  if not values.err then rows[#rows + 1] = { id, position, values } end
+end
+
+local function from_set(q, key, cursor, count, fields, low, high)
+  local rows = {}
+  local score, offset = string.match(cursor, '^(.-)@(%d+)$')
+  local from = score or low
+  local skip = tonumber(offset or '0')
+  local found = redis.call('ZRANGEBYSCORE', key, from, high, 'WITHSCORES', 'LIMIT', skip, count)
+  for i = 1, #found, 2 do
+    read(q, fields, rows, found[i], found[i + 1])
+  end
+  if #found < 2 * count then return rows, '' end
+  -- A whole page of one score cannot advance by score: go on by offset within it.
+  local last = found[#found]
+  if last == from then return rows, last .. '@' .. G.int(skip + count) end
+  return rows, last .. '@0'
+end
+
+local function pending_between(q, first, last, count)
+  local seen = {}
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, first, last, count)
+  if not pending.err then
+    for _, p in ipairs(pending) do seen[p[1]] = true end
+  end
+  return seen
+end
+
+local function from_list(q, key, from, count, fields, prefix, next_prefix)
+  local rows = {}
+  local ids = redis.call('LRANGE', key, from, from + count - 1)
+  for i = 1, #ids do read(q, fields, rows, ids[i], '') end
+  if #ids == count then return rows, prefix .. G.int(from + count) end
+  return rows, next_prefix
+end
+
+local function waiting(q, cursor, count, fields)
+  if string.sub(cursor, 1, 2) == 'l:' then
+    return from_list(q, q.lifo, tonumber(string.sub(cursor, 3)), count, fields, 'l:', 'p:0')
+  elseif string.sub(cursor, 1, 2) == 'p:' then
+    return from_list(q, q.priority, tonumber(string.sub(cursor, 3)), count, fields, 'p:', '')
+  end
+  local rows = {}
+  local entries = redis.call('XRANGE', q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
+  if #entries == 0 then return rows, 'l:0' end
+  local last = entries[#entries][1]
+  local seen = pending_between(q, entries[1][1], last, count)
+  for _, e in ipairs(entries) do
+    local id = not seen[e[1]] and G.entry_job(e[2])
+    if id then read(q, fields, rows, id, e[1]) end
+  end
+  return rows, #entries == count and last or 'l:0'
+end
+
+local function active(q, cursor, count, fields)
+  if string.sub(cursor, 1, 2) == 'z:' then
+    local rows, next_cursor = from_set(q, q.list_active_ids, string.sub(cursor, 3), count, fields, '-inf', '+inf')
+    return rows, next_cursor ~= '' and 'z:' .. next_cursor or ''
+  end
+  local rows = {}
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
+  if pending.err or #pending == 0 then return rows, 'z:' end
+  for _, p in ipairs(pending) do
+    local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
+    local id = found and G.entry_job(found[2])
+    if id then read(q, fields, rows, id, p[1]) end
+  end
+  return rows, #pending == count and pending[count][1] or 'z:'
+end
+
+G.export('page', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local state, cursor, count, fields = r[1], r[2], r[3], r[4]
+  local rows, next_cursor
+  if SETS[state] then
+    rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf', '+inf')
+  elseif state == 'delayed' then
+    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, '-inf', '(' .. G.int(G.BAND))
+  elseif state == 'prioritized' then
+    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, G.int(G.BAND), '+inf')
+  elseif state == 'waiting' then
+    rows, next_cursor = waiting(q, cursor, count, fields)
+  elseif state == 'active' then
+    rows, next_cursor = active(q, cursor, count, fields)
+  else
+    return redis.error_reply('ERR unknown state ' .. tostring(state))
+  end
+  return cmsgpack.pack({ rows, next_cursor })
+end)

@@ -1,0 +1,107 @@
+-- reclaim: find jobs whose worker died, and give them to others. Any worker may call it; one at a time does it.
+-- KEYS 1 meta
+-- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix}
+-- -> packed {recovered ids, failed ids, cursor, held}     held = 0: somebody else does it now, nothing was looked at
+-- Bound: 100 pending entries and 100 list jobs a call; call again with the cursor until it is ''.
+-- lock_ms: how long a job of ours may go without a heartbeat, where its own lockDuration does not say otherwise.
+
+local PAGE = 100
+
+local function lock_of(opts, default)
+  local own = tonumber(string.match(opts or '', '"lockDuration":%s*(%d+)') or '')
+  if own and own >= 1000 and own <= 86400000 then return own end
+  return default
+end
+
+-- A Node peer's heartbeat is a time by its own clock. It is alive as long as that time changes (W96): remember
+-- what we saw and when, and judge at the next look.
+local function foreign_alive(q, now, id, last_active, lock)
+  local seen = redis.call('HGET', q.stall_watch, id)
+  local value, at = string.match(seen or '', '^(.-)|(%d+)$')
+  if value == (last_active or '') then
+    return now - tonumber(at) < lock
+  end
+  redis.call('HSET', q.stall_watch, id, (last_active or '') .. '|' .. G.int(now))
+  return true
+end
+
+local function recover(q, run, id, entry, h)
+  redis.call('HDEL', q.stall_watch, id)
+  if entry == '' then G.list_left(q, id) else G.settle_entries(q, { entry }) end
+  local stalled = redis.call('HINCRBY', q.J .. id, 'stalledCount', 1)
+  if stalled > run.max_stalled then
+    redis.call('HINCRBY', q.J .. id, 'fence', 1)
+    G.end_failed(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h[7])
+    run.failed[#run.failed + 1] = id
+    return
+  end
+  G.requeue(q, id, run.now, h[4], G.count_of(h[5]), h[6] == '1')
+  if not run.quiet then G.emit(q.events, 'stalled', id) end
+  run.recovered[#run.recovered + 1] = id
+end
+
+local function read(q, id)
+  local h = redis.pcall('HMGET', q.J .. id, 'state', 'lastActive', 'opts', 'name', 'priority', 'lifo', 'processedOn')
+  if h.err or not h[1] then return nil end
+  return h
+end
+
+local function look_at_entry(q, run, entry, consumer, idle)
+  local found = redis.call('XRANGE', q.stream, entry, entry)[1]
+  local id = found and G.entry_job(found[2])
+  local h = id and read(q, id)
+  if not h or h[1] == 'completed' or h[1] == 'failed' then
+    G.settle_entries(q, { entry })
+    return
+  end
+  local lock = lock_of(h[3], run.lock)
+  if idle < lock then return end
+  local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
+  if h[1] == 'active' then
+    if foreign and foreign_alive(q, run.now, id, h[2], lock) then return end
+    recover(q, run, id, entry, h)
+  elseif h[1] == 'waiting' then
+    -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
+    if foreign and foreign_alive(q, run.now, id, h[2], lock) then return end
+    redis.call('HDEL', q.stall_watch, id)
+    G.settle_entries(q, { entry })
+    G.requeue(q, id, run.now, h[4], 0, false)
+    run.recovered[#run.recovered + 1] = id
+  end
+end
+
+local function look_at_pending(q, run, cursor)
+  local from = cursor == '' and '-' or '(' .. cursor
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.min(run.lock, 1000), from, '+', PAGE)
+  if pending.err then return '' end
+  for _, p in ipairs(pending) do
+    look_at_entry(q, run, p[1], p[2], p[3])
+  end
+  return #pending == PAGE and pending[PAGE][1] or ''
+end
+
+local function look_at_lists(q, run)
+  local limit = G.int(run.now - run.lock)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'LIMIT', 0, PAGE)) do
+    local h = read(q, id)
+    if not h or h[1] ~= 'active' then
+      redis.call('ZREM', q.list_active_ids, id)
+    else
+      local beat = tonumber(redis.call('ZSCORE', q.list_active_ids, id))
+      if run.now - beat >= lock_of(h[3], run.lock) then recover(q, run, id, '', h) end
+    end
+  end
+end
+
+G.export('reclaim', { 'allow-oom' }, function(keys, args)
+  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local lock_key, holder = q.P .. 'lock:reclaim', request[1]
+  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', request[2]) then
+    return cmsgpack.pack({ {}, {}, '', 0 })
+  end
+  local run = { now = G.now(q), lock = request[3], max_stalled = request[4], quiet = request[5],
+    foreign = request[7], recovered = {}, failed = {} }
+  if request[6] == '' then look_at_lists(q, run) end
+  local cursor = look_at_pending(q, run, request[6])
+  return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
+end)

@@ -1,0 +1,45 @@
+-- workers, leave: who works on this queue.
+-- workers: KEYS 1 meta   -> flat {consumer, registration JSON, ...} of those whose registration has not run out
+-- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer could go, 0 if jobs still pend for it
+-- The registry is a set of ours; a Node peer's registration is found by the consumers of the group.
+
+local KEEP_MS = 86400000
+
+local function registered(q, names)
+  local found = {}
+  for name in pairs(names) do
+    local info = redis.call('GET', q.P .. 'w:' .. name)
+    if info then
+      found[#found + 1] = name
+      found[#found + 1] = info
+    end
+  end
+  return found
+end
+
+G.export('workers', { 'no-writes' }, function(keys)
+  local q, names = G.queue(keys[1]), {}
+  for _, name in ipairs(redis.call('ZRANGE', q.workers, 0, -1)) do names[name] = true end
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
+  if not consumers.err then
+    for _, consumer in ipairs(consumers) do names[consumer[2]] = true end
+  end
+  return registered(q, names)
+end)
+
+local function pending_of(q, consumer)
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, consumer)
+  return not pending.err and #pending or 0
+end
+
+G.export('leave', { 'allow-oom' }, function(keys, args)
+  local q, consumer = G.queue(keys[1]), args[1]
+  redis.call('DEL', q.P .. 'w:' .. consumer)
+  redis.call('ZREM', q.workers, consumer)
+  redis.call('ZREMRANGEBYSCORE', q.workers, '-inf', G.int(G.now(q) - KEEP_MS))
+  if pending_of(q, consumer) > 0 then return 0 end
+  redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
+  -- A marker that woke this worker while it left must wake another.
+  G.wake(q, 1)
+  return 1
+end)

@@ -1,0 +1,124 @@
+-- Handing in finished attempts, many in one call. Rows (processed_on = the `now` of the reply that took the job):
+--   {1, id, entry, fence, processed_on, returnvalue [, keep]}                                 completed
+--   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep]}    failed
+--   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
+-- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
+-- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.ALREADY, G.GONE, G.STALE.
+
+local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
+local COMPLETED = { completed = true }
+local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true }
+local RELEASED = { waiting = true, prioritized = true }
+
+-- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
+local function batch(q, now, quiet)
+  return {
+    q = q, now = now, now_text = G.int(now), quiet = quiet,
+    entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
+    keep_completed = nil, keep_failed = nil, removed = {},
+  }
+end
+
+local function leave_source(b, row)
+  if row[ENTRY] == '' then
+    G.list_left(b.q, row[ID])
+  else
+    b.entries[#b.entries + 1] = row[ENTRY]
+  end
+end
+
+-- Into the index of a terminal state, or away altogether; decided per job, written per call.
+local function index(b, members, id, keep, rule)
+  if keep == 1 then
+    b.removed[#b.removed + 1] = id
+    return
+  end
+  members[#members + 1] = b.now_text
+  members[#members + 1] = id
+  if type(keep) == 'table' then b[rule] = keep end
+end
+
+local function complete(b, row)
+  local key = b.q.J .. row[ID]
+  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
+  if refused then return refused end
+  leave_source(b, row)
+  redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
+  index(b, b.completed, row[ID], row[7], 'keep_completed')
+  b.completed_n = b.completed_n + 1
+  b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
+  if not b.quiet then
+    redis.pcall('XADD', b.q.events, 'MAXLEN', '~', '1000', '*', 'event', 'completed', 'jobId', row[ID],
+      'returnvalue', row[6])
+  end
+  return G.OK
+end
+
+local function retry(b, key, row, attempts, priority)
+  local due = G.int(priority * G.BAND + b.now + row[10])
+  redis.call('ZADD', b.q.scheduled, due, row[ID])
+  redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
+    'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
+  if not b.quiet then
+    G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))
+  end
+  return G.RETRYING
+end
+
+local function fail(b, row)
+  local key = b.q.J .. row[ID]
+  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn', 'attemptsMade', 'priority')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
+  if refused then return refused end
+  leave_source(b, row)
+  local attempts = G.count_of(h[4]) + 1
+  if row[9] > 0 and attempts < row[9] then
+    return retry(b, key, row, G.int(attempts), G.count_of(h[5]))
+  end
+  redis.call('HSET', key, 'state', 'failed', 'attemptsMade', G.int(attempts), 'failedReason', row[6],
+    'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text, 'finishedOn', b.now_text)
+  index(b, b.failed, row[ID], row[11], 'keep_failed')
+  b.failed_n = b.failed_n + 1
+  b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
+  if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', row[6]) end
+  return G.FAILED
+end
+
+-- The next activation gets a new token at once, so that nothing of this attempt counts any more.
+local function release(b, row)
+  local q, key = b.q, b.q.J .. row[ID]
+  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn', 'name', 'priority', 'lifo')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], RELEASED)
+  if refused then return refused end
+  leave_source(b, row)
+  G.requeue(q, row[ID], b.now, h[4], G.count_of(h[5]), h[6] == '1')
+  return G.RELEASED
+end
+
+local FINISH = { complete, fail, release }
+
+local function write(b, no_metrics)
+  local q = b.q
+  G.settle_entries(q, b.entries)
+  if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
+  if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
+  G.purge(q, b.removed)
+  if b.keep_completed then G.retain(q, q.completed, b.keep_completed, b.now) end
+  if b.keep_failed then G.retain(q, q.failed, b.keep_failed, b.now) end
+  if no_metrics then return end
+  G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
+  G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
+end
+
+-- rows: finished attempts, at most a few hundred. Returns their statuses in order.
+G.finish = function(q, now, rows, quiet, no_metrics)
+  local statuses = {}
+  if #rows == 0 then return statuses end
+  local b = batch(q, now, quiet)
+  for i = 1, #rows do
+    statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
+  end
+  write(b, no_metrics)
+  return statuses
+end

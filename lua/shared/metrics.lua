@@ -1,0 +1,26 @@
+-- Per-minute counters (data-model.md section 9), added up over a call and written once.
+-- The first write of a minute drops what is older than a day, so the hash stays bounded.
+
+local MINUTE, DAY = 60000, 86400000
+
+local function trim(key, minute)
+  local stale = {}
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local at = tonumber(string.match(field, '^m:(%d+):'))
+    if at and at < minute - DAY then stale[#stale + 1] = field end
+  end
+  for i = 1, #stale, 1000 do
+    redis.call('HDEL', key, unpack(stale, i, math.min(i + 999, #stale)))
+  end
+end
+
+-- count jobs ended at `now`; duration is the sum of their run times in ms.
+G.metric = function(key, now, count, duration)
+  if count == 0 then return end
+  local minute = now - now % MINUTE
+  local field = 'm:' .. G.int(minute)
+  local total = redis.pcall('HINCRBY', key, field .. ':c', count)
+  if type(total) ~= 'number' then return end
+  if duration > 0 then redis.call('HINCRBY', key, field .. ':d', G.int(duration)) end
+  if total == count then trim(key, minute) end
+end

@@ -1,0 +1,49 @@
+-- Due jobs of band 0 (delayed and retrying ones without a priority) go to the stream or the LIFO list.
+-- Due jobs with a priority stay in the set: workers take them from there (shared/sources.lua).
+
+local function promote_one(q, id, now, quiet)
+  redis.call('ZREM', q.scheduled, id)
+  local h = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
+  if h.err or not h[1] then return end
+  local expire_at = tonumber(h[4] or '')
+  if h[1] == 'failed' or h[1] == 'completed' then return end
+  if expire_at and expire_at > 0 and now > expire_at then
+    return G.end_failed(q, id, now, 'expired', 'expired', h[5])
+  end
+  if h[3] == '1' then
+    redis.call('RPUSH', q.lifo, id)
+    redis.call('HSET', q.J .. id, 'state', 'waiting')
+    G.wake(q, 1)
+  else
+    redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, h[2] or ''))
+  end
+  if not quiet then G.emit(q.events, 'promoted', id) end
+end
+
+-- A broadcast retry (`id||group`) goes back to the stream for that group alone.
+local function promote_broadcast(q, member, id, group, quiet)
+  redis.call('ZREM', q.scheduled, member)
+  local name = redis.pcall('HGET', q.J .. id, 'name')
+  if type(name) ~= 'string' then return end
+  redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'retryGroup', group)
+  redis.call('HSET', q.J .. id, 'state', 'waiting')
+  if not quiet then G.emit(q.events, 'promoted', id) end
+end
+
+-- Promotes at most `limit` members; returns ms until the next of band 0 is due (0 = at once), or -1.
+G.promote_due = function(q, now, limit, quiet)
+  local due = redis.call('ZRANGEBYSCORE', q.scheduled, 0, G.int(now), 'LIMIT', 0, limit)
+  for i = 1, #due do
+    local id, group = string.match(due[i], '^(.-)||(.*)$')
+    if id then
+      promote_broadcast(q, due[i], id, group, quiet)
+    else
+      promote_one(q, due[i], now, quiet)
+    end
+  end
+  if #due == limit then return 0 end
+  local head = redis.call('ZRANGE', q.scheduled, 0, 0, 'WITHSCORES')
+  local score = tonumber(head[2] or '')
+  if not score or score >= G.BAND then return -1 end
+  return math.max(0, score - now)
+end

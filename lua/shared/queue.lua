@@ -1,0 +1,33 @@
+-- The keys of one queue, derived from the one key that a call declares.
+-- Every name carries the queue's hash tag, so a call never leaves its slot.
+
+local STATIC = {
+  id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
+  events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
+  list_active_ids = 'list-active-ids', wake = 'wake', workers = 'workers', stall_watch = 'stall-watch',
+  metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
+}
+
+local names = {
+  __index = function(q, field)
+    local suffix = STATIC[field]
+    if not suffix then error('no such key: ' .. tostring(field)) end
+    local key = q.P .. suffix
+    rawset(q, field, key)
+    return key
+  end,
+}
+
+-- G.queue(meta_key) -> table whose fields are key names; `P` is the prefix with its trailing colon.
+G.queue = function(meta_key)
+  return setmetatable({ P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:' }, names)
+end
+
+-- Keys that a job may own beside its hash (data-model.md section 3).
+G.satellites = function(q, id)
+  local P = q.P
+  return P .. 'log:' .. id, P .. 'deps:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id, P .. 'signals:' .. id
+end
+
+G.GROUP = 'workers'
+G.WAKE_GROUP = 'wakers'

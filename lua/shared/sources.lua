@@ -1,0 +1,71 @@
+-- Where ready jobs are taken from, in this order. A source activates up to `free` jobs and answers whether it
+-- is empty now. Every source bounds its work: what must be refused is refused a bounded number of times a call.
+
+local REFUSALS_MAX = 100
+
+-- Due members of the scheduled set that have a priority, most urgent band first (W59, W66). Bands whose first
+-- member is not due yet are skipped, and the earliest of those due times is kept for the worker's timer.
+local function due_priorities(q, taking, free)
+  local now, from, budget = taking.now, G.int(G.BAND), free + REFUSALS_MAX
+  while free > 0 and budget > 0 do
+    local found = redis.call('ZRANGEBYSCORE', q.scheduled, from, '+inf', 'WITHSCORES', 'LIMIT', 0, free)
+    if #found == 0 then return true end
+    local band = math.floor(tonumber(found[2]) / G.BAND)
+    for i = 1, #found, 2 do
+      local score = tonumber(found[i + 1])
+      local at = score - band * G.BAND
+      if at >= G.BAND then
+        from = G.int(math.floor(score / G.BAND) * G.BAND)
+        break
+      end
+      if at > now then
+        local wait = at - now
+        if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+        from = G.int((band + 1) * G.BAND)
+        break
+      end
+      redis.call('ZREM', q.scheduled, found[i])
+      if G.activate(q, taking, found[i], '') then free = free - 1 end
+      budget = budget - 1
+    end
+  end
+  return false
+end
+
+-- A list that is popped at its right end: LIFO jobs, and the due priority jobs of Node peers.
+local function popped(field)
+  return function(q, taking, free)
+    local budget = free + REFUSALS_MAX
+    while free > 0 and budget > 0 do
+      local asked = free
+      local ids = redis.call('RPOP', q[field], asked) or {}
+      for i = 1, #ids do
+        if G.activate(q, taking, ids[i], '') then free = free - 1 end
+        budget = budget - 1
+      end
+      if #ids < asked then return true end
+    end
+    return false
+  end
+end
+
+local function stream(q, taking, free)
+  local budget = free + REFUSALS_MAX
+  while free > 0 and budget > 0 do
+    local asked = free
+    local entries = G.read_stream(q, taking.consumer, asked)
+    for i = 1, #entries do
+      local id = G.entry_job(entries[i][2])
+      if not id then
+        G.drop(taking, nil, entries[i][1], 'a stream entry without a job id')
+      elseif G.activate(q, taking, id, entries[i][1]) then
+        free = free - 1
+      end
+      budget = budget - 1
+    end
+    if #entries < asked then return true end
+  end
+  return false
+end
+
+G.sources = { popped('priority'), due_priorities, popped('lifo'), stream }

@@ -1,0 +1,103 @@
+-- Taking jobs: check the record, refuse what must not run, activate the rest with a new fencing token.
+
+-- What a worker gets of a job, in this order after {id, entry, fence}; absent fields are false.
+local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
+  'expireAt', 'revoked', 'groupKey', 'parentId', 'parentIds', 'processedOn', 'priority', 'lifo' }
+local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local EXPIRE_AT, REVOKED, GROUP_KEY, PARENT_ID, PARENT_IDS, PROCESSED_ON = 10, 11, 12, 13, 14, 15
+
+local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
+
+-- A taking in progress: what was taken, what was set aside, entries to acknowledge.
+G.taking = function(_, now, consumer, quiet)
+  return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
+    settled = {}, from_lists = {}, deferred = {}, next_due = -1 }
+end
+
+-- Set something aside for good: acknowledge its entry, tell the worker why.
+G.drop = function(taking, id, entry, reason)
+  if entry ~= '' then taking.settled[#taking.settled + 1] = entry end
+  taking.dropped[#taking.dropped + 1] = { entry, id or '', reason }
+end
+
+local function refuse(q, taking, id, entry, h)
+  local state = h[STATE]
+  if not h[NAME] or not h[DATA] or not h[OPTS] then
+    G.end_failed(q, id, taking.now, 'malformed job record: no name, data or opts', 'failed')
+    G.drop(taking, id, entry, 'malformed')
+    return true
+  end
+  if not (RUNNABLE[state] or (taking.regain and state == 'active')) then
+    G.drop(taking, id, entry, 'state is ' .. state)
+    return true
+  end
+  if h[REVOKED] == '1' then
+    G.end_failed(q, id, taking.now, 'revoked', 'revoked')
+    G.drop(taking, id, entry, 'revoked')
+    return true
+  end
+  local expire_at = tonumber(h[EXPIRE_AT] or '')
+  if expire_at and expire_at > 0 and taking.now > expire_at then
+    G.end_failed(q, id, taking.now, 'expired', 'expired', h[PROCESSED_ON])
+    G.drop(taking, id, entry, 'expired')
+    return true
+  end
+  return false
+end
+
+-- Activate one job found under `entry` (a stream entry id, or '' for a list); returns true if it was taken.
+G.activate = function(q, taking, id, entry)
+  local key = q.J .. id
+  local h = redis.pcall('HMGET', key, unpack(FIELDS))
+  if h.err then
+    G.drop(taking, id, entry, 'the job key is not a hash')
+    return false
+  end
+  if not h[STATE] then
+    G.drop(taking, id, entry, 'the job is gone')
+    return false
+  end
+  if refuse(q, taking, id, entry, h) then return false end
+  if h[GROUP_KEY] or h[PARENT_ID] or h[PARENT_IDS] then
+    taking.deferred[#taking.deferred + 1] = { id, entry, h[NAME] }
+    return false
+  end
+  if taking.regain then
+    -- A job of ours, taken by a call whose reply was lost: its entry pends already, its attempt never began.
+    redis.call('HDEL', q.stall_watch, id)
+  end
+  local fence, now_text = (tonumber(h[FENCE] or '') or 0) + 1, taking.now_text
+  redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
+  if entry == '' then
+    taking.from_lists[#taking.from_lists + 1] = id
+    if not taking.quiet then G.emit(q.events, 'active', id) end
+  end
+  taking.jobs[#taking.jobs + 1] = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
+    h[PROGRESS], h[STALLED], h[16], h[17] }
+  return true
+end
+
+-- Jobs that this library must not run (a group, a parent) go back to the end of the stream for others.
+local function give_back(q, taking)
+  for _, job in ipairs(taking.deferred) do
+    if job[2] ~= '' then taking.settled[#taking.settled + 1] = job[2] end
+    redis.call('HSET', q.J .. job[1], 'state', 'waiting', 'eid', G.push_stream(q, job[1], job[3]))
+  end
+end
+
+-- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
+G.take = function(q, taking, want)
+  local exhausted = true
+  for i = 1, #G.sources do
+    local free = want - #taking.jobs
+    if free <= 0 then
+      exhausted = false
+      break
+    end
+    if not G.sources[i](q, taking, free) then exhausted = false end
+  end
+  G.list_taken(q, taking.from_lists, taking.now_text)
+  give_back(q, taking)
+  G.settle_entries(q, taking.settled)
+  return exhausted
+end
