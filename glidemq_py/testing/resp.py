@@ -1,0 +1,233 @@
+"""A tiny blocking client of the server's own protocol, for tests that look at keys without our own code
+between.
+
+It knows the protocol and nothing of queues. It follows the redirections of a cluster. Not for production: one
+command at a time, no reconnection.
+"""
+
+import socket
+import ssl
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["RespClient", "RespError"]
+
+Argument = str | bytes | int | float
+
+_MAX_REDIRECTIONS: Final = 5
+
+
+class RespError(Exception):
+    """The server answered with an error."""
+
+
+class RespClient:
+    """`execute("HGET", key, field)` on a server or a cluster.
+
+    Replies: integers as `int`, strings as `str` (UTF-8; bytes that are none survive as lone surrogates, so
+    that `text.encode("utf-8", "surrogateescape")` gives them back), arrays as `list`, nil as `None`.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        tls: bool = False,
+        database: int = 0,
+        timeout: float = 10.0,
+    ) -> None:
+        """`timeout`: seconds for connecting and for each reply, those of blocking commands included."""
+        self._home = (host, port)
+        self._username = username
+        self._password = password
+        self._tls = tls
+        self._database = database
+        self._timeout = timeout
+        self._links: dict[tuple[str, int], _Link] = {}
+
+    @classmethod
+    def from_url(cls, url: str, *, timeout: float = 10.0) -> Self:
+        """A client for `valkey://[user:password@]host:port[/database]`; the first of several hosts."""
+        parts = urlsplit(url)
+        userinfo, _, hosts = parts.netloc.rpartition("@")
+        host, _, port = hosts.split(",")[0].rpartition(":")
+        username, _, password = userinfo.partition(":")
+        return cls(
+            host.strip("[]"),
+            int(port),
+            username=unquote(username) or None,
+            password=unquote(password) or None,
+            tls=parts.scheme.split("+")[0] in ("valkeys", "rediss"),
+            database=int(parts.path.strip("/") or 0),
+            timeout=timeout,
+        )
+
+    def execute(self, *arguments: Argument) -> Any:
+        """Run one command and return its reply. Raises RespError, or OSError where there is no server."""
+        address = self._home
+        asking = False
+        for _ in range(_MAX_REDIRECTIONS):
+            link = self._link(address)
+            if asking:
+                link.call("ASKING")
+            reply = link.call(*arguments)
+            if not isinstance(reply, RespError):
+                return reply
+            kind, *rest = str(reply).split()
+            if kind not in ("MOVED", "ASK"):
+                raise reply
+            host, _, port = rest[1].rpartition(":")
+            address, asking = (host or address[0], int(port)), kind == "ASK"
+        raise RespError(f"more than {_MAX_REDIRECTIONS} redirections: {arguments[0]!r}")
+
+    def pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
+        """Send several commands at once to the first server; errors stand in the list as RespError."""
+        link = self._link(self._home)
+        link.send(*commands)
+        return [link.receive() for _ in commands]
+
+    def execute_everywhere(self, *arguments: Argument) -> list[Any]:
+        """Run one command on every primary, in the order of their slots."""
+        replies: list[Any] = []
+        for address in self.primaries():
+            reply = self._link(address).call(*arguments)
+            if isinstance(reply, RespError):
+                raise reply
+            replies.append(reply)
+        return replies
+
+    def primaries(self) -> list[tuple[str, int]]:
+        """Addresses of the cluster's primaries, or the one server's."""
+        if self.info("cluster").get("cluster_enabled") != "1":
+            return [self._home]
+        slots = self.execute("CLUSTER", "SLOTS")
+        return list(dict.fromkeys((row[2][0] or self._home[0], row[2][1]) for row in sorted(slots)))
+
+    def keys(self, pattern: str = "*") -> list[str]:
+        """Every key that matches, of all primaries, sorted (by SCAN: nothing is stalled)."""
+        found: set[str] = set()
+        for address in self.primaries():
+            cursor = "0"
+            while True:
+                reply = self._link(address).call("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+                if isinstance(reply, RespError):
+                    raise reply
+                cursor, page = reply
+                found.update(page)
+                if cursor == "0":
+                    break
+        return sorted(found)
+
+    def hash(self, key: str) -> dict[str, str]:
+        """HGETALL as a dict."""
+        flat = self.execute("HGETALL", key)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def info(self, section: str = "default") -> dict[str, str]:
+        """INFO of the first server as a dict of texts."""
+        lines = self.execute("INFO", section).splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def close(self) -> None:
+        """Close every connection. The next command opens new ones."""
+        while self._links:
+            self._links.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _link(self, address: tuple[str, int]) -> "_Link":
+        link = self._links.get(address)
+        if link is None or link.broken:
+            if link is not None:
+                link.close()
+            link = self._links[address] = _Link(address, tls=self._tls, timeout=self._timeout)
+            if self._password is not None:
+                user = [self._username] if self._username else []
+                link.must("AUTH", *user, self._password)
+            if self._database:
+                link.must("SELECT", self._database)
+        return link
+
+
+class _Link:
+    """One connection."""
+
+    def __init__(self, address: tuple[str, int], *, tls: bool, timeout: float) -> None:
+        self.broken = False
+        raw = socket.create_connection(address, timeout=timeout)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = (
+            ssl.create_default_context().wrap_socket(raw, server_hostname=address[0]) if tls else raw
+        )
+        self._file = self._socket.makefile("rb")
+
+    def must(self, *arguments: Argument) -> None:
+        reply = self.call(*arguments)
+        if isinstance(reply, RespError):
+            self.close()
+            raise reply
+
+    def call(self, *arguments: Argument) -> Any:
+        """The reply; an error is returned, not raised."""
+        self.send(arguments)
+        return self.receive()
+
+    def send(self, *commands: tuple[Argument, ...]) -> None:
+        out = bytearray()
+        for command in commands:
+            out += b"*%d\r\n" % len(command)
+            for argument in command:
+                data = (
+                    argument
+                    if isinstance(argument, bytes)
+                    else str(argument).encode("utf-8", "surrogateescape")
+                )
+                out += b"$%d\r\n%b\r\n" % (len(data), data)
+        try:
+            self._socket.sendall(out)
+        except OSError:
+            self.broken = True
+            raise
+
+    def receive(self) -> Any:
+        try:
+            return self._read()
+        except OSError:
+            self.broken = True  # a late reply would be taken for the next command's
+            raise
+
+    def _read(self) -> Any:
+        line = self._file.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionResetError("the server closed the connection")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"+":
+            return rest.decode()
+        if kind == b"-":
+            return RespError(rest.decode("utf-8", "surrogateescape"))
+        if kind == b":":
+            return int(rest)
+        length = int(rest)
+        if length < 0:
+            return None
+        if kind == b"*":
+            return [self._read() for _ in range(length)]
+        data = self._file.read(length + 2)
+        if len(data) != length + 2:
+            raise ConnectionResetError("the server closed the connection")
+        return data[:-2].decode("utf-8", "surrogateescape")
+
+    def close(self) -> None:
+        self.broken = True
+        self._file.close()
+        self._socket.close()

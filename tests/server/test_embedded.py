@@ -1,0 +1,244 @@
+"""The embedded server and the servers of the suite: they come up, are ours, and leave nothing behind."""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from glidemq_py.client import child_server, embedded
+from glidemq_py.client.embedded import EmbeddedServer, shared_embedded, start_embedded, stop_shared_embedded
+from glidemq_py.errors import EmbeddedServerError
+from glidemq_py.testing import RespClient, RespError, ServerProcess
+from glidemq_py.testing.pytest_plugin import GlideMQServer
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended but was not yet waited for counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """What another process does after our own has no signal that we could wait for."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "still not so"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def embedded_server() -> Iterator[EmbeddedServer]:
+    with start_embedded() as server:
+        yield server
+
+
+def test_it_answers_on_loopback_and_persists_nothing(embedded_server: EmbeddedServer) -> None:
+    with RespClient.from_url(embedded_server.url) as client:
+        client.execute("SET", "key", "välue")
+        assert client.execute("GET", "key") == "välue"
+        assert client.execute("CONFIG", "GET", "bind") == ["bind", "127.0.0.1"]
+        assert client.execute("CONFIG", "GET", "save") == ["save", ""]
+        assert client.info("server")["process_id"] == str(embedded_server.pid)
+    assert embedded_server.host == "127.0.0.1"
+    assert embedded_server.is_running()
+    assert {path.name for path in embedded_server.data_dir.iterdir()} == {"server.log"}
+
+
+def test_stop_removes_everything_and_may_be_repeated(embedded_server: EmbeddedServer) -> None:
+    embedded_server.stop()
+    assert not embedded_server.is_running()
+    assert not embedded_server.data_dir.exists()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((embedded_server.host, embedded_server.port))
+    embedded_server.stop()
+
+
+def test_a_data_directory_is_kept_and_so_is_its_data(tmp_path: Path) -> None:
+    home = tmp_path / "a place" / "for data"
+    with start_embedded(home, config={"appendfsync": "always"}) as server, server_client(server) as client:
+        client.execute("SET", "kept", "yes")
+    with start_embedded(home) as server, server_client(server) as client:
+        assert client.execute("GET", "kept") == "yes"
+    assert home.is_dir()
+
+
+def server_client(server: EmbeddedServer) -> RespClient:
+    return RespClient(server.host, server.port)
+
+
+def test_a_port_that_was_taken_meanwhile_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, server: GlideMQServer, embedded_server: EmbeddedServer
+) -> None:
+    """The worst case: another server of the same kind listens there, and answers PING."""
+    free = child_server.free_port()
+    offered = iter([embedded_server.port, embedded_server.port, free])
+    monkeypatch.setattr(child_server, "free_port", lambda: next(offered))
+    with start_embedded() as late:
+        assert late.port == free
+        assert late.is_running()
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(EmbeddedServerError, match="no-such-setting") as caught:
+        start_embedded(config={"no-such-setting": "1"})
+    assert "exit code 1" in str(caught.value)
+
+
+def test_a_program_that_is_none_leaves_nothing(tmp_path: Path) -> None:
+    temporary = tmp_path / "data"
+    temporary.mkdir()
+    with pytest.raises(EmbeddedServerError, match="cannot run"):
+        EmbeddedServer.start(tmp_path / "nothing", data_dir=temporary, temporary=True)
+    assert not temporary.exists()
+
+
+def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EmbeddedServerError, match=r"pip install 'glidemq-py\[embedded\]'"):
+        start_embedded()
+
+
+def test_the_shared_server_is_one_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    stop_shared_embedded()
+    with caplog.at_level(logging.WARNING):
+        first = shared_embedded()
+        assert shared_embedded() is first
+    try:
+        [record] = caplog.records
+        assert record.levelno == logging.WARNING
+        assert first.url in record.getMessage()
+        assert str(first.data_dir) in record.getMessage()
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until(lambda: not first.is_running())
+        second = shared_embedded()
+        assert second.pid != first.pid
+        assert not first.data_dir.exists()
+    finally:
+        stop_shared_embedded()
+    assert not second.is_running()
+
+
+# -- nothing is left behind, however the process ends ------------------------------------------------------
+
+_OWNER = """
+import sys, signal, threading
+from glidemq_py.client.embedded import shared_embedded
+servers = []
+starter = threading.Thread(target=lambda: servers.append(shared_embedded()))
+starter.start(); starter.join()  # the server must outlive the thread that started it
+print(servers[0].pid, servers[0].data_dir, servers[0].port, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "number"),
+    [
+        ("sys.stdin.read()", signal.SIGTERM),
+        ("sys.stdin.read()", signal.SIGKILL),
+        ("sys.stdin.read()", signal.SIGINT),
+        ("sys.exit(0)", None),
+        ("raise RuntimeError", None),
+    ],
+)
+def test_the_server_dies_with_its_process(end: str, number: signal.Signals | None) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER.format(end=end)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with owner:
+        assert owner.stdout is not None
+        pid, directory, port = owner.stdout.readline().decode().split()
+        if number is not None:
+            with RespClient("127.0.0.1", int(port)) as client:
+                assert client.execute("PING") == "PONG"
+            owner.send_signal(number)
+        owner.wait(10)
+    wait_until(lambda: not alive(int(pid)))
+    wait_until(lambda: not Path(directory).exists())
+
+
+def test_a_forked_child_does_not_stop_its_parents_server(embedded_server: EmbeddedServer) -> None:
+    # A process of its own forks: this one may have threads.
+    script = """
+import os, sys
+from glidemq_py.client.embedded import start_embedded
+from glidemq_py.testing import RespClient
+with start_embedded() as server:
+    child = os.fork()
+    if child == 0:
+        alive = server.is_running()
+        server.stop()
+        os._exit(0 if alive else 1)
+    _, status = os.waitpid(child, 0)
+    with RespClient(server.host, server.port) as client:
+        print(status, client.execute("PING"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.split() == ["0", "PONG"]
+
+
+# -- the servers of the suite ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["valkey-9.1", "valkey-8.1", "redis"])
+def test_a_restart_keeps_port_and_data(restartable_server: Callable[..., ServerProcess], name: str) -> None:
+    process = restartable_server(name)
+    port = process.port
+    with process.client() as client:
+        client.execute("SET", "key", "1")
+    process.restart(kill=True)
+    with process.client() as client:
+        assert client.execute("INCR", "key") == 2
+    process.restart()
+    with process.client() as client:
+        assert client.execute("GET", "key") == "2"
+    assert process.port == port
+
+
+def test_a_frozen_server_goes_on_after_it(private_server: Callable[..., ServerProcess]) -> None:
+    process = private_server(requirepass="geheim", client_output_buffer_limit=["normal", "1mb", "1mb", "1"])
+    process.pause()
+    with process.client(timeout=0.2) as client, pytest.raises(TimeoutError):
+        client.execute("PING")
+    process.resume()
+    with process.client() as client:
+        assert client.execute("PING") == "PONG"
+
+
+def test_core_servers_work(core_resp: RespClient, core_url: str, queue_name: str) -> None:
+    key = f"{{{queue_name}}}:key"
+    assert core_resp.execute("HSET", key, "a", 1, "b", "ü") == 2
+    assert core_resp.hash(key) == {"a": "1", "b": "ü"}
+    assert core_resp.keys(f"*{queue_name}*") == [key]
+    assert core_url.startswith(("valkey://127.0.0.1:", "valkey+cluster://127.0.0.1:"))
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        core_resp.execute("INCR", key)
+    assert core_resp.execute("DEL", key) == 1
+
+
+def test_the_cluster_has_three_primaries(cluster_resp: RespClient, cluster_url: str) -> None:
+    assert len(cluster_resp.primaries()) == 3
+    assert cluster_url.count(",") == 2
+    for index in range(20):
+        cluster_resp.execute("SET", f"spread:{index}", index, "PX", 10_000)
+    assert len(cluster_resp.keys("spread:*")) == 20
+
+
+def test_raw_bytes_survive(resp: RespClient, queue_name: str) -> None:
+    raw = bytes(range(256))
+    resp.execute("SET", queue_name, raw, "PX", 10_000)
+    assert resp.execute("GET", queue_name).encode("utf-8", "surrogateescape") == raw
