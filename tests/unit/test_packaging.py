@@ -1,0 +1,119 @@
+"""What is built holds everything: a wheel, an sdist, a checkout; and imports point one way."""
+
+import importlib.metadata
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LUA = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
+
+
+def build(project: Path, target: str, into: Path) -> Path:
+    """Build as `pip` does, without the environment of its own that would need a network."""
+    pytest.importorskip("hatchling", reason="hatchling, of the extra `test`, builds the package")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = into.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_the_lua_sources_and_nothing_foreign(wheel: Path) -> None:
+    names = names_in(wheel)
+    assert LUA
+    assert {name.removeprefix("glidemq_py/_lua/") for name in names if name.endswith(".lua")} == LUA
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules
+    assert "glidemq_py/py.typed" in names
+    assert {name.split("/")[0] for name in names} == {"glidemq_py", "glidemq_py-0.1.0.dist-info"}
+
+
+def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read("glidemq_py-0.1.0.dist-info/METADATA").decode()
+        entry_points = archive.read("glidemq_py-0.1.0.dist-info/entry_points.txt").decode()
+        assert "Apache License" in archive.read("glidemq_py-0.1.0.dist-info/licenses/LICENSE").decode()
+    assert "Name: glidemq-py\n" in metadata
+    assert "Requires-Python: >=3.11\n" in metadata
+    assert "License-Expression: Apache-2.0\n" in metadata
+    assert "glidemq = glidemq_py.testing.pytest_plugin" in entry_points
+
+
+def test_an_unpacked_wheel_assembles_its_library(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    script = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+from glidemq_py.wire.library import lua_root
+print(lua_root())
+"""
+    command = [sys.executable, "-I", "-W", "error", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == tmp_path / "glidemq_py" / "_lua"
+
+
+def test_a_checkout_reads_its_own_lua_folder() -> None:
+    """An edited file counts at once: an editable install must not leave a copy of the sources anywhere."""
+    from glidemq_py.wire.library import lua_root
+
+    assert lua_root() == ROOT / "lua"
+
+
+def test_an_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [project] = tmp_path.iterdir()
+    assert (project / "noxfile.py").is_file()
+    assert (project / "tests" / "conftest.py").is_file()
+    rebuilt = build(project, "wheel", tmp_path / "rebuilt")
+    assert names_in(rebuilt) == names_in(wheel)
+
+
+def test_the_extras_are_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"embedded", "speed", "test"} <= set(project["optional-dependencies"])
+    required = {requirement.partition(">")[0] for requirement in project["dependencies"]}
+    assert required == {"valkey-glide", "valkey-glide-sync", "msgpack", "croniter", "opentelemetry-api"}
+
+
+def test_the_installed_version_is_the_projects() -> None:
+    try:
+        installed = importlib.metadata.version("glidemq-py")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("glidemq-py is not installed in this environment: the tests run from the checkout")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert installed == project["version"]
+
+
+def test_imports_point_one_way() -> None:
+    """The rooms of the architecture, as pyproject.toml lists them under `tool.importlinter`."""
+    pytest.importorskip("importlinter", reason="import-linter, of the extra `test`, reads the imports")
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command; lint_imports_command()",
+    ]
+    done = subprocess.run([*command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
