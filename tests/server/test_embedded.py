@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py.client import child_server, embedded
+from glidemq_py.client import child_server
 from glidemq_py.client.embedded import EmbeddedServer, shared_embedded, start_embedded, stop_shared_embedded
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, RespError, ServerProcess
