@@ -51,25 +51,15 @@ def tests(session: "nox.Session") -> None:
 def lint(session: "nox.Session") -> None:
     """Ruff, the direction of imports, luacheck where it is installed, and files that have grown too long."""
     session.install("-q", "-e", ".", *_group("lint"))
-    from nox.command import CommandFailed
-
-    failed: list[str] = []
-    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]):
-        try:
-            session.run(*command)
-        except CommandFailed:
-            failed.append(" ".join(command))
-    _luacheck(session)
     _report_long_files(session)
-    if failed:
-        session.error(f"failed: {', '.join(failed)}")
+    _luacheck(session)
+    _run_all(session, ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"])
 
 
 def types(session: "nox.Session") -> None:
     """Mypy and pyright, both strict."""
     session.install("-q", "-e", ".[embedded,speed,test]", *_group("types"))
-    session.run("mypy")
-    session.run("pyright")
+    _run_all(session, ["mypy"], ["pyright"])
 
 
 def lua(session: "nox.Session") -> None:
@@ -98,6 +88,20 @@ def _group(name: str) -> list[str]:
     import nox
 
     return list(nox.project.dependency_groups(nox.project.load_toml(PYPROJECT), name))
+
+
+def _run_all(session: "nox.Session", *commands: list[str]) -> None:
+    """Run each, whatever became of the one before, and fail where any did."""
+    from nox.command import CommandFailed
+
+    failed: list[str] = []
+    for command in commands:
+        try:
+            session.run(*command)
+        except CommandFailed:
+            failed.append(" ".join(command))
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 def _luacheck(session: "nox.Session") -> None:
