@@ -1,0 +1,89 @@
+"""Command line of the benchmark: ``python -m tests.bench [--quick] [--only drain,add] [--peers bullmq]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.bench.install import FINDERS, Peer, PeerMissingError, find_peer
+from tests.bench.measure import CASES, OURS, Bench, Case, run_cases
+from tests.bench.report import Medians, markdown, verdicts
+from tests.bench.server import running_server
+
+QUICK_PEERS = (OURS, "bullmq")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print the page, and write it where asked; 1 when a requirement is not met."""
+    options = _parser().parse_args(arguments)
+    wanted = options.peers.split(",") if options.peers else list(QUICK_PEERS if options.quick else FINDERS)
+    peers, missing = find_peers([OURS, *(key for key in wanted if key != OURS)])
+    for text in missing:
+        _say(f"left out: {text}")
+    rounds = options.rounds or (1 if options.quick else 3)
+    medians, server = run(peers, chosen_cases(options.only, options.quick), rounds, quick=options.quick)
+    page = markdown(medians, peers, server, rounds, missing)
+    print(page)
+    if options.write:
+        Path(options.write).write_text(page, encoding="utf-8")
+    failed = [verdict.row.label for verdict in verdicts(medians) if verdict.passed() is False]
+    _say(
+        f"{len(failed)} of the requirements not met: {', '.join(failed)}"
+        if failed
+        else "all requirements met"
+    )
+    return 1 if failed else 0
+
+
+def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) -> tuple[Medians, str]:
+    """Run `cases` on a server of our own; medians, and the server's version."""
+    with running_server() as server:
+        bench = Bench(server=server, peers=peers)
+        if quick:
+            bench.drain_seconds, bench.add_seconds, bench.idle_jobs, bench.delayed_jobs = 0.6, 0.4, 110, 35
+        return run_cases(bench, cases, rounds, _say), server.version()
+
+
+def chosen_cases(only: str | None, quick: bool) -> list[Case]:
+    """Cases whose key starts with one of `only` (comma-separated); the short form leaves out uvloop."""
+    starts = tuple(only.split(",")) if only else ("",)
+    return [
+        case
+        for case in CASES
+        if case.key.startswith(starts) and (only or not quick or "uvloop" not in case.key)
+    ]
+
+
+def find_peers(keys: list[str]) -> tuple[dict[str, Peer], list[str]]:
+    """The libraries that can be measured here, and a reason for each of the others."""
+    peers: dict[str, Peer] = {}
+    missing: list[str] = []
+    for key in keys:
+        try:
+            peers[key] = find_peer(key)
+        except PeerMissingError as reason:
+            missing.append(f"{key}: {reason}")
+    return peers, missing
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Measure glidemq_py and its peers."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs, once each, against bullmq (Python) only"
+    )
+    parser.add_argument("--only", help=f"comma-separated starts of: {', '.join(case.key for case in CASES)}")
+    parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(FINDERS)} (ours always runs)")
+    parser.add_argument("--rounds", type=int, help="runs of each measure (default 3, quick 1)")
+    parser.add_argument("--write", metavar="FILE", help="also write the page to FILE")
+    return parser
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
