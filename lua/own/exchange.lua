@@ -1,16 +1,17 @@
 -- exchange: hand in what is finished, promote what is due, take what is ready. The one call a worker lives on.
 -- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics}
--- -> packed {now, statuses, jobs, next_due, flags, dropped}
+-- -> packed {now, statuses, jobs, next_due, flags, dropped}        want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until the next scheduled job is due, or -1  flags: 1 = paused, 2 = nothing ready was left
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
 
 local PROMOTE_MAX = 200
+local WANT_MAX = 1000 -- what one call may spread over the arguments of a command
 local PAUSED, EXHAUSTED = 1, 2
 
 G.export('exchange', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local consumer, want, quiet = request[1], request[2], request[4]
+  local consumer, want, quiet = request[1], math.min(request[2], WANT_MAX), request[4]
   local now = G.now(q)
   local statuses = G.finish(q, now, request[3], quiet, request[5])
   local next_due = G.promote_due(q, now, PROMOTE_MAX, quiet)

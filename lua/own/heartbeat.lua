@@ -6,22 +6,23 @@
 -- counted) so that neither our recovery nor XAUTOCLAIM of a Node peer takes a job whose worker lives.
 
 local REVOKED = 7
+local FORGET_WORKER_MS = 86400000
 local NO_END = {}
 
 local function beat(q, now_text, consumer, job)
   local id, entry = job[1], job[2]
   local key = q.J .. id
   local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
-  if h.err then return G.GONE, nil end
+  if h.err then return G.GONE end
   local refused = G.refused_attempt(h, job[3], job[4], NO_END)
-  if refused then return refused, nil end
+  if refused then return refused end
   redis.call('HSET', key, 'lastActive', now_text)
   if entry == '' then
     redis.call('ZADD', q.list_active_ids, 'XX', now_text, id)
   else
     redis.pcall('XCLAIM', q.stream, G.GROUP, consumer, 0, entry, 'JUSTID')
   end
-  return h[4] == '1' and REVOKED or G.OK, nil
+  return h[4] == '1' and REVOKED or G.OK
 end
 
 G.export('heartbeat', { 'allow-oom' }, function(keys, args)
@@ -31,6 +32,7 @@ G.export('heartbeat', { 'allow-oom' }, function(keys, args)
   if request[2] ~= '' then
     redis.call('SET', q.P .. 'w:' .. request[1], request[2], 'PX', request[3])
     redis.call('ZADD', q.workers, now_text, request[1])
+    redis.call('ZREMRANGEBYSCORE', q.workers, '-inf', G.int(now - FORGET_WORKER_MS))
   end
   for i, job in ipairs(request[4]) do
     statuses[i] = beat(q, now_text, request[1], job)

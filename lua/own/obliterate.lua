@@ -4,24 +4,25 @@
 -- Jobs are found through the indexes, so no key of anybody else is looked at. The client then deletes what no
 -- index names (jobs of waiting-children, groups) by a SCAN bounded to this queue's own hash tag.
 
+-- A key of a foreign type names no job; it goes with the rest.
 local function first_ids(q, count)
   local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids }
   for _, key in ipairs(sets) do
-    local ids = redis.call('ZRANGE', key, 0, count - 1)
+    local ids = redis.pcall('ZRANGE', key, 0, count - 1)
     if #ids > 0 then
       redis.call('ZREM', key, unpack(ids))
       return ids
     end
   end
   for _, key in ipairs({ q.lifo, q.priority }) do
-    local ids = redis.call('LRANGE', key, 0, count - 1)
+    local ids = redis.pcall('LRANGE', key, 0, count - 1)
     if #ids > 0 then
       redis.call('LTRIM', key, #ids, -1)
       return ids
     end
   end
   local ids, entries = {}, {}
-  for _, e in ipairs(redis.call('XRANGE', q.stream, '-', '+', 'COUNT', count)) do
+  for _, e in ipairs(redis.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count)) do
     entries[#entries + 1] = e[1]
     ids[#ids + 1] = G.entry_job(e[2])
   end
@@ -32,7 +33,8 @@ end
 local function is_active(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
-  return from_stream > 0 or (tonumber(redis.call('GET', q.list_active) or '0') or 0) > 0
+  local from_lists = redis.pcall('GET', q.list_active)
+  return from_stream > 0 or (type(from_lists) == 'string' and G.count_of(from_lists) > 0)
 end
 
 G.export('obliterate', { 'allow-oom' }, function(keys, args)
@@ -42,6 +44,9 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
   G.purge(q, ids)
   if #ids > 0 or (entries or 0) > 0 then return cmsgpack.pack({ 'more', #ids }) end
   local P = q.P
+  for _, consumer in ipairs(redis.pcall('ZRANGE', q.workers, 0, -1)) do
+    redis.call('UNLINK', P .. 'w:' .. consumer)
+  end
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
     q.list_active, q.list_active_ids, q.wake, q.workers, q.stall_watch, q.metrics_completed, q.metrics_failed,
     q.suspended, P .. 'dedup', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',

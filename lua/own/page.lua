@@ -2,7 +2,8 @@
 -- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields}   -> packed {rows, cursor}
 -- row: {id, position, values of the wanted fields}; cursor '' = the end. Bound: `count` jobs a call.
 -- Cursors name a place, not a rank: a job that keeps its state is met once, however many others come and go.
--- Sets: 'score' of the last row (members of that very score come again; the client leaves them out).
+-- Sets: score and id of the last row (where that job has left, those of its score come again: the client leaves
+-- out what it has seen).
 -- Streams: the last entry id. Lists: an index from the end that is not popped.
 
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended' }
@@ -12,20 +13,27 @@ local function read(q, fields, rows, id, position)
   if not values.err then rows[#rows + 1] = { id, position, values } end
 end
 
-local function from_set(q, key, cursor, count, fields, low, high)
+-- Go on after the member that came last. If it has left the set, all members of its score come again.
+local function set_slice(key, cursor, count, low, high)
+  local score, last = string.match(cursor, '^(.-)@(.*)$')
+  if not score then return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
+  if redis.call('ZSCORE', key, last) ~= score then
+    return redis.call('ZRANGEBYSCORE', key, score, high, 'WITHSCORES', 'LIMIT', 0, count)
+  end
+  local rank = redis.call('ZRANK', key, last)
+  return redis.call('ZRANGE', key, rank + 1, rank + count, 'WITHSCORES')
+end
+
+-- `below` (a number or nil) ends the range before that score.
+local function from_set(q, key, cursor, count, fields, low, below)
   local rows = {}
-  local score, offset = string.match(cursor, '^(.-)@(%d+)$')
-  local from = score or low
-  local skip = tonumber(offset or '0')
-  local found = redis.call('ZRANGEBYSCORE', key, from, high, 'WITHSCORES', 'LIMIT', skip, count)
+  local found = set_slice(key, cursor, count, low, below and '(' .. G.int(below) or '+inf')
   for i = 1, #found, 2 do
+    if below and tonumber(found[i + 1]) >= below then return rows, '' end
     read(q, fields, rows, found[i], found[i + 1])
   end
   if #found < 2 * count then return rows, '' end
-  -- A whole page of one score cannot advance by score: go on by offset within it.
-  local last = found[#found]
-  if last == from then return rows, last .. '@' .. G.int(skip + count) end
-  return rows, last .. '@0'
+  return rows, found[#found] .. '@' .. found[#found - 1]
 end
 
 local function pending_between(q, first, last, count)
@@ -65,7 +73,7 @@ end
 
 local function active(q, cursor, count, fields)
   if string.sub(cursor, 1, 2) == 'z:' then
-    local rows, next_cursor = from_set(q, q.list_active_ids, string.sub(cursor, 3), count, fields, '-inf', '+inf')
+    local rows, next_cursor = from_set(q, q.list_active_ids, string.sub(cursor, 3), count, fields, '-inf')
     return rows, next_cursor ~= '' and 'z:' .. next_cursor or ''
   end
   local rows = {}
@@ -84,11 +92,11 @@ G.export('page', { 'no-writes' }, function(keys, args)
   local state, cursor, count, fields = r[1], r[2], r[3], r[4]
   local rows, next_cursor
   if SETS[state] then
-    rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf', '+inf')
+    rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
   elseif state == 'delayed' then
-    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, '-inf', '(' .. G.int(G.BAND))
+    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, '-inf', G.BAND)
   elseif state == 'prioritized' then
-    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, G.int(G.BAND), '+inf')
+    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, G.int(G.BAND))
   elseif state == 'waiting' then
     rows, next_cursor = waiting(q, cursor, count, fields)
   elseif state == 'active' then

@@ -4,18 +4,23 @@
 -- Bound: O(1), but for a job that sits in a list (LREM) or that a Node peer pushed (its entry id is not known: the
 -- entry is acknowledged when a worker meets it).
 
+-- `eid` is the last entry a job had; it may be long gone, and the job in a list since.
+local function has_entry(q, entry, id)
+  if not entry or entry == '' then return false end
+  local found = redis.pcall('XRANGE', q.stream, entry, entry)
+  return not found.err and found[1] ~= nil and G.entry_job(found[1][2]) == id
+end
+
 G.export('remove', { 'allow-oom' }, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]
   local key = q.J .. id
   local h = redis.call('HMGET', key, 'state', 'eid', 'lifo', 'priority')
   if not h[1] then return 0 end
-  if h[2] and h[2] ~= '' then
-    local found = redis.call('XRANGE', q.stream, h[2], h[2])[1]
-    if found and G.entry_job(found[2]) == id then G.settle_entries(q, { h[2] }) end
+  if has_entry(q, h[2], id) then
+    G.settle_entries(q, { h[2] })
   elseif h[1] == 'active' and (h[3] == '1' or G.count_of(h[4]) > 0) then
     G.list_left(q, id)
-  end
-  if h[1] == 'waiting' then
+  elseif h[1] == 'waiting' then
     redis.call('LREM', q.lifo, 1, id)
     redis.call('LREM', q.priority, 1, id)
   end

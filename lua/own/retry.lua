@@ -8,12 +8,12 @@ G.export('retry', {}, function(keys, args)
   local h = redis.call('HMGET', key, 'state', 'priority', 'name', 'lifo')
   if not h[1] then return 'gone' end
   if h[1] ~= 'failed' then return h[1] end
-  redis.call('ZREM', q.failed, id)
   local state, entry = G.place(q, now, {
     id = id, name = h[3] or '', priority = G.count_of(h[2]), lifo = h[4] == '1',
   })
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'failedType', 'stacktrace', 'processedOn', 'lastActive')
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
+  redis.call('ZREM', q.failed, id)
   G.emit(q.events, 'retried', id)
   return 'ok'
 end)

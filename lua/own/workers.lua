@@ -3,8 +3,6 @@
 -- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer could go, 0 if jobs still pend for it
 -- The registry is a set of ours; a Node peer's registration is found by the consumers of the group.
 
-local KEEP_MS = 86400000
-
 local function registered(q, names)
   local found = {}
   for name in pairs(names) do
@@ -36,9 +34,10 @@ G.export('leave', { 'allow-oom' }, function(keys, args)
   local q, consumer = G.queue(keys[1]), args[1]
   redis.call('DEL', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
-  redis.call('ZREMRANGEBYSCORE', q.workers, '-inf', G.int(G.now(q) - KEEP_MS))
   if pending_of(q, consumer) > 0 then return 0 end
   redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
+  redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.WAKE_GROUP, consumer)
+  redis.pcall('XGROUP', 'DELCONSUMER', q.wake, G.WAKE_GROUP, consumer)
   -- A marker that woke this worker while it left must wake another.
   G.wake(q, 1)
   return 1

@@ -1,0 +1,131 @@
+"""The transport of an event loop, over valkey-glide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar, cast
+
+import glide
+from glide_shared.exceptions import GlideError, RequestError
+
+from glidemq_py.client.connect import Connection, GlideClient, GlideConfig, create_async, resolve_async
+from glidemq_py.client.failures import is_function_missing, translate
+from glidemq_py.client.loader import load_arguments, loading_failed
+from glidemq_py.errors import AmbiguousResultError, ClosedError
+from glidemq_py.wire.calls import Call
+from glidemq_py.wire.library import Library, assemble
+
+__all__ = ["AsyncTransport"]
+
+T = TypeVar("T")
+
+
+class AsyncTransport:
+    """A `Transport` over one GLIDE client.
+
+    Args:
+        client: a connected client of the running loop.
+        config: what it was made from, so that dedicated connections can be made alike.
+        owned: close it with this transport; an injected client is never closed by us.
+        library: which rendering of the function library to call.
+    """
+
+    def __init__(
+        self, client: GlideClient, config: GlideConfig, *, owned: bool, library: Library | None = None
+    ) -> None:
+        self._client = client
+        self.config = config
+        self._owned = owned
+        self.library = library or assemble()
+        self._names = {name: self.library.function(name).encode() for name in self.library.functions}
+        self._loading: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    async def connect(cls, connection: Connection, *, library: Library | None = None) -> AsyncTransport:
+        """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
+        config, client, owned = await resolve_async(connection)
+        return cls(client, config, owned=owned, library=library)
+
+    @property
+    def is_cluster(self) -> bool:
+        """True for a cluster client."""
+        return isinstance(self._client, glide.GlideClusterClient)
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        try:
+            reply = await self._client.fcall(self._names[call.function], [call.key], cast("Any", list(call.args)))
+        except GlideError as error:
+            reply = await self._recover(call, error)
+        return call.decode(reply)
+
+    async def _recover(self, call: Call[Any], error: GlideError) -> Any:
+        """Load the library and run the call again where that is what was missing; else raise what it means."""
+        if self._closed:
+            raise ClosedError("the connection was closed") from error
+        if isinstance(error, RequestError) and is_function_missing(error):
+            await self._load()
+        elif not (call.repeatable and isinstance(translate(error), AmbiguousResultError)):
+            raise translate(error, self.library) from error
+        try:
+            return await self._client.fcall(self._names[call.function], [call.key], cast("Any", list(call.args)))
+        except GlideError as again:
+            raise translate(again, self.library) from again
+
+    async def _load(self) -> None:
+        """Load once for all the calls that miss it at the same time."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.ensure_future(self._load_now())
+        await asyncio.shield(self._loading)
+
+    async def _load_now(self) -> None:
+        args, route = load_arguments(self.library, self.is_cluster)
+        try:
+            if route is None:
+                await self._client.custom_command(list(args))
+            else:
+                await cast("glide.GlideClusterClient", self._client).custom_command(list(args), route)
+        except GlideError as error:
+            failure = loading_failed(error, self.library)
+            if failure is not None:
+                raise failure from error
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        try:
+            return await self._client.custom_command(list(args))
+        except GlideError as error:
+            if self._closed:
+                raise ClosedError("the connection was closed") from error
+            raise translate(error, self.library) from error
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        try:
+            if isinstance(self._client, glide.GlideClusterClient):
+                cursor: Any = glide.ClusterScanCursor()
+                while not cursor.is_finished():
+                    cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
+                    yield keys
+            else:
+                cursor = b"0"
+                while True:
+                    cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
+                    yield keys
+                    if cursor == b"0":
+                        break
+        except GlideError as error:
+            raise translate(error, self.library) from error
+
+    async def dedicated(self) -> AsyncTransport:
+        """See `Transport.dedicated`."""
+        return AsyncTransport(await create_async(self.config), self.config, owned=True, library=self.library)
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        if not self._closed:
+            self._closed = True
+            if self._owned:
+                await self._client.close()

@@ -1,0 +1,137 @@
+"""From what a user gives as `connection` to a connected GLIDE client, async or blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Union, cast
+
+import glide
+import glide_sync
+from glide_shared.config import (
+    AdvancedGlideClientConfiguration,
+    AdvancedGlideClusterClientConfiguration,
+    GlideClientConfiguration,
+    GlideClusterClientConfiguration,
+    IamAuthConfig,
+    NodeAddress,
+    ReadFrom,
+    ServerCredentials,
+    ServiceType,
+    TlsAdvancedConfiguration,
+)
+from glide_shared.exceptions import GlideError
+
+from glidemq_py.client.embedded import shared_embedded
+from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
+from glidemq_py.options.connection import ConnectionOptions
+
+__all__ = ["Connection", "GlideClient", "GlideConfig", "URL_VARIABLE", "config_of", "create_async", "create_blocking"]
+
+URL_VARIABLE = "GLIDEMQ_URL"
+"""Environment variable read where no connection is given."""
+
+GlideClient = Union[glide.GlideClient, glide.GlideClusterClient]
+GlideConfig = Union[GlideClientConfiguration, GlideClusterClientConfiguration]
+Connection = Union[str, ConnectionOptions, GlideClient, None]
+"""A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
+
+_READ_FROM = {
+    "primary": ReadFrom.PRIMARY,
+    "prefer_replica": ReadFrom.PREFER_REPLICA,
+    "az_affinity": ReadFrom.AZ_AFFINITY,
+    "az_affinity_replicas_and_primary": ReadFrom.AZ_AFFINITY_REPLICAS_AND_PRIMARY,
+}
+
+
+def resolve(connection: Connection) -> ConnectionOptions | GlideClient:
+    """Options for what was given, or the client itself. May start the embedded server (blocks some 10 ms)."""
+    if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient, ConnectionOptions)):
+        return connection
+    if isinstance(connection, str):
+        return ConnectionOptions.from_url(connection)
+    if connection is not None:
+        raise GlideMQValidationError("connection", connection, "must be a URL, ConnectionOptions or a GLIDE client")
+    url = os.environ.get(URL_VARIABLE)
+    return ConnectionOptions.from_url(url) if url else ConnectionOptions.from_url(shared_embedded().url)
+
+
+def _credentials(options: ConnectionOptions) -> ServerCredentials | None:
+    if options.iam is not None:
+        iam = options.iam
+        service = ServiceType.MEMORYDB if iam.service == "memorydb" else ServiceType.ELASTICACHE
+        config = IamAuthConfig(iam.cluster_name, service, iam.region, iam.refresh_interval_seconds)
+        return ServerCredentials(username=iam.username, iam_config=config)
+    if options.password is None:
+        return None
+    return ServerCredentials(password=options.password, username=options.username)
+
+
+def config_of(options: ConnectionOptions) -> GlideConfig:
+    """The GLIDE configuration that our options mean."""
+    tls = None
+    if options.tls_insecure or options.ca_cert is not None:
+        tls = TlsAdvancedConfiguration(use_insecure_tls=options.tls_insecure or None, root_pem_cacerts=options.ca_cert)
+    shared: dict[str, Any] = {
+        "addresses": [NodeAddress(a.host, a.port) for a in options.addresses],
+        "use_tls": options.tls,
+        "credentials": _credentials(options),
+        "read_from": _READ_FROM[options.read_from],
+        "request_timeout": options.request_timeout,
+        "client_name": options.client_name,
+        "inflight_requests_limit": options.inflight_requests_limit,
+        "client_az": options.client_az,
+    }
+    if options.cluster:
+        advanced = AdvancedGlideClusterClientConfiguration(options.connection_timeout, tls_config=tls)
+        return GlideClusterClientConfiguration(**shared, advanced_config=advanced)
+    return GlideClientConfiguration(
+        **shared,
+        database_id=options.database_id or None,
+        advanced_config=AdvancedGlideClientConfiguration(options.connection_timeout, tls_config=tls),
+    )
+
+
+def _quiet() -> None:
+    """GLIDE's core logs every lost connection to stderr itself; we raise and log those. A user's choice stands."""
+    glide.Logger.init(glide.LogLevel.ERROR)
+
+
+async def create_async(config: GlideConfig) -> GlideClient:
+    """Connect for the running event loop. Raises GlideMQConnectionError."""
+    _quiet()
+    try:
+        if isinstance(config, GlideClusterClientConfiguration):
+            return await glide.GlideClusterClient.create(config)
+        return await glide.GlideClient.create(config)
+    except (GlideError, OSError) as error:
+        raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {error}") from error
+
+
+def create_blocking(config: GlideConfig) -> glide_sync.GlideClient | glide_sync.GlideClusterClient:
+    """Connect for a thread. Raises GlideMQConnectionError."""
+    _quiet()
+    try:
+        if isinstance(config, GlideClusterClientConfiguration):
+            return glide_sync.GlideClusterClient.create(config)
+        return glide_sync.GlideClient.create(config)
+    except (GlideError, OSError) as error:
+        raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {error}") from error
+
+
+def _where(config: GlideConfig) -> str:
+    return ", ".join(f"{a.host}:{a.port}" for a in config.addresses)
+
+
+async def resolve_async(connection: Connection) -> tuple[GlideConfig, GlideClient, bool]:
+    """Configuration, connected client, and whether the client is ours to close."""
+    found = connection if not (connection is None or isinstance(connection, str)) else None
+    if found is None:
+        # Starting the embedded server blocks; the loop must not.
+        found = await asyncio.to_thread(resolve, connection)
+    else:
+        found = resolve(found)
+    if isinstance(found, ConnectionOptions):
+        config = config_of(found)
+        return config, await create_async(config), True
+    return cast("GlideConfig", found.config), found, False

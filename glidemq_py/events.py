@@ -1,0 +1,235 @@
+"""Listening to what happens in a queue: the events stream, read without a gap.
+
+Events are news, not state: the stream keeps about the last thousand (data-model.md section 6). Whoever needs a
+job's result asks for the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.client.connect import Connection
+from glidemq_py.client.transport import Transport
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
+from glidemq_py.options.names import validate_prefix, validate_queue_name
+from glidemq_py.options.queue import DEFAULT_PREFIX
+from glidemq_py.wire.keys import QueueKeys
+
+__all__ = ["EventReader", "QueueEvent", "QueueEvents"]
+
+_log = logging.getLogger(__name__)
+
+_BLOCK_MS = 1_000
+_PAGE = 200
+_MAX_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """One thing that happened in a queue.
+
+    Attributes:
+        id: stream entry id, ``<epoch ms>-<number>``; later events have greater ones.
+        event: its name, such as ``completed`` (the table is in data-model.md section 6).
+        job_id: the job it is about; "0" or a count for events of the whole queue.
+        fields: everything else in the entry, as text.
+    """
+
+    id: str
+    event: str
+    job_id: str
+    fields: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def timestamp(self) -> int:
+        """When it happened, server time in epoch ms."""
+        return int(self.id.partition("-")[0])
+
+
+class EventReader:
+    """Reads an events stream from a known position on; blocks on a connection of its own."""
+
+    def __init__(self, transport: Transport, key: str) -> None:
+        self._transport = transport
+        self._key = key
+        self.position = ""
+
+    async def resolve(self) -> None:
+        """Fix the position to what is last now, so that nothing after this call is missed."""
+        found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")
+        self.position = next(iter(found)).decode() if found else "0-0"
+
+    async def read(self) -> list[QueueEvent]:
+        """What came since the position, waiting up to a second for it; empty if nothing did."""
+        reply = await self._transport.command(
+            "XREAD", "COUNT", str(_PAGE), "BLOCK", str(_BLOCK_MS), "STREAMS", self._key, self.position
+        )
+        if not reply:
+            return []
+        events = [_event(entry, pairs) for entries in reply.values() for entry, pairs in entries.items()]
+        if events:
+            self.position = events[-1].id
+        return events
+
+    async def check_rewound(self) -> None:
+        """After a lost connection: a stream that was emptied (FLUSHALL, a new server) is read from its start."""
+        found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")
+        last = next(iter(found)).decode() if found else "0-0"
+        if _order(last) < _order(self.position):
+            self.position = "0-0"
+
+
+def _order(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number or 0)
+
+
+def _event(entry: bytes, pairs: list[list[bytes]]) -> QueueEvent:
+    fields = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in pairs}
+    return QueueEvent(entry.decode(), fields.pop("event", ""), fields.pop("jobId", ""), fields)
+
+
+Listener = Callable[[QueueEvent], Awaitable[None] | None]
+
+
+class QueueEvents:
+    """The events of a queue, as an async iterator or by listeners.
+
+    ``async for event in QueueEvents("emails"): ...`` yields `QueueEvent`s from the moment the iteration starts;
+    or register listeners with `on` and enter it (``async with``). The position is resolved at the start, so
+    nothing that happens after it is missed, and a lost connection is taken up again where it broke off.
+
+    Args:
+        name: the queue.
+        connection: URL, options, or None (`GLIDEMQ_URL`, else the embedded server). A GLIDE client serves as
+            the pattern for a connection of its own.
+        prefix: first part of every key.
+        last_event_id: start after this entry id instead of now.
+
+    Raises:
+        GlideMQValidationError: a name or id that cannot be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connection: Connection = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        last_event_id: str | None = None,
+    ) -> None:
+        self._keys = QueueKeys(validate_prefix(prefix), validate_queue_name(name))
+        self.name = name
+        self._connection = connection
+        self._start = _checked_id(last_event_id)
+        self._listeners: dict[str, list[Listener]] = {}
+        self._reader: EventReader | None = None
+        self._transport: AsyncTransport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def on(self, event: str, listener: Listener) -> Listener:
+        """Call ``listener`` (plain or async) for every event of that name; "*" is all of them."""
+        self._listeners.setdefault(event, []).append(listener)
+        return listener
+
+    def off(self, event: str, listener: Listener) -> None:
+        """Take a listener away again."""
+        with contextlib.suppress(ValueError):
+            self._listeners.get(event, []).remove(listener)
+
+    async def wait_until_ready(self) -> None:
+        """Connect and fix the position: what happens from now on will be seen. Raises GlideMQConnectionError."""
+        if self._closed:
+            raise ClosedError("these queue events are closed")
+        if self._reader is not None:
+            return
+        shared = await AsyncTransport.connect(self._connection)
+        # An injected client also carries other commands; a blocking read must not stand in their way.
+        self._transport = await shared.dedicated() if self._is_injected() else shared
+        reader = EventReader(self._transport, self._keys.events)
+        if self._start is None:
+            await reader.resolve()
+        else:
+            reader.position = self._start
+        self._reader = reader
+
+    def _is_injected(self) -> bool:
+        return hasattr(self._connection, "fcall")
+
+    async def __aiter__(self) -> AsyncIterator[QueueEvent]:
+        await self.wait_until_ready()
+        try:
+            while not self._closed:
+                for event in await self._read():
+                    yield event
+        finally:
+            await self.close()
+
+    async def _read(self) -> list[QueueEvent]:
+        """Read once; where the connection is down, wait for it with growing pauses."""
+        reader, pause = self._reader, 0.05
+        assert reader is not None
+        while not self._closed:
+            try:
+                return await reader.read()
+            except ClosedError:
+                break
+            except GlideMQError as error:
+                _log.warning("events of queue %r: %s; reading on in %.2f s", self.name, error, pause)
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(pause * 2, _MAX_PAUSE_S)
+            with contextlib.suppress(GlideMQConnectionError):
+                await reader.check_rewound()
+        return []
+
+    async def __aenter__(self) -> Self:
+        await self.wait_until_ready()
+        if self._listeners:
+            self._task = asyncio.create_task(self._dispatch(), name=f"glidemq-events-{self.name}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _dispatch(self) -> None:
+        while not self._closed:
+            for event in await self._read():
+                for listener in [*self._listeners.get(event.event, ()), *self._listeners.get("*", ())]:
+                    await self._tell(listener, event)
+
+    async def _tell(self, listener: Listener, event: QueueEvent) -> None:
+        try:
+            answer: Any = listener(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:
+            _log.exception("a listener for %r events of queue %r failed", event.event, self.name)
+
+    async def close(self) -> None:
+        """Stop reading and close the connection; idempotent."""
+        self._closed = True
+        if self._transport is not None:
+            await self._transport.close()
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _checked_id(value: object) -> str | None:
+    if value is None:
+        return None
+    text = str(value)
+    ms, dash, number = text.partition("-")
+    if not ms.isdigit() or (dash and not number.isdigit()):
+        raise GlideMQValidationError("last_event_id", value, "must be a stream entry id such as '1795240398325-0'")
+    return text

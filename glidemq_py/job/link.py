@@ -1,0 +1,42 @@
+"""What a job needs to reach its queue: connection, key names, codecs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from glidemq_py.client.transport import Transport
+from glidemq_py.options.queue import Compression, Serializer
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.wire.payload import JSON_SERIALIZER
+
+__all__ = ["Outcome", "QueueLink", "Waiter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended: the texts of its hash."""
+
+    state: str
+    returnvalue: str | None
+    failed_reason: str | None
+    failed_type: str | None
+
+
+class Waiter(Protocol):
+    """Something that knows when a job has ended."""
+
+    async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
+        """The job's end. Raises WaitTimeoutError, JobNotFoundError."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueLink:
+    """The queue's side of its jobs; one is shared by all of them."""
+
+    transport: Transport
+    keys: QueueKeys
+    waiter: Waiter
+    serializer: Serializer = JSON_SERIALIZER
+    compression: Compression = "none"

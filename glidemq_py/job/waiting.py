@@ -1,0 +1,134 @@
+"""Waiting for the end of jobs: by the events stream for speed, by the job's hash for certainty.
+
+Events may be switched off, trimmed or missed (W81); the hash is asked when a wait begins and then at growing
+intervals, so a wait never depends on the stream alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from glidemq_py.client.transport import Transport
+from glidemq_py.errors import GlideMQError, JobNotFoundError, WaitTimeoutError
+from glidemq_py.events import EventReader
+from glidemq_py.job.link import Outcome
+from glidemq_py.wire.keys import QueueKeys
+
+__all__ = ["ResultWaiter"]
+
+_log = logging.getLogger(__name__)
+
+_ENDS = frozenset(("completed", "failed", "expired", "revoked", "removed"))
+_FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.2, 2.0, 1.5
+_IDLE_S = 10.0
+
+
+class ResultWaiter:
+    """One reader of a queue's events for all who wait for its jobs; it runs only while somebody waits.
+
+    Args:
+        transport: where job hashes are read, and the pattern for the reader's own connection.
+        keys: of the queue.
+    """
+
+    def __init__(self, transport: Transport, keys: QueueKeys) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._dedicated: Transport | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Have the reader's position fixed, so that a job added after this is not missed. Failure to do so is
+        no failure of the wait: polling remains."""
+        if self._closed:
+            return
+        if self._reader is None or self._reader.done():
+            self._ready = asyncio.get_running_loop().create_future()
+            self._reader = asyncio.create_task(self._read(self._ready), name="glidemq-results")
+        if self._ready is not None:
+            await asyncio.shield(self._ready)
+
+    async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
+        """The end of a job.
+
+        Raises:
+            WaitTimeoutError: it did not end in time. JobNotFoundError: it is gone.
+        """
+        await self.start()
+        happened = asyncio.Event()
+        self._waiting.setdefault(job_id, set()).add(happened)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._watch(job_id, happened)
+        except TimeoutError:
+            raise WaitTimeoutError(f"job {job_id!r} did not end within {timeout_ms} ms") from None
+        finally:
+            waiting = self._waiting[job_id]
+            waiting.discard(happened)
+            if not waiting:
+                del self._waiting[job_id]
+
+    async def _watch(self, job_id: str, happened: asyncio.Event) -> Outcome:
+        interval = _FIRST_POLL_S
+        while True:
+            happened.clear()
+            outcome = await self._look(job_id)
+            if outcome is not None:
+                return outcome
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await happened.wait()
+            interval = min(interval * _GROWTH, _LAST_POLL_S)
+
+    async def _look(self, job_id: str) -> Outcome | None:
+        fields = ("state", "returnvalue", "failedReason", "failedType")
+        values = await self._transport.command("HMGET", self._keys.job(job_id), *fields)
+        state, result, reason, kind = (None if v is None else v.decode("utf-8", "surrogateescape") for v in values)
+        if state is None:
+            raise JobNotFoundError(job_id)
+        return Outcome(state, result, reason, kind) if state in ("completed", "failed") else None
+
+    async def _read(self, ready: asyncio.Future[None]) -> None:
+        try:
+            await self._follow(ready)
+        except GlideMQError as error:
+            if not self._closed:
+                _log.warning("waiting for results of queue %r by polling alone: %s", self._keys.name, error)
+        finally:
+            if not ready.done():
+                ready.set_result(None)
+            if self._dedicated is not None:
+                await self._dedicated.close()
+                self._dedicated = None
+
+    async def _follow(self, ready: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._dedicated = await self._transport.dedicated()
+        reader = EventReader(self._dedicated, self._keys.events)
+        await reader.resolve()
+        ready.set_result(None)
+        last_wanted = loop.time()
+        while not self._closed:
+            for event in await reader.read():
+                if event.event in _ENDS:
+                    for happened in self._waiting.get(event.job_id, ()):
+                        happened.set()
+            if self._waiting:
+                last_wanted = loop.time()
+            elif loop.time() - last_wanted > _IDLE_S:
+                return
+
+    async def close(self) -> None:
+        """Stop the reader. Waits that are under way go on by polling until their connection is closed."""
+        self._closed = True
+        reader = self._reader
+        if reader is not None:
+            if self._dedicated is not None:
+                await self._dedicated.close()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)

@@ -1,0 +1,118 @@
+"""Adding many jobs: everything is checked and encoded first, then sent in chunks, two under way at a time.
+
+A chunk is atomic and short, so that the server stays quick for others; the next one is packed while one is under
+way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from glidemq_py.errors import BulkAddError, GlideMQConnectionError, GlideMQError
+from glidemq_py.job import Job, QueueLink
+from glidemq_py.model.states import JobOutcome
+from glidemq_py.options.job import JobOptions
+from glidemq_py.options.queue import JobSpec
+from glidemq_py.queue.rows import encode_row
+from glidemq_py.wire.calls.adding import Row, add
+
+__all__ = ["BulkAdd", "added_job"]
+
+CHUNK_ROWS = 250
+CHUNK_CHARS = 512 * 1024
+UNDER_WAY = 2
+
+
+def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
+    """The job that a row's result stands for."""
+    if type(result) is str:
+        job: Job[Any, Any] = Job(link, result, name)
+        job.timestamp = now
+    else:
+        outcome, job_id = result
+        job = Job(link, job_id, name)
+        job.outcome = JobOutcome(outcome)
+    job._data = data  # pyright: ignore[reportPrivateUsage]
+    if options.delay:
+        job.delay = options.delay
+    if options.priority:
+        job.priority = options.priority
+    return job
+
+
+class BulkAdd:
+    """One bulk add.
+
+    Args:
+        link: the queue.
+        specs: what to add.
+        defaults: the queue's default job options.
+        quiet: leave out the `added` events.
+
+    Raises:
+        GlideMQValidationError: a row cannot be added; the error names its position and nothing was sent.
+    """
+
+    def __init__(self, link: QueueLink, specs: Sequence[JobSpec], defaults: JobOptions, quiet: bool) -> None:
+        self._link = link
+        self._quiet = quiet
+        self._specs = specs
+        merge = JobOptions.merge
+        self._options = [merge(defaults, spec.options) for spec in specs]
+        self._rows = [
+            encode_row(link, spec.name, spec.data, options, f"jobs[{i}].data")
+            for i, (spec, options) in enumerate(zip(specs, self._options, strict=True))
+        ]
+        self._results: list[Any] = [None] * len(specs)
+        self._broken: BaseException | None = None
+
+    def _chunks(self) -> Iterator[tuple[int, list[Row]]]:
+        start = chars = 0
+        for i, row in enumerate(self._rows):
+            if i > start and (i - start >= CHUNK_ROWS or chars >= CHUNK_CHARS):
+                yield start, self._rows[start:i]
+                start, chars = i, 0
+            chars += len(row[1])  # type: ignore[arg-type]
+        if start < len(self._rows):
+            yield start, self._rows[start:]
+
+    async def run(self) -> list[Job[Any, Any]]:
+        """Send everything; positional results.
+
+        Raises:
+            BulkAddError: some rows were not added, or it is not known whether they were.
+        """
+        under_way: set[asyncio.Task[None]] = set()
+        for start, rows in self._chunks():
+            if self._broken is not None:
+                break
+            call = add(self._link.keys.meta, rows, self._quiet)
+            if len(under_way) >= UNDER_WAY:
+                _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            if len(self._rows) == len(rows):
+                await self._send(start, len(rows), call)
+                break
+            under_way.add(asyncio.create_task(self._send(start, len(rows), call)))
+        if under_way:
+            await asyncio.gather(*under_way)
+        if self._broken is not None:
+            raise self._failure() from self._broken
+        return self._results
+
+    async def _send(self, start: int, count: int, call: Any) -> None:
+        try:
+            reply = await self._link.transport.call(call)
+        except GlideMQError as error:
+            self._broken = error
+            self._results[start : start + count] = [error] * count
+            return
+        link, now = self._link, reply.now
+        for i, result in enumerate(reply.results, start):
+            spec = self._specs[i]
+            self._results[i] = added_job(link, spec.name, spec.data, self._options[i], now, result)
+
+    def _failure(self) -> BulkAddError:
+        skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
+        return BulkAddError([skipped if result is None else result for result in self._results])

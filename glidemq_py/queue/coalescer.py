@@ -1,0 +1,99 @@
+"""Group commit of single adds.
+
+An add that finds nothing under way goes out at once, by itself. Adds that arrive while one is under way wait for
+it and then leave together, bounded in rows and bytes. There is no timer, so a lone add waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from glidemq_py.client.transport import Transport
+from glidemq_py.wire.calls.adding import Row, add
+
+__all__ = ["Added", "AddCoalescer"]
+
+Added = tuple[int, Any]
+"""Server time of the add, and the row's result: an id, or [outcome, id]."""
+
+MAX_ROWS = 256
+MAX_CHARS = 512 * 1024
+
+
+class AddCoalescer:
+    """Sends rows of one queue.
+
+    Args:
+        transport: of the queue.
+        meta: the queue's declared key.
+        quiet: leave out the `added` events.
+    """
+
+    __slots__ = ("_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting")
+
+    def __init__(self, transport: Transport, meta: str, quiet: bool) -> None:
+        self._transport = transport
+        self._meta = meta
+        self._quiet = quiet
+        self._under_way = False
+        self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def add(self, row: Row) -> Added:
+        """Add one row. Cancelling one caller touches nobody else: a row that has not left yet is not sent.
+
+        Raises what `Transport.call` raises; AmbiguousResultError where the reply was lost.
+        """
+        if self._under_way:
+            future: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
+            self._waiting.append((row, future))
+            return await future
+        self._under_way = True
+        try:
+            reply = await self._transport.call(add(self._meta, (row,), self._quiet))
+        finally:
+            self._under_way = False
+            if self._waiting:
+                self._under_way = True
+                self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
+        return reply.now, reply.results[0]
+
+    async def _send_waiting(self) -> None:
+        try:
+            while self._waiting:
+                await self._send(self._next_batch())
+        finally:
+            self._under_way = False
+
+    def _next_batch(self) -> list[tuple[Row, asyncio.Future[Added]]]:
+        batch: list[tuple[Row, asyncio.Future[Added]]] = []
+        chars = 0
+        while self._waiting and len(batch) < MAX_ROWS and chars < MAX_CHARS:
+            row, future = self._waiting.popleft()
+            if not future.done():
+                batch.append((row, future))
+                chars += len(row[1])  # type: ignore[arg-type]
+        return batch
+
+    async def _send(self, batch: list[tuple[Row, asyncio.Future[Added]]]) -> None:
+        if not batch:
+            return
+        try:
+            reply = await self._transport.call(add(self._meta, [row for row, _ in batch], self._quiet))
+        except BaseException as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (_, future), result in zip(batch, reply.results, strict=True):
+            if not future.done():
+                future.set_result((reply.now, result))
+
+    async def drain(self) -> None:
+        """Wait until everything that was handed over has left."""
+        while self._sender is not None and not self._sender.done():
+            await asyncio.wait({self._sender})

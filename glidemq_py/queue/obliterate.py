@@ -1,0 +1,39 @@
+"""Deleting a queue, in steps that are short for the server."""
+
+from __future__ import annotations
+
+from glidemq_py.errors import JobStateError
+from glidemq_py.job import QueueLink
+from glidemq_py.wire.calls import control
+
+__all__ = ["obliterate"]
+
+_BATCH = 250
+
+
+async def obliterate(link: QueueLink, *, force: bool) -> int:
+    """Delete every key of the queue; returns the number of jobs deleted.
+
+    The library empties what the queue's own indexes name. Jobs that only a Node peer's structures name (parents
+    that wait, groups) are then found by their keys.
+
+    Raises:
+        JobStateError: jobs are active and ``force`` is off.
+    """
+    deleted, status = 0, "more"
+    while status == "more":
+        status, step = await link.transport.call(control.obliterate(link.keys.meta, force or deleted > 0, _BATCH))
+        deleted += step
+    if status == "active":
+        raise JobStateError("*", "active", "obliterate while it is worked on (force=True does)")
+    return deleted + await _sweep(link)
+
+
+async def _sweep(link: QueueLink) -> int:
+    deleted = 0
+    async for keys in link.transport.scan(f"{link.keys.stem}*"):
+        for i in range(0, len(keys), _BATCH):
+            batch = keys[i : i + _BATCH]
+            deleted += sum(key.startswith(link.keys.job_prefix.encode()) for key in batch)
+            await link.transport.command("UNLINK", *batch)
+    return deleted

@@ -1,0 +1,286 @@
+"""`Queue`: what producers and operators hold. It names and delegates; the work is in the files beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Generic, Self, Unpack, cast
+
+from typing_extensions import TypeVar
+
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.client.connect import Connection
+from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
+from glidemq_py.job import Job, QueueLink
+from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
+from glidemq_py.options.checks import check_int
+from glidemq_py.options.job import NO_OPTIONS, JobOptions, JobOptionsDict
+from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer
+from glidemq_py.options.times import Milliseconds, to_ms
+from glidemq_py.queue import reading
+from glidemq_py.queue.bulk import BulkAdd, added_job
+from glidemq_py.queue.coalescer import AddCoalescer
+from glidemq_py.queue.obliterate import obliterate
+from glidemq_py.queue.rows import encode_row
+from glidemq_py.wire.calls import control
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.wire.payload import JSON_SERIALIZER
+
+__all__ = ["Queue"]
+
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
+
+
+class Queue(Generic[DataT, ResultT]):
+    """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
+
+    It connects when it is first used. Close it, or use it as ``async with``.
+
+    Args:
+        name: of the queue.
+        connection: a URL, `ConnectionOptions`, an existing GLIDE client (never closed here), or None for
+            ``GLIDEMQ_URL``, else a private embedded server.
+        prefix: first part of every key.
+        default_job_options: what a job gets where its own options say nothing.
+        compression: "gzip" stores job data compressed.
+        serializer: for data and results; JSON by default.
+        events: False leaves out the `added` events.
+
+    Raises:
+        GlideMQValidationError: an option cannot be; it is named with its value.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connection: Connection = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        default_job_options: JobOptions | Mapping[str, Any] | None = None,
+        compression: Compression = "none",
+        serializer: Serializer | None = None,
+        events: bool = True,
+    ) -> None:
+        self.name = validate_queue_name(name)
+        self.options = QueueOptions(
+            prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
+            events=events,
+        )  # fmt: skip
+        self._keys = QueueKeys(prefix, name)
+        self._defaults = self.options.default_job_options
+        self._connection = connection
+        self._link: QueueLink | None = None
+        self._waiter: ResultWaiter | None = None
+        self._coalescer: AddCoalescer | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._closed = False
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
+        await self._connected()
+
+    async def _connected(self) -> QueueLink:
+        if self._closed:
+            raise ClosedError(f"queue {self.name!r} is closed")
+        if self._link is not None:
+            return self._link
+        if self._connecting is None:
+            self._connecting = asyncio.Lock()
+        async with self._connecting:
+            if self._link is None:
+                transport = await AsyncTransport.connect(self._connection)
+                self._waiter = ResultWaiter(transport, self._keys)
+                self._coalescer = AddCoalescer(transport, self._keys.meta, not self.options.events)
+                self._link = QueueLink(
+                    transport=transport, keys=self._keys, waiter=self._waiter,
+                    serializer=self.options.serializer or JSON_SERIALIZER, compression=self.options.compression,
+                )  # fmt: skip
+        return self._link
+
+    async def close(self) -> None:
+        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._coalescer is not None:
+            await self._coalescer.drain()
+        if self._waiter is not None:
+            await self._waiter.close()
+        if self._link is not None:
+            await self._link.transport.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    # -- adding -------------------------------------------------------------------------------------------
+
+    def _options(self, given: Mapping[str, Any]) -> JobOptions:
+        return JobOptions.merge(self._defaults, JobOptions.parse(given)) if given else self._defaults
+
+    async def add(
+        self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]
+    ) -> Job[DataT, ResultT]:
+        """Add a job. Adds that are awaited together travel together; a lone one waits for nothing.
+
+        Args:
+            name: what kind of work it is.
+            data: anything the serializer takes.
+            **options: see `JobOptions`.
+
+        Returns:
+            The job; its ``outcome`` says ``added``, or ``duplicate`` where one of that ``job_id`` stands already.
+
+        Raises:
+            GlideMQValidationError: an option or the data cannot be; nothing was sent.
+            ServerOutOfMemoryError: the server is at maxmemory; nothing was added.
+            AmbiguousResultError: the reply was lost: the job may have been added. With a ``job_id`` of your own,
+                adding it again is safe.
+            GlideMQConnectionError: the server cannot be reached. ClosedError: the queue is closed.
+        """
+        link = self._link
+        if link is None or self._closed:
+            link = await self._connected()
+        job_options = self._options(cast("Mapping[str, Any]", options))
+        row = encode_row(link, validate_job_name(name), data, job_options)
+        assert self._coalescer is not None
+        now, result = await self._coalescer.add(row)
+        return added_job(link, name, data, job_options, now, result)
+
+    async def add_bulk(
+        self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+    ) -> list[Job[DataT, ResultT]]:
+        """Add many jobs: ``(name, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
+
+        Everything is checked before anything is sent.
+
+        Returns:
+            A job for every position, its ``outcome`` as in `add`.
+
+        Raises:
+            GlideMQValidationError: a row cannot be; it is named by its position, and nothing was sent.
+            BulkAddError: some rows were not added, or may not have been; it holds the outcome of every position.
+        """
+        link = await self._connected()
+        specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(jobs)]
+        if not specs:
+            return []
+        return await BulkAdd(link, specs, self._defaults, not self.options.events).run()
+
+    async def add_and_wait(
+        self,
+        name: str,
+        data: DataT | None = None,
+        *,
+        wait_timeout: Milliseconds = 30_000,
+        **options: Unpack[JobOptionsDict],
+    ) -> ResultT:
+        """Add a job and return its result once a worker has completed it.
+
+        Args:
+            wait_timeout: how long to wait for the end, ms or timedelta; the job goes on if it is exceeded.
+
+        Raises:
+            JobFailedError: it failed for good. WaitTimeoutError: it did not end in time.
+            JobStateError: a job of that ``job_id`` stands already.
+            UnsupportedOptionError: the job would be removed when it ends, so its result could not be read.
+            and what `add` raises.
+        """
+        timeout = to_ms("wait_timeout", wait_timeout, minimum=1)
+        job_options = self._options(cast("Mapping[str, Any]", options))
+        for option in ("remove_on_complete", "remove_on_fail"):
+            if getattr(job_options, option) not in (None, False):
+                raise UnsupportedOptionError(option, getattr(job_options, option), "cannot be used with add_and_wait")
+        await self._connected()
+        assert self._waiter is not None
+        await self._waiter.start()
+        job = await self.add(name, data, **options)
+        if job.outcome is not JobOutcome.ADDED:
+            raise JobStateError(job.id, f"there already ({job.outcome})", "add and wait for")
+        return await job.wait_until_finished(timeout)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str) -> Job[DataT, ResultT] | None:
+        """A job by its id; None if there is none."""
+        return await reading.get_job(await self._connected(), validate_job_id(str(job_id)))
+
+    def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
+        """Iterate over the jobs in a state, a ``page`` (1..1000) a call: waiting, active, delayed, prioritized,
+        completed or failed.
+
+        A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
+        leaves the state meanwhile may come or not.
+        """
+        return self._iterate(reading.listable(state), page)
+
+    async def _iterate(self, state: Any, page: int) -> AsyncIterator[Job[DataT, ResultT]]:
+        async for job in reading.iterate(await self._connected(), state, page):
+            yield job
+
+    async def get_jobs(self, state: str, start: int = 0, end: int = -1) -> list[Job[DataT, ResultT]]:
+        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last."""
+        first = check_int("start", start, 0, 2**53)
+        last = check_int("end", end, -1, 2**53)
+        found: list[Job[DataT, ResultT]] = []
+        position = 0
+        async for job in self.iter_jobs(state):
+            if last != -1 and position > last:
+                break
+            if position >= first:
+                found.append(job)
+            position += 1
+        return found
+
+    async def get_job_counts(self) -> JobCounts:
+        """How many jobs are in each state; its cost does not grow with the queue."""
+        return await reading.get_counts(await self._connected())
+
+    async def count(self) -> int:
+        """Jobs that are yet to be taken: waiting, delayed and prioritized."""
+        counts = await self.get_job_counts()
+        return counts.waiting + counts.delayed + counts.prioritized
+
+    async def get_workers(self) -> list[WorkerInfo]:
+        """Live workers of this queue, in any process and language, oldest first."""
+        return await reading.get_workers(await self._connected())
+
+    # -- steering -----------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Hand out no more jobs, at once and to nobody; what is running runs on. Idempotent."""
+        link = await self._connected()
+        await link.transport.call(control.pause(link.keys.meta))
+
+    async def resume(self) -> None:
+        """Hand out jobs again. Idempotent."""
+        link = await self._connected()
+        await link.transport.call(control.resume(link.keys.meta))
+
+    async def is_paused(self) -> bool:
+        """True if the queue hands out no jobs."""
+        return (await self.get_job_counts()).paused
+
+    async def remove(self, job_id: str) -> bool:
+        """Delete a job with everything that belongs to it, whatever its state; False if there was none."""
+        link = await self._connected()
+        return await link.transport.call(control.remove(link.keys.meta, validate_job_id(str(job_id))))
+
+    async def obliterate(self, *, force: bool = False) -> int:
+        """Delete the queue: every job and every key. Returns the number of jobs deleted.
+
+        Raises:
+            JobStateError: jobs are being worked on, and ``force`` is off; nothing was deleted.
+        """
+        return await obliterate(await self._connected(), force=force)

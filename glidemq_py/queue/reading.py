@@ -1,0 +1,110 @@
+"""Looking into a queue: single jobs, pages, iteration, counts, workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+from glidemq_py.errors import GlideMQValidationError, SerializationError
+from glidemq_py.job import Job, QueueLink
+from glidemq_py.model.record import JobRecord
+from glidemq_py.model.states import JobCounts, JobState, WorkerInfo
+from glidemq_py.options.checks import check_int
+from glidemq_py.wire import json
+from glidemq_py.wire.calls import reading
+
+__all__ = ["get_counts", "get_job", "get_workers", "iterate", "listable"]
+
+MAX_PAGE = 1_000
+
+_FIELDS = (
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount",
+)  # fmt: skip
+
+_LISTABLE = (
+    JobState.WAITING,
+    JobState.ACTIVE,
+    JobState.DELAYED,
+    JobState.PRIORITIZED,
+    JobState.COMPLETED,
+    JobState.FAILED,
+)
+
+
+def listable(state: str) -> JobState:
+    """The state as an enumeration member. Raises GlideMQValidationError for one that cannot be listed."""
+    for known in _LISTABLE:
+        if state == known:
+            return known
+    raise GlideMQValidationError("state", state, f"must be one of {', '.join(_LISTABLE)}")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+async def get_job(link: QueueLink, job_id: str) -> Job[Any, Any] | None:
+    """A job by its id; None if there is none."""
+    values = await link.transport.command("HMGET", link.keys.job(job_id), *_FIELDS)
+    fields = {name: _text(value) for name, value in zip(_FIELDS, values, strict=True)}
+    if fields["state"] is None and fields["name"] is None:
+        return None
+    return Job.from_record(link, JobRecord.parse(job_id, fields))
+
+
+async def iterate(link: QueueLink, state: JobState, page: int) -> AsyncIterator[Job[Any, Any]]:
+    """Every job in ``state``, page by page; one that keeps its state all the while comes exactly once."""
+    size = check_int("page", page, 1, MAX_PAGE)
+    cursor, seen_at, seen = "", "", set[str]()
+    while True:
+        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS))
+        for job_id, position, values in found.rows:
+            if position != seen_at:
+                # Only neighbours of one score (or of a list, which has none) can come twice.
+                seen_at, seen = position, set()
+            if job_id in seen:
+                continue
+            seen.add(job_id)
+            yield _listed(link, job_id, values)
+        cursor = found.cursor
+        if not cursor:
+            return
+
+
+def _listed(link: QueueLink, job_id: str, values: Sequence[str | bool]) -> Job[Any, Any]:
+    fields = {name: value if isinstance(value, str) else None for name, value in zip(_FIELDS, values, strict=True)}
+    return Job.from_record(link, JobRecord.parse(job_id, fields))
+
+
+async def get_counts(link: QueueLink) -> JobCounts:
+    """How many jobs are in each state."""
+    numbers = await link.transport.call(reading.counts(link.keys.meta))
+    waiting, active, delayed, prioritized, completed, failed, paused = numbers
+    return JobCounts(
+        waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, completed=completed,
+        failed=failed, paused=bool(paused),
+    )  # fmt: skip
+
+
+async def get_workers(link: QueueLink) -> list[WorkerInfo]:
+    """Workers whose registration has not run out, oldest first; those of Node peers too."""
+    seconds, microseconds = await link.transport.command("TIME")
+    now = int(seconds) * 1000 + int(microseconds) // 1000
+    found: list[WorkerInfo] = []
+    for consumer, text in await link.transport.call(reading.workers(link.keys.meta)):
+        try:
+            info: Any = json.loads(text)
+        except SerializationError:
+            continue
+        if isinstance(info, dict):
+            found.append(_worker(consumer, cast("dict[str, Any]", info), now))
+    return sorted(found, key=lambda worker: worker.started_at)
+
+
+def _worker(consumer: str, info: dict[str, Any], now: int) -> WorkerInfo:
+    started = int(info.get("startedAt") or now)
+    return WorkerInfo(
+        id=consumer, host=str(info.get("addr", "")), pid=int(info.get("pid") or 0), started_at=started,
+        age=max(0, now - started), active_jobs=int(info.get("activeJobs") or 0),
+    )  # fmt: skip

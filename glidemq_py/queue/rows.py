@@ -1,0 +1,31 @@
+"""From what a user adds to the row of an `add` call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glidemq_py.job.link import QueueLink
+from glidemq_py.options.job import NO_OPTIONS, JobOptions
+from glidemq_py.wire.calls.adding import Row, row
+from glidemq_py.wire.payload import encode_data
+
+__all__ = ["encode_row"]
+
+
+def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where: str = "data") -> Row:
+    """Row of one job. Raises SerializationError and PayloadTooLargeError, naming ``where``."""
+    text = encode_data(data, link.serializer, link.compression, option=where)
+    if options is NO_OPTIONS:
+        return [name, text, "{}"]
+    return row(
+        name,
+        text,
+        options.to_wire_json(),
+        job_id=options.job_id or "",
+        delay=options.delay or 0,
+        attempts=options.attempts or 0,
+        priority=options.priority or 0,
+        lifo=options.lifo or False,
+        ttl=options.ttl or 0,
+        run_at=options.run_at_ms or 0,
+    )

@@ -1,0 +1,57 @@
+"""Calls that put jobs into a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from glidemq_py.wire.calls.packing import Call, pack, unpack
+
+__all__ = ["AddReply", "Row", "add", "row"]
+
+Row = list[object]
+"""Positional and cut after the last value given: name, data, opts JSON, id or '', delay, attempts, priority,
+lifo 0|1, ttl, run_at (``lua/own/add.lua``)."""
+
+
+class AddReply(NamedTuple):
+    """What became of the rows of one `add`."""
+
+    now: int
+    """Server time of the add, epoch ms: the jobs' ``timestamp``."""
+    results: list[str | list[str]]
+    """A row each: the new job's id, or ``[outcome, id of the job that stands]``."""
+
+
+def row(
+    name: str,
+    data: str,
+    opts: str,
+    job_id: str = "",
+    delay: int = 0,
+    attempts: int = 0,
+    priority: int = 0,
+    lifo: bool = False,
+    ttl: int = 0,
+    run_at: int = 0,
+) -> Row:
+    """One job of an `add`, as short as its options allow."""
+    full: Row = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at]
+    if not (delay or priority or lifo or ttl or run_at):
+        # The server's short way is taken by rows that end before `delay`, or where only attempts are given.
+        return full[:3] if not (job_id or attempts) else _plain(name, data, opts, job_id, attempts)
+    return full if run_at else full[:9]
+
+
+def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
+    # False stands for "not given": nil must not appear in an array.
+    return [name, data, opts, job_id, False, attempts] if attempts else [name, data, opts, job_id]
+
+
+def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
+    """Add jobs in one atomic step. Not repeatable: without ids of its own a second run adds them again."""
+    return Call("add", meta, (pack((rows, quiet)),), _added)
+
+
+def _added(reply: bytes) -> AddReply:
+    return AddReply(*unpack(reply))

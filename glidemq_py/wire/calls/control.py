@@ -1,0 +1,78 @@
+"""Calls that steer a queue or one job of it."""
+
+from __future__ import annotations
+
+from glidemq_py.wire.calls.packing import Call, pack, unpack
+from glidemq_py.wire.calls.working import AttemptStatus
+
+__all__ = ["lock", "note_data", "note_log", "note_progress", "obliterate", "pause", "remove", "renew", "resume",
+           "retry", "unlock"]  # fmt: skip
+
+NO_TOKEN = (0, 0)
+"""In place of (fence, processed_on) where a job is not written by the worker that runs it."""
+
+
+def pause(meta: str) -> Call[bool]:
+    """Stop the taking of jobs; True if it was not paused before."""
+    return Call("pause", meta, (), bool, repeatable=True)
+
+
+def resume(meta: str) -> Call[bool]:
+    """Start it again; True if it was paused before."""
+    return Call("resume", meta, (), bool, repeatable=True)
+
+
+def remove(meta: str, job_id: str) -> Call[bool]:
+    """Delete a job and all its keys; False if there was none."""
+    return Call("remove", meta, (job_id,), bool, repeatable=True)
+
+
+def retry(meta: str, job_id: str) -> Call[str]:
+    """Run a failed job again: 'ok', 'gone', or the state that does not allow it."""
+    return Call("retry", meta, (job_id,), bytes.decode)
+
+
+def obliterate(meta: str, force: bool, batch: int) -> Call[tuple[str, int]]:
+    """One step of deleting a queue: ('more' | 'done' | 'active', jobs deleted)."""
+    return Call("obliterate", meta, (pack((force, batch)),), _pair, repeatable=True)
+
+
+def _pair(reply: bytes) -> tuple[str, int]:
+    status, deleted = unpack(reply)
+    return status, deleted
+
+
+def _note(meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int) -> Call[AttemptStatus]:
+    return Call("note", meta, (pack((kind, job_id, text, *token, keep)),), AttemptStatus)
+
+
+def note_progress(meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+    """Write a job's progress (number text or JSON) and tell listeners."""
+    return _note(meta, 1, job_id, text, token, 0)
+
+
+def note_log(
+    meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN
+) -> Call[AttemptStatus]:
+    """Append a line to a job's log; the newest ``keep`` stay (0 = all)."""
+    return _note(meta, 2, job_id, line, token, keep)
+
+
+def note_data(meta: str, job_id: str, data: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+    """Replace a job's data (encoded text)."""
+    return _note(meta, 3, job_id, data, token, 0)
+
+
+def lock(key: str, token: str, ttl: int) -> Call[bool]:
+    """Take a lock for ``ttl`` ms."""
+    return Call("lock", key, (token, str(ttl)), bool)
+
+
+def unlock(key: str, token: str) -> Call[bool]:
+    """Give a lock back, if it is still ours."""
+    return Call("unlock", key, (token,), bool, repeatable=True)
+
+
+def renew(key: str, token: str, ttl: int) -> Call[bool]:
+    """Prolong a lock, if it is still ours."""
+    return Call("renew", key, (token, str(ttl)), bool, repeatable=True)

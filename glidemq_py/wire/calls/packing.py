@@ -1,0 +1,54 @@
+"""The shape of a call, and the packing of its argument and reply.
+
+Arguments are old-style MessagePack without the ``bin`` type and without nil in arrays: the server's decoder
+refuses the first and turns an array with the second into a map (ARCHITECTURE, "Lua codec").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgpack
+
+__all__ = ["Call", "pack", "unpack"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Call(Generic[T_co]):
+    """One FCALL of our library: ``function`` with one key and at most a few packed arguments.
+
+    Attributes:
+        function: name without the library's prefix.
+        key: the declared key; every other key of the call derives from it on the server.
+        args: arguments, already text or packed bytes.
+        decode: turns the raw reply into the value a caller wants.
+        repeatable: running it twice is as good as once, so a lost reply may simply be asked for again.
+    """
+
+    __slots__ = ("args", "decode", "function", "key", "repeatable")
+
+    def __init__(
+        self,
+        function: str,
+        key: str,
+        args: tuple[bytes | str, ...],
+        decode: Callable[[Any], T_co],
+        repeatable: bool = False,
+    ) -> None:
+        self.function = function
+        self.key = key
+        self.args = args
+        self.decode = decode
+        self.repeatable = repeatable
+
+
+def pack(value: Any) -> bytes:
+    """Pack an argument for the server's decoder."""
+    return msgpack.packb(value, use_bin_type=False, unicode_errors="surrogateescape")  # type: ignore[no-any-return]
+
+
+def unpack(reply: bytes) -> Any:
+    """Unpack a reply. Bytes that are not UTF-8 survive as surrogates."""
+    return msgpack.unpackb(reply, raw=False, unicode_errors="surrogateescape", strict_map_key=False)

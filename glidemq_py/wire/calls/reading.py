@@ -1,0 +1,48 @@
+"""Calls that look and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from glidemq_py.wire.calls.packing import Call, pack, unpack
+
+__all__ = ["Page", "counts", "page", "version", "workers"]
+
+
+class Page(NamedTuple):
+    """One page of the jobs in a state."""
+
+    rows: list[tuple[str, str, list[str | bool]]]
+    """Id, position (score or entry id, '' in a list), values of the wanted fields (False = absent)."""
+    cursor: str
+    """'' = the end."""
+
+
+def counts(meta: str) -> Call[list[int]]:
+    """waiting, active, delayed, prioritized, completed, failed, paused."""
+    return Call("counts", meta, (), list, repeatable=True)
+
+
+def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str]) -> Call[Page]:
+    """One page of jobs; see ``lua/own/page.lua`` for what a cursor promises."""
+    return Call("page", meta, (pack((state, cursor, count, fields)),), _paged, repeatable=True)
+
+
+def _paged(reply: bytes) -> Page:
+    return Page(*unpack(reply))
+
+
+def workers(meta: str) -> Call[list[tuple[str, str]]]:
+    """Consumer name and registration JSON of every live worker."""
+    return Call("workers", meta, (), _workers, repeatable=True)
+
+
+def _workers(reply: list[bytes]) -> list[tuple[str, str]]:
+    texts = [item.decode() for item in reply]
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def version(key: str) -> Call[str]:
+    """Name of the library that answers; ``key`` only chooses the node."""
+    return Call("version", key, (), bytes.decode, repeatable=True)

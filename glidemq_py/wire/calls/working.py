@@ -1,0 +1,182 @@
+"""Calls that a worker lives on: exchange, heartbeat, recovery, leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from glidemq_py.wire.calls.packing import Call, pack, unpack
+
+__all__ = [
+    "FOREIGN_CONSUMER_PREFIX",
+    "AttemptStatus",
+    "ExchangeFlags",
+    "ExchangeReply",
+    "HeartbeatReply",
+    "ReclaimReply",
+    "RegainReply",
+    "TakenJob",
+    "completed",
+    "exchange",
+    "failed",
+    "heartbeat",
+    "leave",
+    "reclaim",
+    "regain",
+    "released",
+]
+
+FOREIGN_CONSUMER_PREFIX = "worker-"
+"""How the consumer names of Node peers begin (data-model.md section 3)."""
+
+TakenJob = list[object]
+"""id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority, lifo;
+absent fields are False (``lua/shared/take.lua``)."""
+
+Finished = list[object]
+Keep = int | tuple[int, int]
+"""0 = keep the job, 1 = remove it, (count, age in seconds) = retention."""
+
+
+class AttemptStatus(IntEnum):
+    """Answer to a call that carries a fencing token (``lua/shared/fencing.lua``)."""
+
+    OK = 0
+    ALREADY = 1
+    GONE = 2
+    STALE = 3
+    RETRYING = 4
+    FAILED = 5
+    RELEASED = 6
+    REVOKED = 7
+
+
+class ExchangeFlags(IntFlag):
+    """What an exchange says beside the jobs."""
+
+    PAUSED = 1
+    EXHAUSTED = 2
+
+
+class ExchangeReply(NamedTuple):
+    """Reply of `exchange`."""
+
+    now: int
+    """Server time, epoch ms: ``processedOn`` of every job in it."""
+    statuses: list[int]
+    jobs: list[TakenJob]
+    next_due: int
+    """Milliseconds until the next scheduled job is due; -1 = none is scheduled."""
+    flags: int
+    dropped: list[list[str]]
+    """Stream entry, job id and reason of what was set aside."""
+
+
+class HeartbeatReply(NamedTuple):
+    """Reply of `heartbeat`."""
+
+    now: int
+    statuses: list[int]
+
+
+class ReclaimReply(NamedTuple):
+    """Reply of `reclaim`."""
+
+    recovered: list[str]
+    failed: list[str]
+    cursor: str
+    held: int
+
+
+class RegainReply(NamedTuple):
+    """Reply of `regain`."""
+
+    now: int
+    jobs: list[TakenJob]
+    dropped: list[list[str]]
+    cursor: str
+
+
+def completed(job_id: str, entry: str, fence: int, processed_on: int, result: str, keep: Keep = 0) -> Finished:
+    """A finished row: the attempt succeeded with ``result`` (serialized text)."""
+    head: Finished = [1, job_id, entry, fence, processed_on, result]
+    if keep:
+        head.append(keep)
+    return head
+
+
+def failed(
+    job_id: str,
+    entry: str,
+    fence: int,
+    processed_on: int,
+    reason: str,
+    failed_type: str,
+    stacktrace: str,
+    limit: int,
+    backoff: int,
+    keep: Keep = 0,
+) -> Finished:
+    """A finished row: the attempt failed. ``limit`` = total attempts allowed, 0 = no retry; ``backoff`` in ms."""
+    head: Finished = [2, job_id, entry, fence, processed_on, reason, failed_type, stacktrace, limit, backoff]
+    if keep:
+        head.append(keep)
+    return head
+
+
+def released(job_id: str, entry: str, fence: int, processed_on: int) -> Finished:
+    """A finished row: the job is handed back, no attempt is spent."""
+    return [3, job_id, entry, fence, processed_on]
+
+
+def exchange(
+    meta: str, consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool
+) -> Call[ExchangeReply]:
+    """Hand in ``finished``, take up to ``want`` jobs. Repeatable for the finished rows (fencing makes a second
+    hand-in answer `ALREADY`); the jobs of a lost reply come back through `regain`."""
+    return Call("exchange", meta, (pack((consumer, want, finished, quiet, no_metrics)),), _exchanged)
+
+
+def _exchanged(reply: bytes) -> ExchangeReply:
+    return ExchangeReply(*unpack(reply))
+
+
+def heartbeat(
+    meta: str, consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]
+) -> Call[HeartbeatReply]:
+    """Say that this worker lives: ``info`` is its registration JSON ('' = leave as it is), kept for ``ttl`` ms;
+    ``jobs`` are (id, entry, fence, processed_on) of what it works on."""
+    return Call("heartbeat", meta, (pack((consumer, info, ttl, jobs)),), _beaten, repeatable=True)
+
+
+def _beaten(reply: bytes) -> HeartbeatReply:
+    return HeartbeatReply(*unpack(reply))
+
+
+def reclaim(
+    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str
+) -> Call[ReclaimReply]:
+    """Recover jobs whose worker died; ``hold`` ms during which only ``holder`` may do it."""
+    arg = pack((holder, hold, lock_duration, max_stalled, quiet, cursor, FOREIGN_CONSUMER_PREFIX))
+    return Call("reclaim", meta, (arg,), _reclaimed, repeatable=True)
+
+
+def _reclaimed(reply: bytes) -> ReclaimReply:
+    return ReclaimReply(*unpack(reply))
+
+
+def regain(
+    meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str
+) -> Call[RegainReply]:
+    """Ask for jobs that pend for this consumer beside the entries it knows."""
+    return Call("regain", meta, (pack((consumer, known, want, quiet, cursor)),), _regained)
+
+
+def _regained(reply: bytes) -> RegainReply:
+    return RegainReply(*unpack(reply))
+
+
+def leave(meta: str, consumer: str) -> Call[bool]:
+    """Take a worker's registration and its consumer away; False if jobs still pend for it."""
+    return Call("leave", meta, (consumer,), bool, repeatable=True)
