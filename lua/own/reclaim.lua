@@ -2,10 +2,13 @@
 -- KEYS 1 meta
 -- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix}
 -- -> packed {recovered ids, failed ids, cursor, held}     held = 0: somebody else does it now, nothing was looked at
--- Bound: 100 pending entries and 100 list jobs a call; call again with the cursor until it is ''.
+-- Bound: 100 pending entries or list jobs a call; call again with the cursor until it is ''.
+-- Jobs in a group are their library's own to recover: they hold a slot that would have to be released.
 -- lock_ms: how long a job of ours may go without a heartbeat, where its own lockDuration does not say otherwise.
 
 local PAGE = 100
+local WATCH_SAMPLE = 20
+local LISTS = 'lists' -- cursor: jobs from lists and the scheduled set are not all seen yet
 
 local function lock_of(opts, default)
   local own = tonumber(string.match(opts or '', '"lockDuration":%s*(%d+)') or '')
@@ -26,22 +29,22 @@ local function foreign_alive(q, now, id, last_active, lock)
 end
 
 local function recover(q, run, id, entry, h)
-  redis.call('HDEL', q.stall_watch, id)
-  if entry == '' then G.list_left(q, id) else G.settle_entries(q, { entry }) end
-  local stalled = redis.call('HINCRBY', q.J .. id, 'stalledCount', 1)
-  if stalled > run.max_stalled then
-    redis.call('HINCRBY', q.J .. id, 'fence', 1)
+  if G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
+    G.bump(q.J .. id, 'fence')
     G.end_failed(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h[7])
     run.failed[#run.failed + 1] = id
-    return
+  else
+    G.requeue(q, id, run.now, h[4], G.count_of(h[5]), h[6] == '1')
+    if not run.quiet then G.emit(q.events, 'stalled', id) end
+    run.recovered[#run.recovered + 1] = id
   end
-  G.requeue(q, id, run.now, h[4], G.count_of(h[5]), h[6] == '1')
-  if not run.quiet then G.emit(q.events, 'stalled', id) end
-  run.recovered[#run.recovered + 1] = id
+  redis.call('HDEL', q.stall_watch, id)
+  if entry == '' then G.list_left(q, id) else G.settle_entries(q, { entry }) end
 end
 
 local function read(q, id)
-  local h = redis.pcall('HMGET', q.J .. id, 'state', 'lastActive', 'opts', 'name', 'priority', 'lifo', 'processedOn')
+  local h = redis.pcall('HMGET', q.J .. id, 'state', 'lastActive', 'opts', 'name', 'priority', 'lifo', 'processedOn',
+    'groupKey')
   if h.err or not h[1] then return nil end
   return h
 end
@@ -55,17 +58,17 @@ local function look_at_entry(q, run, entry, consumer, idle)
     return
   end
   local lock = lock_of(h[3], run.lock)
-  if idle < lock then return end
-  local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
+  if idle < lock or h[8] then return end
+  local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
   if h[1] == 'active' then
     if foreign and foreign_alive(q, run.now, id, h[2], lock) then return end
     recover(q, run, id, entry, h)
   elseif h[1] == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
     if foreign and foreign_alive(q, run.now, id, h[2], lock) then return end
+    G.requeue(q, id, run.now, h[4], 0, false)
     redis.call('HDEL', q.stall_watch, id)
     G.settle_entries(q, { entry })
-    G.requeue(q, id, run.now, h[4], 0, false)
     run.recovered[#run.recovered + 1] = id
   end
 end
@@ -80,16 +83,31 @@ local function look_at_pending(q, run, cursor)
   return #pending == PAGE and pending[PAGE][1] or ''
 end
 
+-- True if a full page was found and some of it is out of the way now: there may be more behind it.
+-- Whoever activates or keeps alive such a job of ours writes one time to its score and its `lastActive`; where they
+-- differ, a Node peer has taken the job since, and recovers it by its own means.
 local function look_at_lists(q, run)
-  local limit = G.int(run.now - run.lock)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'LIMIT', 0, PAGE)) do
+  local limit, gone = G.int(run.now - run.lock), 0
+  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', 0, PAGE)
+  for i = 1, #found, 2 do
+    local id, beat = found[i], tonumber(found[i + 1])
     local h = read(q, id)
-    if not h or h[1] ~= 'active' then
+    if not h or h[1] ~= 'active' or tonumber(h[2] or '') ~= beat then
       redis.call('ZREM', q.list_active_ids, id)
-    else
-      local beat = tonumber(redis.call('ZSCORE', q.list_active_ids, id))
-      if run.now - beat >= lock_of(h[3], run.lock) then recover(q, run, id, '', h) end
+      gone = gone + 1
+    elseif run.now - beat >= lock_of(h[3], run.lock) then
+      recover(q, run, id, '', h)
+      gone = gone + 1
     end
+  end
+  return #found == 2 * PAGE and gone > 0
+end
+
+-- A watched job that ended under its Node worker is watched no longer. A few at a time, whichever come.
+local function sweep_watch(q)
+  for _, id in ipairs(redis.call('HRANDFIELD', q.stall_watch, WATCH_SAMPLE)) do
+    local state = redis.pcall('HGET', q.J .. id, 'state')
+    if state ~= 'active' and state ~= 'waiting' then redis.call('HDEL', q.stall_watch, id) end
   end
 end
 
@@ -101,7 +119,12 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
   end
   local run = { now = G.now(q), lock = request[3], max_stalled = request[4], quiet = request[5],
     foreign = request[7], recovered = {}, failed = {} }
-  if request[6] == '' then look_at_lists(q, run) end
-  local cursor = look_at_pending(q, run, request[6])
+  local cursor = request[6]
+  if cursor == '' then sweep_watch(q) end
+  if cursor == '' or cursor == LISTS then
+    if look_at_lists(q, run) then return cmsgpack.pack({ run.recovered, run.failed, LISTS, 1 }) end
+    cursor = ''
+  end
+  cursor = look_at_pending(q, run, cursor)
   return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
 end)

@@ -2,19 +2,22 @@
 -- a place that cannot be written (a key of a foreign type) fails the call before the job exists.
 
 -- Priority jobs that are ready at once are ordered by a clock of their queue that never stands still, so that
--- the rows of one bulk keep their order. It lags the real one, so such a job is always due (W65).
+-- the rows of one bulk keep their order. It lags the real one and never passes it, so such a job is always due
+-- (W65); order within a millisecond is lost only after a million such jobs more than milliseconds have passed.
 local PRIORITY_CLOCK_LAG = 1048576
 
 local function priority_time(q, now)
   local last = tonumber(redis.call('HGET', q.meta, 'priorityClock') or '0') or 0
-  local at = math.max(last + 1, now - PRIORITY_CLOCK_LAG)
+  local at = math.min(now, math.max(last + 1, now - PRIORITY_CLOCK_LAG))
   redis.call('HSET', q.meta, 'priorityClock', G.int(at))
   return at
 end
 
--- A due time that became the earliest one: an idle worker has to set its timer anew.
-local function wake_for_due(q, id)
-  if redis.call('ZRANGE', q.scheduled, 0, 0)[1] == id then G.wake(q, 1) end
+-- A due time that became the earliest of its band: an idle worker has to set its timer anew. (The lowest score
+-- of all says nothing of the other bands, W59.)
+local function wake_for_due(q, id, priority)
+  local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(priority * G.BAND), '+inf', 'LIMIT', 0, 1)[1]
+  if first == id then G.wake(q, 1) end
 end
 
 -- job: {id, name, priority, lifo, due (epoch ms or nil)} -> state, stream entry id or ''
@@ -22,7 +25,7 @@ G.place = function(q, now, job)
   local id, priority = job.id, job.priority
   if job.due then
     redis.call('ZADD', q.scheduled, G.int(priority * G.BAND + job.due), id)
-    wake_for_due(q, id)
+    wake_for_due(q, id, priority)
     return 'delayed', ''
   end
   if priority > 0 then
@@ -38,9 +41,10 @@ G.place = function(q, now, job)
   return 'waiting', G.push_stream(q, id, job.name)
 end
 
--- A digits-only custom id above the counter moves the counter there (data-model.md section 8).
+-- A digits-only custom id above the counter moves the counter there (data-model.md section 8). Ids that INCR
+-- could not go on from (leading zeros, too long) are the client's to refuse (W63); here they move nothing.
 G.advance_counter = function(q, id)
-  if not string.find(id, '^%d+$') then return end
+  if #id > 14 or not string.find(id, '^[1-9]%d*$') then return end
   local counter = tonumber(redis.call('GET', q.id) or '0') or 0
   if tonumber(id) > counter then redis.call('SET', q.id, id) end
 end

@@ -4,11 +4,13 @@
 --   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
 -- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
 -- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.ALREADY, G.GONE, G.STALE.
+-- Of a row, what can fail comes first and the hash second: a job whose new place cannot be written stays active.
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true }
-local RELEASED = { waiting = true, prioritized = true }
+local RELEASED = {}
+local ROWS_MAX = 1000
 
 -- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
 local function batch(q, now, quiet)
@@ -27,12 +29,20 @@ local function leave_source(b, row)
   end
 end
 
+-- The job's record, or false where there is none that could be an attempt's.
+local function read(key, ...)
+  local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
+  return h.err and {} or h
+end
+
 -- Into the index of a terminal state, or away altogether; decided per job, written per call.
-local function index(b, members, id, keep, rule)
+local function index(b, zset, members, id, keep, rule)
   if keep == 1 then
     b.removed[#b.removed + 1] = id
     return
   end
+  -- An index of a foreign type must be met before the first job of the call is said to be in it.
+  if #members == 0 then redis.call('ZCARD', zset) end
   members[#members + 1] = b.now_text
   members[#members + 1] = id
   if type(keep) == 'table' then b[rule] = keep end
@@ -40,12 +50,11 @@ end
 
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
+  local refused = G.refused_attempt(read(key), row[FENCE], row[PROCESSED_ON], COMPLETED)
   if refused then return refused end
-  leave_source(b, row)
+  index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
-  index(b, b.completed, row[ID], row[7], 'keep_completed')
+  leave_source(b, row)
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then
@@ -60,6 +69,7 @@ local function retry(b, key, row, attempts, priority)
   redis.call('ZADD', b.q.scheduled, due, row[ID])
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
     'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
+  leave_source(b, row)
   if not b.quiet then
     G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))
   end
@@ -68,17 +78,17 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn', 'attemptsMade', 'priority')
+  local h = read(key, 'attemptsMade', 'priority')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
   if refused then return refused end
-  leave_source(b, row)
   local attempts = G.count_of(h[4]) + 1
   if row[9] > 0 and attempts < row[9] then
     return retry(b, key, row, G.int(attempts), G.count_of(h[5]))
   end
+  index(b, b.q.failed, b.failed, row[ID], row[11], 'keep_failed')
   redis.call('HSET', key, 'state', 'failed', 'attemptsMade', G.int(attempts), 'failedReason', row[6],
     'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text, 'finishedOn', b.now_text)
-  index(b, b.failed, row[ID], row[11], 'keep_failed')
+  leave_source(b, row)
   b.failed_n = b.failed_n + 1
   b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', row[6]) end
@@ -88,11 +98,11 @@ end
 -- The next activation gets a new token at once, so that nothing of this attempt counts any more.
 local function release(b, row)
   local q, key = b.q, b.q.J .. row[ID]
-  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn', 'name', 'priority', 'lifo')
+  local h = read(key, 'name', 'priority', 'lifo')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], RELEASED)
   if refused then return refused end
-  leave_source(b, row)
   G.requeue(q, row[ID], b.now, h[4], G.count_of(h[5]), h[6] == '1')
+  leave_source(b, row)
   return G.RELEASED
 end
 
@@ -111,14 +121,20 @@ local function write(b, no_metrics)
   G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
 end
 
--- rows: finished attempts, at most a few hundred. Returns their statuses in order.
+-- rows: finished attempts, at most ROWS_MAX. Returns their statuses in order.
 G.finish = function(q, now, rows, quiet, no_metrics)
   local statuses = {}
   if #rows == 0 then return statuses end
+  if #rows > ROWS_MAX then error('too many finished rows: ' .. #rows) end
   local b = batch(q, now, quiet)
-  for i = 1, #rows do
-    statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
-  end
+  -- A row that fails ends the call, but not before what the others did is written. Handed in again they answer
+  -- G.ALREADY.
+  local ok, failure = pcall(function()
+    for i = 1, #rows do
+      statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
+    end
+  end)
   write(b, no_metrics)
+  if not ok then error(failure, 0) end
   return statuses
 end

@@ -1,21 +1,22 @@
 -- Jobs that are taken from a list or the scheduled set have no stream entry, so nothing pends for them.
 -- `list-active` counts them (Node peers read it); `list-active-ids` remembers which, by last heartbeat.
+-- Both are bookkeeping about jobs that run already: a foreign key in their place must not undo that.
 
 G.list_taken = function(q, ids, now_text)
   local n = #ids
   if n == 0 then return end
-  redis.call('INCRBY', q.list_active, n)
+  redis.pcall('INCRBY', q.list_active, n)
   local add = {}
   for i = 1, n do
     add[2 * i - 1] = now_text
     add[2 * i] = ids[i]
   end
-  redis.call('ZADD', q.list_active_ids, unpack(add))
+  redis.pcall('ZADD', q.list_active_ids, unpack(add))
 end
 
 -- Guarded: the counter never goes below zero (data-model.md, LDECR).
 G.list_left = function(q, id)
-  redis.call('ZREM', q.list_active_ids, id)
-  local active = tonumber(redis.call('GET', q.list_active) or '0') or 0
-  if active > 0 then redis.call('DECR', q.list_active) end
+  redis.pcall('ZREM', q.list_active_ids, id)
+  local active = redis.pcall('GET', q.list_active)
+  if type(active) == 'string' and G.count_of(active) > 0 then redis.pcall('DECR', q.list_active) end
 end

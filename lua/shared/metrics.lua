@@ -21,6 +21,6 @@ G.metric = function(key, now, count, duration)
   local field = 'm:' .. G.int(minute)
   local total = redis.pcall('HINCRBY', key, field .. ':c', count)
   if type(total) ~= 'number' then return end
-  if duration > 0 then redis.call('HINCRBY', key, field .. ':d', G.int(duration)) end
+  if duration > 0 then redis.pcall('HINCRBY', key, field .. ':d', G.int(duration)) end
   if total == count then trim(key, minute) end
 end

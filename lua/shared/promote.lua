@@ -1,12 +1,14 @@
 -- Due jobs of band 0 (delayed and retrying ones without a priority) go to the stream or the LIFO list.
 -- Due jobs with a priority stay in the set: workers take them from there (shared/sources.lua).
 
+-- States that a leftover member of the set must not bring back.
+local NOT_WAITING = { active = true, completed = true, failed = true }
+
+-- Its new place first, its old one after: what fails half-way is found again.
 local function promote_one(q, id, now, quiet)
-  redis.call('ZREM', q.scheduled, id)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
-  if h.err or not h[1] then return end
+  if h.err or not h[1] or NOT_WAITING[h[1]] then return end
   local expire_at = tonumber(h[4] or '')
-  if h[1] == 'failed' or h[1] == 'completed' then return end
   if expire_at and expire_at > 0 and now > expire_at then
     return G.end_failed(q, id, now, 'expired', 'expired', h[5])
   end
@@ -21,8 +23,7 @@ local function promote_one(q, id, now, quiet)
 end
 
 -- A broadcast retry (`id||group`) goes back to the stream for that group alone.
-local function promote_broadcast(q, member, id, group, quiet)
-  redis.call('ZREM', q.scheduled, member)
+local function promote_broadcast(q, id, group, quiet)
   local name = redis.pcall('HGET', q.J .. id, 'name')
   if type(name) ~= 'string' then return end
   redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'retryGroup', group)
@@ -36,10 +37,11 @@ G.promote_due = function(q, now, limit, quiet)
   for i = 1, #due do
     local id, group = string.match(due[i], '^(.-)||(.*)$')
     if id then
-      promote_broadcast(q, due[i], id, group, quiet)
+      promote_broadcast(q, id, group, quiet)
     else
       promote_one(q, due[i], now, quiet)
     end
+    redis.call('ZREM', q.scheduled, due[i])
   end
   if #due == limit then return 0 end
   local head = redis.call('ZRANGE', q.scheduled, 0, 0, 'WITHSCORES')

@@ -4,11 +4,12 @@ G.push_stream = function(q, id, name)
   return redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '')
 end
 
--- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred).
+-- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). What cannot be deleted,
+-- because a foreign key stands in the stream's place, is no reason to forget what has been done.
 G.settle_entries = function(q, entries)
   if #entries == 0 then return end
   redis.pcall('XACK', q.stream, G.GROUP, unpack(entries))
-  redis.call('XDEL', q.stream, unpack(entries))
+  redis.pcall('XDEL', q.stream, unpack(entries))
 end
 
 -- New entries for a consumer; the group is created where it is missing (first use, FLUSHALL, DEL).

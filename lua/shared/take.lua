@@ -2,9 +2,10 @@
 
 -- What a worker gets of a job, in this order after {id, entry, fence}; absent fields are false.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'parentId', 'parentIds', 'processedOn', 'priority', 'lifo' }
+  'expireAt', 'revoked', 'groupKey', 'parentId', 'parentIds', 'processedOn', 'priority', 'stacktrace' }
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local EXPIRE_AT, REVOKED, GROUP_KEY, PARENT_ID, PARENT_IDS, PROCESSED_ON = 10, 11, 12, 13, 14, 15
+local PRIORITY, STACKTRACE = 16, 17
 
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
@@ -22,13 +23,13 @@ end
 
 local function refuse(q, taking, id, entry, h)
   local state = h[STATE]
+  if not (RUNNABLE[state] or (taking.regain and state == 'active')) then
+    G.drop(taking, id, entry, 'state is ' .. state)
+    return true
+  end
   if not h[NAME] or not h[DATA] or not h[OPTS] then
     G.end_failed(q, id, taking.now, 'malformed job record: no name, data or opts', 'failed')
     G.drop(taking, id, entry, 'malformed')
-    return true
-  end
-  if not (RUNNABLE[state] or (taking.regain and state == 'active')) then
-    G.drop(taking, id, entry, 'state is ' .. state)
     return true
   end
   if h[REVOKED] == '1' then
@@ -66,14 +67,18 @@ G.activate = function(q, taking, id, entry)
     -- A job of ours, taken by a call whose reply was lost: its entry pends already, its attempt never began.
     redis.call('HDEL', q.stall_watch, id)
   end
-  local fence, now_text = (tonumber(h[FENCE] or '') or 0) + 1, taking.now_text
+  if entry ~= '' and h[STATE] ~= 'waiting' then
+    -- A peer that schedules without a function may leave a job in two places; it runs from one of them.
+    redis.call('ZREM', q.scheduled, id)
+  end
+  local fence, now_text = G.count_of(h[FENCE]) + 1, taking.now_text
   redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   if entry == '' then
     taking.from_lists[#taking.from_lists + 1] = id
     if not taking.quiet then G.emit(q.events, 'active', id) end
   end
   taking.jobs[#taking.jobs + 1] = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
-    h[PROGRESS], h[STALLED], h[16], h[17] }
+    h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
   return true
 end
 
@@ -87,17 +92,24 @@ end
 
 -- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
 G.take = function(q, taking, want)
-  local exhausted = true
+  local exhausted, failure = true, nil
   for i = 1, #G.sources do
     local free = want - #taking.jobs
     if free <= 0 then
       exhausted = false
       break
     end
-    if not G.sources[i](q, taking, free) then exhausted = false end
+    local ok, empty = pcall(G.sources[i], q, taking, free)
+    if not ok then
+      exhausted, failure = false, empty
+      break
+    end
+    if not empty then exhausted = false end
   end
   G.list_taken(q, taking.from_lists, taking.now_text)
   give_back(q, taking)
   G.settle_entries(q, taking.settled)
+  -- A source that cannot be read fails the call, but not before what was taken on the way is handed out.
+  if failure and #taking.jobs == 0 then error(failure, 0) end
   return exhausted
 end

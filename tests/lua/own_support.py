@@ -1,0 +1,222 @@
+"""One queue seen from the server's side: the functions of our own face, called one by one with a clock that the
+test sets. Python objects of the library above `wire` may not enter here.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls import Call, working
+from glidemq_py.wire.calls.adding import Row, add, row
+from glidemq_py.wire.library import Library, assemble
+
+START = 1_800_000_000_000
+"""The moment at which the clock of every test queue stands at first (epoch ms)."""
+
+NODE_CONSUMER = "worker-1700000000000-0badcafe"
+"""A consumer name as a Node peer makes it."""
+
+BAND = 2**42
+
+
+@cache
+def library() -> Library:
+    """Our face with the clock that tests set."""
+    return assemble(settable_clock=True)
+
+
+def load(resp: RespClient) -> None:
+    """Load the library on every primary where it is not yet."""
+    if library().function("version") not in str(resp.execute("FUNCTION", "LIST", "LIBRARYNAME", library().name)):
+        resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", library().code)
+
+
+def _as_bytes(reply: Any) -> Any:
+    if isinstance(reply, str):
+        return reply.encode("utf-8", "surrogateescape")
+    return [_as_bytes(item) for item in reply] if isinstance(reply, list) else reply
+
+
+class OwnQueue:
+    """`run` a declared call, look at keys, and set the time."""
+
+    def __init__(self, resp: RespClient, name: str) -> None:
+        self.resp = resp
+        self.base = f"glide:{{{name}}}"
+        self.meta = self.key("meta")
+        self.now = 0
+        load(resp)
+        self.set_time(START)
+
+    def key(self, suffix: str) -> str:
+        return f"{self.base}:{suffix}"
+
+    def set_time(self, at: int) -> None:
+        self.now = at
+        self.resp.execute("SET", self.key("clock"), at)
+
+    def advance(self, ms: int) -> int:
+        self.set_time(self.now + ms)
+        return self.now
+
+    def run(self, call: Call[Any]) -> Any:
+        return call.decode(_as_bytes(self.fcall(call.function, call.key, *call.args)))
+
+    def fcall(self, function: str, key: str, *args: str | bytes) -> Any:
+        return self.resp.execute("FCALL", library().function(function), 1, key, *args)
+
+    def redis(self, command: str, suffix: str, *arguments: str | bytes | float) -> Any:
+        """A command on the key `suffix` of this queue."""
+        return self.resp.execute(command, self.key(suffix), *arguments)
+
+    # -- the calls that most tests make --------------------------------------------------------------------
+
+    def add(self, *rows: Row, quiet: bool = False) -> list[Any]:
+        return list(self.run(add(self.meta, rows, quiet)).results)
+
+    def add_job(self, name: str = "task", **options: Any) -> str:
+        """Add one job; its id."""
+        (result,) = self.add(row(name, options.pop("data", "{}"), options.pop("opts", "{}"), **options))
+        assert isinstance(result, str), result
+        return result
+
+    def exchange(
+        self,
+        want: int = 1,
+        finished: Sequence[working.Finished] = (),
+        consumer: str = "py-1",
+        quiet: bool = False,
+        no_metrics: bool = False,
+    ) -> working.ExchangeReply:
+        reply = self.run(working.exchange(self.meta, consumer, want, finished, quiet, no_metrics))
+        assert isinstance(reply, working.ExchangeReply)
+        return reply
+
+    def take(self, want: int = 1, consumer: str = "py-1") -> list["Taken"]:
+        """Take jobs; each with the token that its later calls carry."""
+        reply = self.exchange(want, consumer=consumer)
+        return [Taken(job, reply.now) for job in reply.jobs]
+
+    def take_one(self, consumer: str = "py-1") -> "Taken":
+        (job,) = self.take(1, consumer)
+        return job
+
+    def finish(self, *finished: working.Finished) -> list[int]:
+        return list(self.exchange(0, finished).statuses)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> dict[str, str]:
+        return self.resp.hash(self.key(f"job:{job_id}"))
+
+    def state(self, job_id: str) -> str | None:
+        state = self.redis("HGET", f"job:{job_id}", "state")
+        return None if state is None else str(state)
+
+    def put_job(self, job_id: str, **fields: object) -> str:
+        """Write a job hash as a Node peer does (without our additions) and return its id."""
+        record = {
+            "id": job_id, "name": "task", "data": "{}", "opts": "{}", "timestamp": self.now, "attemptsMade": 0,
+            "delay": 0, "priority": 0, "maxAttempts": 0, "state": "waiting",
+        }  # fmt: skip
+        flat = [str(item) for pair in (record | fields).items() for item in pair]
+        self.redis("HSET", f"job:{job_id}", *flat)
+        return job_id
+
+    def push_entry(self, job_id: str, name: str = "task") -> str:
+        """A stream entry as a Node peer pushes it."""
+        return str(self.redis("XADD", "stream", "*", "jobId", job_id, "name", name))
+
+    def read_as(self, consumer: str, count: int = 1) -> list[str]:
+        """Read entries as a consumer of another library does; their ids."""
+        self.make_group()
+        reply = self.resp.execute(
+            "XREADGROUP", "GROUP", "workers", consumer, "COUNT", count, "STREAMS", self.key("stream"), ">"
+        )
+        return [entry[0] for entry in reply[0][1]] if reply else []
+
+    def make_group(self) -> None:
+        if self.redis("EXISTS", "stream") and self.resp.execute("XINFO", "GROUPS", self.key("stream")):
+            return
+        self.resp.execute("XGROUP", "CREATE", self.key("stream"), "workers", "0", "MKSTREAM")
+
+    def let_idle(self, entry: str, ms: int, consumer: str = "py-1") -> None:
+        """Make a pending entry look as if nobody had touched it for `ms`."""
+        self.resp.execute(
+            "XCLAIM", self.key("stream"), "workers", consumer, 0, entry, "IDLE", ms, "JUSTID"
+        )  # fmt: skip
+
+    def pending(self) -> list[tuple[str, str]]:
+        """(entry, consumer) of what pends."""
+        rows = self.resp.execute("XPENDING", self.key("stream"), "workers", "-", "+", 1000)
+        return [(entry, consumer) for entry, consumer, *_ in rows]
+
+    def entries(self) -> list[dict[str, str]]:
+        return [_fields(entry) for entry in self.redis("XRANGE", "stream", "-", "+")]
+
+    def events(self, job_id: str | None = None) -> list[dict[str, str]]:
+        found = [_fields(entry) for entry in self.redis("XRANGE", "events", "-", "+")]
+        return [event for event in found if job_id is None or event["jobId"] == job_id]
+
+    def event_names(self, job_id: str | None = None) -> list[str]:
+        return [event["event"] for event in self.events(job_id)]
+
+    def metric(self, kind: str) -> dict[str, int]:
+        """{'c': count, 'd': summed duration} over all minutes."""
+        sums = {"c": 0, "d": 0}
+        for field, value in self.resp.hash(self.key(f"metrics:{kind}")).items():
+            sums[field.rpartition(":")[2]] += int(value)
+        return sums
+
+    def counts(self) -> dict[str, int]:
+        names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused")
+        return dict(zip(names, self.fcall("counts", self.meta), strict=True))
+
+    def keys(self) -> set[str]:
+        """Suffixes of all keys of this queue but the clock."""
+        return {key.removeprefix(self.base + ":") for key in self.resp.keys(_escaped(self.base) + ":*")} - {"clock"}
+
+    def delete_everything(self) -> None:
+        for suffix in self.keys() | {"clock"}:
+            self.redis("UNLINK", suffix)
+
+
+class Taken:
+    """A job as `exchange` and `regain` hand it out."""
+
+    def __init__(self, fields: Sequence[Any], processed_on: int) -> None:
+        self.fields = dict(zip(TAKEN_FIELDS, fields, strict=True))
+        self.id = str(fields[0])
+        self.entry = str(fields[1])
+        self.fence = int(fields[2])
+        self.processed_on = processed_on
+
+    @property
+    def token(self) -> tuple[str, str, int, int]:
+        """Id, entry, fence, processedOn: what a worker's calls about this attempt carry."""
+        return self.id, self.entry, self.fence, self.processed_on
+
+    def completed(self, result: str = "null", keep: working.Keep = 0) -> working.Finished:
+        return working.completed(*self.token, result, keep)
+
+    def failed(
+        self, reason: str = "boom", limit: int = 0, backoff: int = 0, keep: working.Keep = 0
+    ) -> working.Finished:
+        return working.failed(*self.token, reason, "ValueError", "Traceback", limit, backoff, keep)
+
+    def released(self) -> working.Finished:
+        return working.released(*self.token)
+
+
+TAKEN_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
+                "stalledCount", "priority", "lifo")  # fmt: skip
+
+
+def _fields(entry: Sequence[Any]) -> dict[str, str]:
+    flat = entry[1]
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in text)
