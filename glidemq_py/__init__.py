@@ -1,0 +1,1 @@
+"""A job queue for Python over Valkey."""

@@ -1,0 +1,301 @@
+"""Every exception this package raises. Nothing else lives here, and this module imports nothing of ours.
+
+A class's docstring is its message when it is raised without one. All of them derive from `GlideMQError`;
+where the standard library has a class of the same meaning (`ValueError`, `ConnectionError`, `TimeoutError`)
+ours derives from that too, so that code which knows nothing of this package can still catch it.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = [
+    "AmbiguousResultError",
+    "BulkAddError",
+    "ClosedError",
+    "EmbeddedServerError",
+    "GlideMQConnectionError",
+    "GlideMQError",
+    "GlideMQValidationError",
+    "JobDataError",
+    "JobFailedError",
+    "JobNotFoundError",
+    "JobRevokedError",
+    "JobStateError",
+    "JobTimeoutError",
+    "LibraryError",
+    "PayloadTooLargeError",
+    "ScriptError",
+    "SerializationError",
+    "ServerOutOfMemoryError",
+    "StaleAttemptError",
+    "UnknownOptionError",
+    "UnrecoverableError",
+    "UnsupportedOptionError",
+    "WaitTimeoutError",
+    "WorkerTargetError",
+]
+
+_VALUE_WIDTH: Final = 80
+_SECRET: Final = "***"
+
+_short_repr = reprlib.Repr()
+_short_repr.maxstring = _VALUE_WIDTH
+_short_repr.maxother = _VALUE_WIDTH
+_short_repr.maxlong = _VALUE_WIDTH
+
+
+class _Secret:
+    """Stands in an error for a value that must not be seen."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return _SECRET
+
+    def __reduce__(self) -> str:
+        return "SECRET"
+
+
+SECRET: Final = _Secret()
+"""Put this in place of a password when a validation error is raised about it."""
+
+
+def _show(value: object) -> str:
+    """`repr` of a refused value, never longer than 80 characters, and never an exception of its own."""
+    try:
+        text = _short_repr.repr(value)
+    except Exception:  # a broken __repr__ must not hide the real complaint
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."
+
+
+class GlideMQError(Exception):
+    """The job queue could not do what was asked."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(args or (_message_of(type(self)),)))
+
+
+def _message_of(kind: type[BaseException]) -> str:
+    doc = kind.__doc__ or kind.__name__
+    return doc.strip().split("\n", 1)[0].rstrip(".")
+
+
+# -- what the caller gave -----------------------------------------------------------------------------------
+
+
+class GlideMQValidationError(GlideMQError, ValueError):
+    """An option or argument was refused before anything was sent.
+
+    Args:
+        option: name of the option, as the caller writes it.
+        value: what was given.
+        problem: what is wrong with it, in a few words ("must be >= 0").
+    """
+
+    option: str
+    value: object
+    problem: str
+
+    def __init__(self, option: str, value: object, problem: str) -> None:
+        super().__init__(option, value, problem)
+        self.option = option
+        self.value = value
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"option {self.option!r} = {_show(self.value)}: {self.problem}"
+
+
+class UnknownOptionError(GlideMQValidationError, TypeError):
+    """There is no option of that name. `suggestion` is the nearest one there is, or None."""
+
+    suggestion: str | None
+
+    def __init__(self, option: str, value: object, problem: str = "", suggestion: str | None = None) -> None:
+        text = problem or "there is no such option"
+        if suggestion is not None and not problem:
+            text = f"{text}; did you mean {suggestion!r}?"
+        super().__init__(option, value, text)
+        self.suggestion = suggestion
+
+
+class UnsupportedOptionError(GlideMQValidationError):
+    """The option is known, but is not honoured here or together with the others given."""
+
+
+class PayloadTooLargeError(GlideMQValidationError):
+    """Serialized text exceeds the limit. `size` and `limit` are UTF-8 bytes before compression."""
+
+    size: int
+    limit: int
+
+    def __init__(self, option: str, size: int, limit: int) -> None:
+        super().__init__(option, size, f"{size} bytes exceed the limit of {limit} bytes")
+        self.args = (option, size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"option {self.option!r}: {self.problem}"
+
+
+class SerializationError(GlideMQValidationError):
+    """A value cannot be turned into text, or text into a value."""
+
+
+# -- connection and server ----------------------------------------------------------------------------------
+
+
+class GlideMQConnectionError(GlideMQError, ConnectionError):
+    """The server cannot be reached."""
+
+
+class AmbiguousResultError(GlideMQConnectionError):
+    """The call was sent and its reply was lost: it may or may not have happened."""
+
+
+class ServerOutOfMemoryError(GlideMQError):
+    """The server is at its maxmemory and refused to take a job; nothing was added."""
+
+
+class LibraryError(GlideMQError):
+    """The function library cannot be loaded or is refused by the server."""
+
+
+class ScriptError(LibraryError):
+    """A server-side function failed. `location` is the Lua file and line, such as "lua/own/add.lua:12"."""
+
+    location: str | None
+
+    def __init__(self, message: str = "", location: str | None = None) -> None:
+        super().__init__(message or _message_of(type(self)))
+        self.location = location
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.location is None else f"{self.location}: {text}"
+
+
+class EmbeddedServerError(GlideMQError):
+    """The embedded server cannot be started; is the extra installed? pip install "glidemq-py[embedded]"."""
+
+
+class ClosedError(GlideMQError):
+    """It is closed."""
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------
+
+
+class BulkAddError(GlideMQError):
+    """Some jobs of a bulk add were not added.
+
+    `results` has one element for each position given: the job, or the exception that kept it out.
+    """
+
+    results: Sequence[object]
+
+    def __init__(self, results: Sequence[object]) -> None:
+        super().__init__(results)
+        self.results = results
+
+    @property
+    def failed(self) -> int:
+        """How many positions hold an exception."""
+        return sum(isinstance(result, BaseException) for result in self.results)
+
+    def __str__(self) -> str:
+        errors = (result for result in self.results if isinstance(result, BaseException))
+        first = next(errors, None)
+        reason = "" if first is None else f"; the first: {type(first).__name__}: {first}"
+        return f"{self.failed} of {len(self.results)} jobs were not added{reason}"
+
+
+class JobNotFoundError(GlideMQError):
+    """There is no such job."""
+
+    job_id: str
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return f"there is no job {self.job_id!r}"
+
+
+class JobStateError(GlideMQError):
+    """The job is in a state that does not allow the action."""
+
+    job_id: str
+    state: str
+    action: str
+
+    def __init__(self, job_id: str, state: str, action: str) -> None:
+        super().__init__(job_id, state, action)
+        self.job_id = job_id
+        self.state = state
+        self.action = action
+
+    def __str__(self) -> str:
+        return f"cannot {self.action} job {self.job_id!r}: it is {self.state}"
+
+
+class StaleAttemptError(GlideMQError):
+    """The attempt is no longer the current one: the job was given to another worker; nothing was changed."""
+
+    job_id: str | None
+
+    def __init__(self, job_id: str | None = None) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        text = _message_of(StaleAttemptError)
+        return text if self.job_id is None else f"job {self.job_id!r}: {text}"
+
+
+class JobFailedError(GlideMQError):
+    """The job that was waited for failed. `failed_type` is the name of the exception's type where known."""
+
+    job_id: str
+    failed_reason: str
+    failed_type: str | None
+
+    def __init__(self, job_id: str, failed_reason: str, failed_type: str | None = None) -> None:
+        super().__init__(job_id, failed_reason, failed_type)
+        self.job_id = job_id
+        self.failed_reason = failed_reason
+        self.failed_type = failed_type
+
+    def __str__(self) -> str:
+        kind = "" if self.failed_type is None else f"{self.failed_type}: "
+        return f"job {self.job_id!r} failed: {kind}{self.failed_reason}"
+
+
+class WaitTimeoutError(GlideMQError, TimeoutError):
+    """What was waited for did not happen in time."""
+
+
+class JobTimeoutError(GlideMQError, TimeoutError):
+    """The attempt took longer than the job's timeout."""
+
+
+class JobRevokedError(GlideMQError):
+    """The job was revoked."""
+
+
+class UnrecoverableError(GlideMQError):
+    """Raise this in a handler to fail the job at once, whatever attempts it has left."""
+
+
+class JobDataError(UnrecoverableError):
+    """The job's data is not what its handler takes."""
+
+
+class WorkerTargetError(GlideMQError):
+    """The command line's target cannot be imported or holds no worker."""

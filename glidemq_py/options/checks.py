@@ -1,0 +1,95 @@
+"""Checks of one value each, shared by the option classes. No option is named here.
+
+Every function returns the value in the form it is kept in, or raises `GlideMQValidationError` about `option`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NoReturn, cast
+
+from glidemq_py.errors import SECRET, GlideMQValidationError, UnknownOptionError
+
+_CAMEL_HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_SECRET_NAME: Final = re.compile(r"pass(word)?|secret|token|credential", re.IGNORECASE)
+
+
+def check_bool(option: str, value: object) -> bool:
+    """True or False itself: 1 and "yes" are refused."""
+    if value is True or value is False:
+        return value
+    raise GlideMQValidationError(option, value, "must be True or False")
+
+
+def check_int(option: str, value: object, minimum: int, maximum: int, *, unit: str = "") -> int:
+    """A whole number from `minimum` to `maximum`; booleans and floats (2.0 too) are refused."""
+    if type(value) is not int:
+        # Subclasses (IntEnum, numpy-like) are turned into plain ints; bool is one by accident of history.
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise GlideMQValidationError(option, value, f"must be an int{unit}, not {type(value).__name__}")
+        value = int(value)
+    if value < minimum:
+        raise GlideMQValidationError(option, value, f"must be >= {minimum}")
+    if value > maximum:
+        raise GlideMQValidationError(option, value, f"must be <= {maximum}")
+    return value
+
+
+def check_text(option: str, value: object, *, maximum: int) -> str:
+    """A non-empty string of at most `maximum` characters that can be encoded as UTF-8."""
+    if not isinstance(value, str):
+        raise GlideMQValidationError(option, value, f"must be a str, not {type(value).__name__}")
+    if not value:
+        raise GlideMQValidationError(option, value, "must not be empty")
+    if not value.isascii():
+        try:
+            # Peers in JavaScript count UTF-16 code units, so that is what the limit counts.
+            length = len(value.encode("utf-16-le")) // 2
+        except UnicodeEncodeError:
+            raise GlideMQValidationError(option, value, "holds a lone surrogate, which is not text") from None
+    else:
+        length = len(value)
+    if length > maximum:
+        raise GlideMQValidationError(
+            option, value, f"must be at most {maximum} characters long, not {length}"
+        )
+    return value
+
+
+def check_choice(option: str, value: object, choices: Collection[str]) -> str:
+    """One of a few words; the nearest is suggested for any other."""
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    listed = ", ".join(repr(choice) for choice in choices)
+    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise GlideMQValidationError(option, value, f"must be one of {listed}{hint}")
+
+
+def check_mapping(option: str, value: object, known: Collection[str]) -> Mapping[str, Any]:
+    """A mapping whose keys are all in `known`."""
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError(option, value, f"must be a mapping, not {type(value).__name__}")
+    mapping = cast("Mapping[object, object]", value)
+    for name, given in mapping.items():
+        if not isinstance(name, str):
+            raise GlideMQValidationError(option, mapping, f"keys must be str, not {type(name).__name__}")
+        if name not in known:
+            refuse_unknown(f"{option}.{name}", given, [f"{option}.{each}" for each in known])
+    return cast("Mapping[str, Any]", mapping)
+
+
+def refuse_unknown(option: str, value: object, known: Collection[str]) -> NoReturn:
+    """Raise `UnknownOptionError` with the nearest known option; camelCase finds its snake_case twin."""
+    shown = SECRET if _SECRET_NAME.search(option) else value
+    raise UnknownOptionError(option, shown, suggestion=_nearest(option, known))
+
+
+def _nearest(option: str, known: Collection[str]) -> str | None:
+    snake = _CAMEL_HUMP.sub(r"_\1", option).replace("-", "_").lower()
+    if snake in known:
+        return snake
+    near = difflib.get_close_matches(snake, known, 1, cutoff=0.6)
+    return near[0] if near else None

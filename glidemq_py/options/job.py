@@ -1,0 +1,265 @@
+"""Options of one job: checked when given, merged with a queue's defaults, written as the opts JSON.
+
+The wire form is spec/data-model section 4.1: camelCase names, only what the user gave. Acting on an option is
+the business of queue and worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from json import JSONEncoder
+from typing import Any, Final, TypedDict, cast
+
+from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.options.backoff import Backoff
+from glidemq_py.options.checks import check_bool, check_int, refuse_unknown
+from glidemq_py.options.names import validate_job_id
+from glidemq_py.options.retention import (
+    Retention,
+    RetentionInput,
+    parse_retention,
+    retention_to_wire,
+)
+from glidemq_py.options.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
+
+MAX_ATTEMPTS: Final = 1_000_000
+MAX_PRIORITY: Final = 2047
+"""Largest priority written: with 2048 the scheduled score would lose its lowest bit (W67)."""
+
+UNSUPPORTED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "ordering",
+            "cost",
+            "parent",
+            "parents",
+            "deduplication",
+            "fallbacks",
+            "repeat",
+            "schedule",
+            "scheduler",
+        ),
+        "is not supported yet",
+    ),
+    "wait_timeout": "belongs to add_and_wait",
+}
+"""Options that are known, and why they are refused."""
+
+_encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class BackoffDict(TypedDict, total=False):
+    """A backoff written as a mapping; see `Backoff`."""
+
+    type: str
+    delay: Milliseconds
+    jitter: float
+    max_delay: Milliseconds
+
+
+BackoffInput = Backoff | BackoffDict | Milliseconds
+"""What may be given as `backoff`: a bare duration is a fixed delay."""
+
+
+class JobOptionsDict(TypedDict, total=False):
+    """The keyword options of `Queue.add`; see `JobOptions` for meaning and units."""
+
+    delay: Milliseconds | None
+    run_at: datetime | None
+    attempts: int | None
+    backoff: BackoffInput | None
+    job_id: str | None
+    priority: int | None
+    lifo: bool | None
+    ttl: Milliseconds | None
+    timeout: Milliseconds | None
+    remove_on_complete: RetentionInput | None
+    remove_on_fail: RetentionInput | None
+    lock_duration: Milliseconds | None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JobOptions:
+    """Options of a job. None means "not given"; durations are kept in milliseconds.
+
+    Args:
+        delay: wait this long before the job may run: milliseconds or a timedelta, 0 up to ten years.
+        run_at: run at this instant instead (a naive datetime is local time); the past means at once.
+        attempts: total tries, 0..1_000_000; 0 and 1 both mean one try.
+        backoff: wait between tries: a `Backoff`, a mapping of its fields, or a duration (fixed delay).
+        job_id: id of your own; a second job of the same id is not added. See `validate_job_id`.
+        priority: 0..2047; 1 is most urgent, 0 runs after all priorities.
+        lifo: run before jobs that wait longer.
+        ttl: the job fails as "expired" if it has not started after this long; > 0.
+        timeout: longest time one attempt may take; > 0.
+        remove_on_complete: True or 0 removes the finished job at once, a number keeps that many,
+            `{"age": seconds, "count": number}` or `KeepJobs` bounds both; False keeps all.
+        remove_on_fail: the same for failed jobs.
+        lock_duration: how long a silent worker keeps this job, 1_000..86_400_000 ms.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    delay: int | None
+    run_at: datetime | None
+    attempts: int | None
+    backoff: Backoff | None
+    job_id: str | None
+    priority: int | None
+    lifo: bool | None
+    ttl: int | None
+    timeout: int | None
+    remove_on_complete: Retention | None
+    remove_on_fail: Retention | None
+    lock_duration: int | None
+    _wire_json: str | None = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        *,
+        delay: Milliseconds | None = None,
+        run_at: datetime | None = None,
+        attempts: int | None = None,
+        backoff: BackoffInput | None = None,
+        job_id: str | None = None,
+        priority: int | None = None,
+        lifo: bool | None = None,
+        ttl: Milliseconds | None = None,
+        timeout: Milliseconds | None = None,
+        remove_on_complete: RetentionInput | None = None,
+        remove_on_fail: RetentionInput | None = None,
+        lock_duration: Milliseconds | None = None,
+    ) -> None:
+        # `init=False`: what may be given (a timedelta, a mapping) is wider than what is kept.
+        keep = object.__setattr__
+        keep(self, "delay", None if delay is None else to_ms("delay", delay))
+        keep(self, "run_at", None if run_at is None else to_instant("run_at", run_at))
+        if delay is not None and run_at is not None:
+            raise GlideMQValidationError("run_at", run_at, "cannot be given together with 'delay'")
+        keep(self, "attempts", None if attempts is None else check_int("attempts", attempts, 0, MAX_ATTEMPTS))
+        keep(self, "backoff", None if backoff is None else Backoff.parse("backoff", backoff))
+        keep(self, "job_id", None if job_id is None else validate_job_id(job_id))
+        keep(self, "priority", None if priority is None else check_int("priority", priority, 0, MAX_PRIORITY))
+        keep(self, "lifo", None if lifo is None else check_bool("lifo", lifo))
+        keep(self, "ttl", None if ttl is None else to_ms("ttl", ttl, minimum=1))
+        keep(self, "timeout", None if timeout is None else to_ms("timeout", timeout, minimum=1))
+        keep(self, "remove_on_complete", parse_retention("remove_on_complete", remove_on_complete))
+        keep(self, "remove_on_fail", parse_retention("remove_on_fail", remove_on_fail))
+        if lock_duration is not None:
+            lock_duration = to_ms("lock_duration", lock_duration, minimum=SECOND_MS, maximum=DAY_MS)
+        keep(self, "lock_duration", lock_duration)
+        keep(self, "_wire_json", None)
+
+    @classmethod
+    def parse(cls, given: JobOptions | Mapping[str, Any] | None) -> JobOptions:
+        """Options from a mapping of keyword options; with nothing in it this costs nothing.
+
+        Raises:
+            UnknownOptionError: a name that does not exist; the nearest one is suggested.
+            UnsupportedOptionError: a name that is known, but not honoured yet.
+            GlideMQValidationError: a value out of its range.
+        """
+        if given is None:
+            return NO_OPTIONS
+        if isinstance(given, JobOptions):
+            return given
+        if not _is_mapping(given):
+            raise GlideMQValidationError("options", given, f"must be a mapping, not {type(given).__name__}")
+        if not given:
+            return NO_OPTIONS
+        for name, value in given.items():
+            if name not in _NAMES:
+                _refuse(name, value)
+        if UNSUPPORTED.keys() & given.keys():
+            given = {name: value for name, value in given.items() if name not in UNSUPPORTED}
+        return cls(**given)
+
+    @staticmethod
+    def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
+        """`defaults` with whatever `overrides` gives; `delay` and `run_at` displace one another."""
+        if overrides is NO_OPTIONS or defaults is overrides:
+            return defaults
+        if defaults is NO_OPTIONS:
+            return overrides
+        merged = object.__new__(JobOptions)
+        keep = object.__setattr__
+        timed = overrides.delay is not None or overrides.run_at is not None
+        for name in _FIELDS:
+            value = getattr(overrides, name)
+            if value is None and not (timed and name in ("delay", "run_at")):
+                value = getattr(defaults, name)
+            keep(merged, name, value)
+        keep(merged, "_wire_json", None)
+        return merged
+
+    def delay_ms(self, now_ms: int) -> int:
+        """Milliseconds to wait from `now_ms` (since 1970): `delay`, or what is left until `run_at`, or 0."""
+        if self.run_at is not None:
+            return max(0, epoch_ms(self.run_at) - now_ms)
+        return self.delay or 0
+
+    @property
+    def run_at_ms(self) -> int | None:
+        """`run_at` in milliseconds since 1970."""
+        return None if self.run_at is None else epoch_ms(self.run_at)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The opts JSON as a dict: camelCase, only what was given. `run_at` is not stored."""
+        wire: dict[str, Any] = {}
+        for name, key in _WIRE_NAMES:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name == "backoff":
+                value = cast("Backoff", value).to_wire()
+            elif name in ("remove_on_complete", "remove_on_fail"):
+                value = retention_to_wire(value)
+            wire[key] = value
+        return wire
+
+    def to_wire_json(self) -> str:
+        """The opts JSON as compact text; computed once."""
+        text = self._wire_json
+        if text is None:
+            text = _encode(self.to_wire())
+            object.__setattr__(self, "_wire_json", text)
+        return text
+
+
+_WIRE_NAMES: Final = (
+    ("job_id", "jobId"),
+    ("delay", "delay"),
+    ("priority", "priority"),
+    ("lifo", "lifo"),
+    ("attempts", "attempts"),
+    ("backoff", "backoff"),
+    ("timeout", "timeout"),
+    ("ttl", "ttl"),
+    ("remove_on_complete", "removeOnComplete"),
+    ("remove_on_fail", "removeOnFail"),
+    ("lock_duration", "lockDuration"),
+)
+_FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
+_NAMES: Final = frozenset(_FIELDS)
+
+NO_OPTIONS: Final = JobOptions()
+"""The options of a job that was given none."""
+NO_OPTIONS.to_wire_json()
+
+
+def _refuse(name: object, value: object) -> None:
+    """Complain about a name that is not an option, unless it is a known one given as None."""
+    if not isinstance(name, str):
+        raise GlideMQValidationError("options", name, f"option names must be str, not {type(name).__name__}")
+    reason = UNSUPPORTED.get(name)
+    if reason is None:
+        refuse_unknown(name, value, sorted(_NAMES | UNSUPPORTED.keys()))
+    if value is not None:
+        raise UnsupportedOptionError(name, value, reason)
+
+
+def _is_mapping(given: object) -> bool:
+    return type(given) is dict or isinstance(given, Mapping)

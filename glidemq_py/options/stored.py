@@ -1,0 +1,83 @@
+"""Reads the opts JSON of a stored job, whoever wrote it. Unlike the options given to us it is never refused.
+
+A peer in another language checks less than we do (spec/api section 4.1: negative delays, any backoff), and a
+worker must be able to run its jobs: what cannot be honoured counts as not given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.backoff import Backoff
+from glidemq_py.options.job import NO_OPTIONS, JobOptions
+
+
+@lru_cache(maxsize=1024)
+def read_stored_options(text: str) -> JobOptions:
+    """Options of a stored job from the text of its `opts` field; junk counts as not given.
+
+    Jobs of one kind carry the same text, so the last 1024 texts are remembered.
+    """
+    if text == "{}":
+        return NO_OPTIONS
+    try:
+        stored = json.loads(text)
+    except (ValueError, RecursionError):
+        return NO_OPTIONS
+    if not isinstance(stored, dict):
+        return NO_OPTIONS
+    kept: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", stored).items():
+        known = _READERS.get(key)
+        if known is None or value is None:
+            continue
+        name, reader = known
+        try:
+            # Each is tried alone, so that one bad value does not take the others with it.
+            kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
+        except GlideMQValidationError:
+            continue
+    return JobOptions(**kept) if kept else NO_OPTIONS
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _backoff(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Mapping[str, Any]", value)
+    return Backoff(
+        given.get("type", ""),
+        given.get("delay") or 0,
+        jitter=given.get("jitter") or 0.0,
+        max_delay=given.get("maxDelay"),
+    )
+
+
+def _retention(value: Any) -> Any:
+    """As the original reads it (spec/functions section 10): 0 means keep all; we never write 0 ourselves."""
+    if not isinstance(value, Mapping):
+        return value or False
+    given = cast("Mapping[str, Any]", value)
+    return {name: given[name] for name in ("age", "count") if given.get(name)} or False
+
+
+_READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "jobId": ("job_id", _same),
+    "delay": ("delay", _same),
+    "priority": ("priority", _same),
+    "lifo": ("lifo", _same),
+    "attempts": ("attempts", _same),
+    "backoff": ("backoff", _backoff),
+    "timeout": ("timeout", _same),
+    "ttl": ("ttl", _same),
+    "removeOnComplete": ("remove_on_complete", _retention),
+    "removeOnFail": ("remove_on_fail", _retention),
+    "lockDuration": ("lock_duration", _same),
+}

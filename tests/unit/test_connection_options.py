@@ -1,0 +1,311 @@
+"""Connection options and URLs: what is accepted, what is refused, and that no password is ever shown."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
+from glidemq_py.options.address import Address
+from glidemq_py.options.connection import ConnectionOptions, IamCredentials
+
+IAM = IamCredentials(cluster_name="c", region="eu-central-1")
+
+
+def test_defaults():
+    options = ConnectionOptions()
+    assert options.addresses == (Address("127.0.0.1", 6379),)
+    assert (options.request_timeout, options.connection_timeout) == (30_000, 5_000)
+    assert (options.cluster, options.tls, options.database_id, options.read_from) == (
+        False,
+        False,
+        0,
+        "primary",
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("localhost", Address("localhost")),
+        ("localhost:7000", Address("localhost", 7000)),
+        ("10.0.0.1:1", Address("10.0.0.1", 1)),
+        ("[::1]:7000", Address("::1", 7000)),
+        ("[::1]", Address("::1")),
+        ("fe80::1", Address("fe80::1")),
+        (("h", 7), Address("h", 7)),
+        (Address("h"), Address("h")),
+    ],
+)
+def test_addresses(written, expected):
+    assert Address.parse(written) == expected
+    assert Address.parse(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "h:",
+        "h:x",
+        "h:0",
+        "h:65536",
+        "[::1",
+        "[::1]7",
+        "a b",
+        "h:99999999",
+        7,
+        None,
+        (),
+        ("h",),
+        ("h", "7"),
+        ("h", True),
+        "a/b",
+    ],
+)
+def test_bad_addresses(written):
+    with pytest.raises(GlideMQValidationError, match="addresses"):
+        Address.parse(written)
+
+
+@pytest.mark.parametrize("written", [[], {}, b"h", 7, None, [None], ("127.0.0.1", 6379)])
+def test_bad_address_lists(written):
+    with pytest.raises(GlideMQValidationError, match="addresses"):
+        ConnectionOptions(written)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("valkey://localhost", ConnectionOptions(["localhost"])),
+        ("redis://localhost:7000/", ConnectionOptions(["localhost:7000"])),
+        ("valkeys://h", ConnectionOptions(["h"], tls=True)),
+        ("rediss://h/3", ConnectionOptions(["h"], tls=True, database_id=3)),
+        ("valkey+cluster://h1:1,h2:2", ConnectionOptions(["h1:1", "h2:2"], cluster=True)),
+        ("valkeys+cluster://h/0", ConnectionOptions(["h"], cluster=True, tls=True)),
+        ("VALKEY://h", ConnectionOptions(["h"])),
+        ("valkey://[::1]:7,h2", ConnectionOptions(["[::1]:7", "h2"])),
+        ("valkey://u:p@h", ConnectionOptions(["h"], username="u", password="p")),
+        ("valkey://:p%40%2F%3A@h", ConnectionOptions(["h"], password="p@/:")),
+        ("valkey://u:a:b@h", ConnectionOptions(["h"], username="u", password="a:b")),
+        (
+            "valkey://h?request_timeout=1000&connection_timeout=7&inflight_requests_limit=9&client_name=me",
+            ConnectionOptions(
+                ["h"],
+                request_timeout=1000,
+                connection_timeout=timedelta(milliseconds=7),
+                inflight_requests_limit=9,
+                client_name="me",
+            ),
+        ),
+        (
+            "valkey://h?read_from=az_affinity&client_az=a",
+            ConnectionOptions(["h"], read_from="az_affinity", client_az="a"),
+        ),
+        ("valkeys://h?tls_insecure=true", ConnectionOptions(["h"], tls=True, tls_insecure=True)),
+    ],
+)
+def test_urls(url, expected):
+    assert ConnectionOptions.from_url(url) == expected
+    assert ConnectionOptions.parse(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        None,
+        7,
+        "localhost:6379",
+        "http://h",
+        "valkey:/h",
+        "valkey://",
+        "valkey://h,",
+        "valkey://h:x",
+        "valkey://h/x",
+        "valkey://h/0/1",
+        "valkey://h/-1",
+        "valkey+cluster://h/1",
+        "valkey://h#x",
+        "valkey://u@h",
+        "valkey://h?request_timeout",
+        "valkey://h?request_timeout=1.5",
+        "valkey://h?request_timeout=0",
+        "valkey://h?request_timeout=1&request_timeout=2",
+        "valkey://h?read_from=somewhere",
+        "valkey://h?read_from=az_affinity",
+        "valkey://h?client_az=a",
+        "valkey://h?tls_insecure=true",
+        "valkey://h?tls_insecure=perhaps",
+        "valkey://h?password=x",
+        "valkey://h?tls=true",
+        "valkey://h?cluster=true",
+        "valkey://h?database_id=1",
+        "valkey://h?ca_cert=x",
+        "valkey://h?client_name=a%20b",
+        "valkey://:p%zz@h",
+        "valkey://:%ff@h",
+    ],
+)
+def test_bad_urls(url):
+    with pytest.raises(GlideMQValidationError):
+        ConnectionOptions.from_url(url)
+
+
+def test_an_unknown_query_parameter_is_refused_with_a_suggestion():
+    with pytest.raises(UnknownOptionError, match="did you mean 'request_timeout'"):
+        ConnectionOptions.from_url("valkey://h?requestTimeout=5")
+    with pytest.raises(UnknownOptionError, match="did you mean 'request_timeout'"):
+        ConnectionOptions.parse({"requestTimeout": 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"cluster": 1}, "cluster"),
+        ({"tls": "yes"}, "tls"),
+        ({"username": "u"}, "username"),
+        ({"username": ""}, "username"),
+        ({"password": ""}, "password"),
+        ({"password": b"x"}, "password"),
+        ({"password": "\ud800"}, "password"),
+        ({"iam": IAM, "tls": True}, "iam"),
+        ({"iam": IAM, "username": "u"}, "iam"),
+        ({"iam": IAM, "username": "u", "password": "p", "tls": True}, "password"),
+        ({"iam": {"region": "x"}}, "iam"),
+        ({"read_from": "replica"}, "read_from"),
+        ({"read_from": "az_affinity"}, "read_from"),
+        ({"client_az": "a"}, "client_az"),
+        ({"request_timeout": 0}, "request_timeout"),
+        ({"request_timeout": 1.5}, "request_timeout"),
+        ({"connection_timeout": True}, "connection_timeout"),
+        ({"inflight_requests_limit": 0}, "inflight_requests_limit"),
+        ({"database_id": -1}, "database_id"),
+        ({"database_id": 1, "cluster": True}, "database_id"),
+        ({"tls_insecure": True}, "tls_insecure"),
+        ({"ca_cert": b"pem"}, "ca_cert"),
+        ({"ca_cert": "pem", "tls": True}, "ca_cert"),
+        ({"ca_cert": b"", "tls": True}, "ca_cert"),
+        ({"ca_cert": b"pem", "tls": True, "tls_insecure": True}, "ca_cert"),
+        ({"client_name": "a b"}, "client_name"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options, named):
+    with pytest.raises(GlideMQValidationError) as caught:
+        ConnectionOptions(**options)
+    assert caught.value.option == named
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cluster_name": ""},
+        {"region": None},
+        {"service": "s3"},
+        {"refresh_interval": 0},
+        {"refresh_interval": 1.5},
+    ],
+)
+def test_bad_iam_credentials(wrong):
+    with pytest.raises(GlideMQValidationError, match=r"option 'iam\."):
+        IamCredentials(**{"cluster_name": "c", "region": "r"} | wrong)
+
+
+def test_iam():
+    options = ConnectionOptions(["h"], tls=True, username="u", iam=IAM)
+    assert options.iam.service == "elasticache"
+
+
+@pytest.mark.parametrize("value", [7, None, [], object()])
+def test_what_is_no_connection(value):
+    with pytest.raises(GlideMQValidationError, match="must be a URL"):
+        ConnectionOptions.parse(value)
+
+
+def test_str_is_fit_for_logs():
+    options = ConnectionOptions(["h:1", "[::1]:2"], tls=True, username="u", password="hunter2", database_id=3)
+    assert str(options) == "valkeys://h:1,[::1]:2/3"
+
+
+# -- secrets ------------------------------------------------------------------------------------------------
+
+
+def test_repr_hides_the_password():
+    options = ConnectionOptions(password="hunter2", tls=True, ca_cert=b"hunter2")
+    assert "hunter2" not in repr(options)
+    assert "hunter2" not in str(options)
+
+
+SECRET_TEXT = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"valkey://u:{SECRET_TEXT}@h:x",
+        f"valkey://u:{SECRET_TEXT}@h/x",
+        f"valkey://u:{SECRET_TEXT}@h#x",
+        f"valkey://u:{SECRET_TEXT}@h?nope=1",
+        f"valkey://u:{SECRET_TEXT}@h?request_timeout=x",
+        f"http://u:{SECRET_TEXT}@h",
+        f"valkey://u:a/{SECRET_TEXT}@h",
+        f"valkey://u:a/{SECRET_TEXT}",
+        f"valkey://u:a?{SECRET_TEXT}@h",
+        f"valkey://u:a?x={SECRET_TEXT}@h",
+        f"valkey://v@u:a?x={SECRET_TEXT}@h",
+        f"valkey://u:a#{SECRET_TEXT}@h",
+        f"valkey://u:{SECRET_TEXT}%@h",
+        f"valkey://u:{SECRET_TEXT}@h?password={SECRET_TEXT}",
+        f"valkey://h?passwd={SECRET_TEXT}",
+        f"valkey://h?password={SECRET_TEXT}",
+        f"u:{SECRET_TEXT}@h",
+        SECRET_TEXT,
+    ],
+)
+def test_no_error_shows_the_password(url):
+    with pytest.raises(GlideMQValidationError) as caught:
+        ConnectionOptions.from_url(url)
+    if url == f"valkey://u:a/{SECRET_TEXT}":
+        return  # nothing tells this from a database name
+    shown = str(caught.value) + repr(caught.value) + repr(caught.value.value)
+    assert SECRET_TEXT not in shown
+    assert caught.value.__cause__ is None
+
+
+def test_no_error_of_other_arguments_shows_the_password():
+    for build in (
+        lambda: ConnectionOptions([f"valkey://u:{SECRET_TEXT}@h"]),
+        lambda: ConnectionOptions([("u:" + SECRET_TEXT + "@h", 1)]),
+        lambda: ConnectionOptions(password=SECRET_TEXT.encode()),
+        lambda: ConnectionOptions(password=SECRET_TEXT * 1000),
+        lambda: ConnectionOptions(password=SECRET_TEXT, username="u", iam=IAM, tls=True),
+        lambda: ConnectionOptions(password=SECRET_TEXT, client_name="a b"),
+        lambda: ConnectionOptions.parse({"Password": SECRET_TEXT}),
+        lambda: ConnectionOptions(iam={"password": SECRET_TEXT}),
+        lambda: ConnectionOptions.parse([("password", SECRET_TEXT)]),
+    ):
+        with pytest.raises(GlideMQValidationError) as caught:
+            build()
+        assert SECRET_TEXT not in str(caught.value) + repr(caught.value)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+)
+def test_any_credentials_travel_percent_encoded(username, password):
+    url = f"valkey://{quote(username, safe='')}:{quote(password, safe='')}@h:1"
+    options = ConnectionOptions.from_url(url)
+    assert (options.username, options.password) == (username, password)
+
+
+@given(st.text())
+def test_no_url_raises_anything_else(text):
+    for url in (text, f"valkey://{text}", f"valkey://h?{text}"):
+        with suppress(GlideMQValidationError):
+            ConnectionOptions.from_url(url)

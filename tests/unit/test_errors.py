@@ -1,0 +1,149 @@
+"""The error tree: what a class is caught as, what it says, and that it survives pickling."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from glidemq_py import errors
+from glidemq_py.errors import (
+    SECRET,
+    BulkAddError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobFailedError,
+    JobNotFoundError,
+    JobStateError,
+    PayloadTooLargeError,
+    ScriptError,
+    StaleAttemptError,
+    UnknownOptionError,
+)
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+PLAIN = [
+    each for each in CLASSES if "__init__" not in vars(each) and not issubclass(each, GlideMQValidationError)
+]
+
+
+def test_the_tree_is_exported_whole():
+    defined = {
+        name
+        for name, each in vars(errors).items()
+        if inspect.isclass(each) and issubclass(each, BaseException) and each.__module__ == errors.__name__
+    }
+    assert defined == set(errors.__all__)
+    assert all(issubclass(each, GlideMQError) for each in CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("GlideMQValidationError", ValueError),
+        ("UnknownOptionError", TypeError),
+        ("UnsupportedOptionError", ValueError),
+        ("SerializationError", ValueError),
+        ("GlideMQConnectionError", ConnectionError),
+        ("AmbiguousResultError", errors.GlideMQConnectionError),
+        ("WaitTimeoutError", TimeoutError),
+        ("JobTimeoutError", TimeoutError),
+        ("ScriptError", errors.LibraryError),
+        ("JobDataError", errors.UnrecoverableError),
+    ],
+)
+def test_each_can_be_caught_as_what_it_means(name, base):
+    assert issubclass(getattr(errors, name), base)
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_the_docstring_is_the_message(kind):
+    first_line = kind.__doc__.strip().splitlines()[0].rstrip(".")
+    assert str(kind()) == first_line
+    assert str(kind("because")) == "because"
+
+
+def test_a_validation_error_names_option_and_value():
+    error = GlideMQValidationError("delay", -5, "must be >= 0")
+    assert str(error) == "option 'delay' = -5: must be >= 0"
+    assert (error.option, error.value) == ("delay", -5)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10_000, b"x" * 10_000, list(range(10_000)), 10**5000, {"k" * 500: "v" * 500}],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_shown_value_is_short(value):
+    text = str(GlideMQValidationError("data", value, "no"))
+    assert len(text) <= len("option 'data' = : no") + 80
+
+
+def test_a_value_whose_repr_fails_is_shown_by_its_type():
+    class Sulky:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    assert "Sulky" in str(GlideMQValidationError("data", Sulky(), "no"))
+
+
+def test_a_secret_is_not_shown():
+    assert str(GlideMQValidationError("password", SECRET, "no")) == "option 'password' = ***: no"
+
+
+def test_an_unknown_option_suggests():
+    error = UnknownOptionError("delai", 5, suggestion="delay")
+    assert str(error) == "option 'delai' = 5: there is no such option; did you mean 'delay'?"
+    assert error.suggestion == "delay"
+
+
+def test_too_large_tells_size_and_limit():
+    error = PayloadTooLargeError("data", 11, 10)
+    assert (error.option, error.size, error.limit) == ("data", 11, 10)
+    assert str(error) == "option 'data': 11 bytes exceed the limit of 10 bytes"
+
+
+def test_bulk_add_counts_what_failed():
+    error = BulkAddError(["job", ValueError("bad"), "job", KeyError("k")])
+    assert error.failed == 2
+    assert str(error) == "2 of 4 jobs were not added; the first: ValueError: bad"
+
+
+def test_a_script_error_begins_with_its_place():
+    assert (
+        str(ScriptError("attempt to index nil", "lua/own/add.lua:12"))
+        == "lua/own/add.lua:12: attempt to index nil"
+    )
+    assert ScriptError("x").location is None
+
+
+def test_job_errors_say_which_job():
+    assert str(JobNotFoundError("7")) == "there is no job '7'"
+    assert str(JobStateError("7", "completed", "promote")) == "cannot promote job '7': it is completed"
+    assert str(JobFailedError("7", "boom", "KeyError")) == "job '7' failed: KeyError: boom"
+    assert str(StaleAttemptError("7")).startswith("job '7': The attempt is no longer the current one")
+
+
+SAMPLES = [
+    GlideMQValidationError("delay", -5, "must be >= 0"),
+    UnknownOptionError("delai", 5, suggestion="delay"),
+    PayloadTooLargeError("data", 11, 10),
+    errors.SerializationError("data", 1, "no"),
+    BulkAddError([ValueError("bad")]),
+    JobNotFoundError("7"),
+    JobStateError("7", "completed", "promote"),
+    JobFailedError("7", "boom", "KeyError"),
+    StaleAttemptError("7"),
+    ScriptError("x", "lua/own/add.lua:12"),
+    GlideMQValidationError("password", SECRET, "no"),
+    *[kind() for kind in PLAIN],
+]
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy).keys() == vars(error).keys()

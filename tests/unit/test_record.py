@@ -1,0 +1,143 @@
+"""A job's hash as typed values: whatever stands in it, reading does not raise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_py.model.record import MAX_STACKTRACES, JobRecord
+from glidemq_py.model.states import JobCounts, JobState
+
+# The hash of a recorded job (golden "attempts") after its second attempt, with our additions.
+FINISHED = {
+    "attemptsMade": "1",
+    "data": '{"kind":"attempts"}',
+    "delay": "0",
+    "failedReason": "planned failure 1",
+    "finishedOn": "1795240424325",
+    "id": "1",
+    "lastActive": "1795240424323",
+    "maxAttempts": "3",
+    "name": "attempts",
+    "opts": '{"attempts":3}',
+    "priority": "0",
+    "processedOn": "1795240424323",
+    "progress": '{"pct":50}',
+    "returnvalue": '{"by":"node"}',
+    "state": "completed",
+    "timestamp": "1795240424148",
+    "eid": "1795240424148-0",
+    "fence": "2",
+    "failedType": "ValueError",
+    "stacktrace": '["first","second"]',
+}
+
+
+def test_a_recorded_job():
+    record = JobRecord.parse("1", FINISHED)
+    assert not record.is_malformed
+    assert record.state is JobState.COMPLETED
+    assert record.state.is_finished
+    assert (record.attempts_made, record.max_attempts, record.fence) == (1, 3, 2)
+    assert (record.timestamp, record.processed_on, record.finished_on) == (
+        1795240424148,
+        1795240424323,
+        1795240424325,
+    )
+    assert (record.failed_reason, record.failed_type) == ("planned failure 1", "ValueError")
+    assert record.stacktrace == ("first", "second")
+    assert record.eid == "1795240424148-0"
+    assert record.returnvalue == '{"by":"node"}'
+    assert record.extra is None
+
+
+def test_absent_and_empty_fields_are_none():
+    record = JobRecord.parse("1", {"name": "n", "finishedOn": "", "failedReason": "", "processedOn": None})
+    assert (record.finished_on, record.failed_reason, record.processed_on, record.timestamp) == (None,) * 4
+    assert record.opts == "{}"
+    assert not record.is_malformed
+
+
+def test_rarer_fields():
+    record = JobRecord.parse(
+        "1",
+        {
+            "name": "n",
+            "lifo": "1",
+            "revoked": "1",
+            "parentIds": '["1","2"]',
+            "parentQueues": '["a","b"]',
+            "tpmTokens": "12.5",
+            "depdone:glide:{q}:7": "1",
+            "usage:model": "m",
+            "usage:cached": "0",
+            "my-vector": "abcd",
+            "cost": "1500",
+            "delay": "1.5",
+        },
+    )
+    assert record.lifo
+    assert record.revoked
+    assert (record.parent_ids, record.parent_queues) == (("1", "2"), ("a", "b"))
+    assert (record.tpm_tokens, record.cost, record.delay) == (12.5, 1500, 1)
+    assert record.deps_done == ("glide:{q}:7",)
+    assert record.usage == {"model": "m", "cached": "0"}
+    assert record.extra == {"my-vector": "abcd"}
+    assert not record.is_malformed
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("state", "sleeping"),
+        ("timestamp", "soon"),
+        ("timestamp", "nan"),
+        ("timestamp", "1_000"),
+        ("timestamp", "٣"),
+        ("attemptsMade", "9" * 5000),
+        ("attemptsMade", "1e99"),
+        ("priority", "0x10"),
+        ("lifo", "yes"),
+        ("stacktrace", "not json"),
+        ("stacktrace", '{"a":1}'),
+        ("stacktrace", "[1]"),
+        ("stacktrace", "[" * 100_000),
+        ("tpmTokens", "inf"),
+        ("id", "2"),
+    ],
+)
+def test_junk_is_named_and_left_out(field, text):
+    record = JobRecord.parse("1", FINISHED | {field: text})
+    assert record.malformed == (field,)
+    assert record.is_malformed
+    assert record.id == "1"
+
+
+def test_a_hash_without_a_name_is_malformed():
+    ghost = JobRecord.parse("7", {"state": "completed", "returnvalue": "null", "finishedOn": "5"})
+    assert ghost.malformed == ("name",)
+
+
+def test_only_the_newest_stack_traces_are_read():
+    text = "[" + ",".join(f'"{n}"' for n in range(50)) + "]"
+    assert JobRecord.parse("1", {"name": "n", "stacktrace": text}).stacktrace == tuple(
+        str(n) for n in range(50 - MAX_STACKTRACES, 50)
+    )
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*FINISHED, "lifo", "revoked", "parentIds", "tpmTokens", "cost"]) | st.text(),
+        st.none() | st.text() | st.sampled_from(["-1", "1e5", ".", "+", "--", "[]", "null", "-0", "9" * 30]),
+    )
+)
+def test_reading_never_raises(fields):
+    record = JobRecord.parse("1", fields)
+    assert record.id == "1"
+    assert set(record.malformed) <= {*fields, "name"}
+
+
+def test_counts():
+    counts = JobCounts(waiting=1, active=2, delayed=3, prioritized=4, completed=5, failed=6, paused=True)
+    assert (counts.unfinished, counts.total) == (10, 21)
