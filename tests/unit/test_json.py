@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib.util
 import json as stdlib
 import math
+import sys
 from collections import OrderedDict, namedtuple
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -296,6 +298,16 @@ def test_reading_never_raises_anything_else(text):
         except SerializationError:
             outcomes.append(SerializationError)
     assert outcomes[0] == outcomes[1]
+
+
+def test_without_orjson_the_standard_library_does_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    spec = importlib.util.spec_from_file_location("json_without_orjson", json.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module._orjson is None
+    assert module.dumps({"a": [math.nan, Point(1)]}) == '{"a":[null,{"x":1,"_hidden":[]}]}'
+    assert module.loads('{"a":1}') == {"a": 1}
 
 
 def test_the_installed_codec_is_used():
