@@ -35,25 +35,34 @@ _MAX_IAM_REFRESH_S: Final = 12 * 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IamCredentials:
-    """Sign in to AWS with IAM instead of a password; the user is `ConnectionOptions.username`.
+    """Sign in to AWS with IAM instead of a password.
 
     Args:
+        username: the IAM user.
         cluster_name: name of the ElastiCache or MemoryDB cluster.
         region: AWS region.
         service: "elasticache" or "memorydb".
-        refresh_interval: seconds between new tokens, 1..43_200.
+        refresh_interval_seconds: seconds between new tokens, 1..43_200.
     """
 
+    username: str
     cluster_name: str
     region: str
     service: IamService = "elasticache"
-    refresh_interval: int = 300
+    refresh_interval_seconds: int = 300
 
     def __post_init__(self) -> None:
+        check_text("iam.username", self.username, maximum=_TEXT_LENGTH)
         check_text("iam.cluster_name", self.cluster_name, maximum=_TEXT_LENGTH)
         check_text("iam.region", self.region, maximum=_TEXT_LENGTH)
         check_choice("iam.service", self.service, _IAM_SERVICES)
-        check_int("iam.refresh_interval", self.refresh_interval, 1, _MAX_IAM_REFRESH_S, unit=" (seconds)")
+        check_int(
+            "iam.refresh_interval_seconds",
+            self.refresh_interval_seconds,
+            1,
+            _MAX_IAM_REFRESH_S,
+            unit=" (seconds)",
+        )
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -65,9 +74,9 @@ class ConnectionOptions:
             (host, port).
         cluster: talk to a cluster.
         tls: encrypt.
-        username: ACL user; needs a password or `iam`.
+        username: ACL user; needs a password.
         password: never shown.
-        iam: AWS IAM instead of a password; needs `username` and `tls`.
+        iam: AWS IAM instead of user and password; needs `tls`.
         read_from: which nodes may answer reads.
         client_az: the availability zone this process runs in; needed by, and only by, the az_ modes.
         request_timeout: longest wait for a reply, milliseconds or a timedelta.
@@ -174,12 +183,12 @@ class ConnectionOptions:
                 raise GlideMQValidationError("iam", SECRET, "must be IamCredentials")
             if self.password is not None:
                 raise GlideMQValidationError("password", SECRET, "cannot be given together with 'iam'")
-            if self.username is None:
-                raise GlideMQValidationError("iam", self.iam, "needs 'username'")
+            if self.username is not None:
+                raise GlideMQValidationError("username", self.username, "belongs in 'iam'")
             if not self.tls:
                 raise GlideMQValidationError("iam", self.iam, "needs 'tls'")
         elif self.username is not None and self.password is None:
-            raise GlideMQValidationError("username", self.username, "needs 'password' or 'iam'")
+            raise GlideMQValidationError("username", self.username, "needs 'password'")
 
     @classmethod
     def from_url(cls, url: str) -> Self:

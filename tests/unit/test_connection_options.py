@@ -14,7 +14,7 @@ from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 from glidemq_py.options.address import Address
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 
-IAM = IamCredentials(cluster_name="c", region="eu-central-1")
+IAM = IamCredentials(username="u", cluster_name="c", region="eu-central-1")
 
 
 def test_defaults():
@@ -174,9 +174,9 @@ def test_an_unknown_query_parameter_is_refused_with_a_suggestion():
         ({"password": ""}, "password"),
         ({"password": b"x"}, "password"),
         ({"password": "\ud800"}, "password"),
-        ({"iam": IAM, "tls": True}, "iam"),
-        ({"iam": IAM, "username": "u"}, "iam"),
-        ({"iam": IAM, "username": "u", "password": "p", "tls": True}, "password"),
+        ({"iam": IAM}, "iam"),
+        ({"iam": IAM, "username": "u", "tls": True}, "username"),
+        ({"iam": IAM, "password": "p", "tls": True}, "password"),
         ({"iam": {"region": "x"}}, "iam"),
         ({"read_from": "replica"}, "read_from"),
         ({"read_from": "az_affinity"}, "read_from"),
@@ -206,18 +206,19 @@ def test_bad_options_are_refused_by_name(options, named):
     [
         {"cluster_name": ""},
         {"region": None},
+        {"username": ""},
         {"service": "s3"},
-        {"refresh_interval": 0},
-        {"refresh_interval": 1.5},
+        {"refresh_interval_seconds": 0},
+        {"refresh_interval_seconds": 1.5},
     ],
 )
 def test_bad_iam_credentials(wrong):
     with pytest.raises(GlideMQValidationError, match=r"option 'iam\."):
-        IamCredentials(**{"cluster_name": "c", "region": "r"} | wrong)
+        IamCredentials(**{"username": "u", "cluster_name": "c", "region": "r"} | wrong)
 
 
 def test_iam():
-    options = ConnectionOptions(["h"], tls=True, username="u", iam=IAM)
+    options = ConnectionOptions(["h"], tls=True, iam=IAM)
     assert options.iam.service == "elasticache"
 
 
