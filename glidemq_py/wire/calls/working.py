@@ -31,7 +31,7 @@ FOREIGN_CONSUMER_PREFIX = "worker-"
 """How the consumer names of Node peers begin (data-model.md section 3)."""
 
 TakenJob = list[object]
-"""id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority, lifo;
+"""id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority, stacktrace;
 absent fields are False (``lua/shared/take.lua``)."""
 
 Finished = list[object]

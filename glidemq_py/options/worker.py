@@ -1,0 +1,101 @@
+"""Options of a worker. Nothing here runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
+
+__all__ = ["BackoffStrategy", "ExceptionTypes", "WorkerOptions"]
+
+MAX_CONCURRENCY: Final = 10_000
+
+BackoffStrategy = Callable[[int, BaseException], int | timedelta]
+"""(failures so far, counted from 1; the exception) -> wait before the next attempt."""
+ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class WorkerOptions:
+    """Options of a `Worker`. Durations are kept in milliseconds.
+
+    Args:
+        concurrency: jobs in hand at the same time, 1..10_000.
+        lock_duration: a job whose worker has been silent for this long is given to another, 1_000..86_400_000;
+            a job's own ``lock_duration`` has precedence. Heartbeats come three times as often.
+        stalled_interval: how often to look for such jobs, 1_000..86_400_000.
+        max_stalled_count: how often a job may lose its worker before it fails for good, >= 0.
+        retry_on: only these exception types are retried; None = all.
+        no_retry_on: these are not.
+        backoff_strategies: functions for ``backoff={"type": name}``.
+        events: False leaves out the queue's events of this worker's jobs.
+        metrics: False leaves this worker's jobs out of the queue's metrics.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    concurrency: int
+    lock_duration: int
+    stalled_interval: int
+    max_stalled_count: int
+    retry_on: tuple[type[BaseException], ...] | None
+    no_retry_on: tuple[type[BaseException], ...]
+    backoff_strategies: Mapping[str, BackoffStrategy]
+    events: bool
+    metrics: bool
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 1,
+        lock_duration: Milliseconds = 30_000,
+        stalled_interval: Milliseconds = 30_000,
+        max_stalled_count: int = 1,
+        retry_on: ExceptionTypes | None = None,
+        no_retry_on: ExceptionTypes | None = None,
+        backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
+        events: bool = True,
+        metrics: bool = True,
+    ) -> None:
+        keep = object.__setattr__
+        keep(self, "concurrency", check_int("concurrency", concurrency, 1, MAX_CONCURRENCY))
+        keep(self, "lock_duration", _lock_time("lock_duration", lock_duration))
+        keep(self, "stalled_interval", _lock_time("stalled_interval", stalled_interval))
+        keep(self, "max_stalled_count", check_int("max_stalled_count", max_stalled_count, 0, 1_000_000))
+        keep(self, "retry_on", None if retry_on is None else _types("retry_on", retry_on))
+        keep(self, "no_retry_on", () if no_retry_on is None else _types("no_retry_on", no_retry_on))
+        keep(self, "backoff_strategies", _strategies(backoff_strategies))
+        keep(self, "events", check_bool("events", events))
+        keep(self, "metrics", check_bool("metrics", metrics))
+
+
+def _lock_time(option: str, value: Milliseconds) -> int:
+    return to_ms(option, value, minimum=SECOND_MS, maximum=DAY_MS)
+
+
+def _types(option: str, value: object) -> tuple[type[BaseException], ...]:
+    given = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    for kind in given:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
+    return cast("tuple[type[BaseException], ...]", given)
+
+
+def _strategies(value: object) -> Mapping[str, BackoffStrategy]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError("backoff_strategies", value, "must be a mapping of names to functions")
+    given = cast("Mapping[Any, Any]", value)
+    for name, function in given.items():
+        if not isinstance(name, str) or not name:
+            raise GlideMQValidationError("backoff_strategies", name, "names must be non-empty strings")
+        if not callable(function):
+            raise GlideMQValidationError(f"backoff_strategies.{name}", function, "must be callable")
+    return dict(given)

@@ -1,0 +1,5 @@
+"""The worker: takes jobs, runs handlers, hands results in, and looks after jobs whose worker died."""
+
+from glidemq_py.worker.worker import Worker
+
+__all__ = ["Worker"]

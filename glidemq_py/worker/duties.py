@@ -1,0 +1,68 @@
+"""Duties that one worker does for all: giving the jobs of dead workers to living ones.
+
+The function holds the leader lock, so every worker may ask at any time and one does the work (wrinkles.md W60).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from glidemq_py.errors import GlideMQError
+from glidemq_py.job.link import QueueLink
+from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.wire.calls import working
+from glidemq_py.worker.listeners import Listeners
+
+__all__ = ["StalledRecovery"]
+
+_log = logging.getLogger(__name__)
+
+
+class StalledRecovery:
+    """Looks for stalled jobs at the start and every ``stalled_interval``, give or take a tenth."""
+
+    def __init__(self, *, link: QueueLink, consumer: str, options: WorkerOptions, listeners: Listeners) -> None:
+        self._link = link
+        self._consumer = consumer
+        self._options = options
+        self._listeners = listeners
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-stalled-{self._link.keys.name}")
+
+    async def _repeat(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except GlideMQError as error:
+                _log.warning("queue %r: looking for stalled jobs: %s", self._link.keys.name, error)
+            await asyncio.sleep(self._options.stalled_interval / 1000 * random.uniform(0.9, 1.1))
+
+    async def look(self) -> None:
+        """One round over everything that pends; nothing if another worker does it now."""
+        options, cursor = self._options, ""
+        while True:
+            reply = await self._link.transport.call(
+                working.reclaim(
+                    self._link.keys.meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
+                    options.max_stalled_count, not options.events, cursor,
+                )  # fmt: skip
+            )
+            for job_id in reply.recovered:
+                _log.warning("queue %r: job %s lost its worker and is ready again", self._link.keys.name, job_id)
+                self._listeners.tell("stalled", job_id)
+            for job_id in reply.failed:
+                _log.error("queue %r: job %s lost its worker too often and has failed", self._link.keys.name, job_id)
+            cursor = reply.cursor
+            if not cursor or not reply.held:
+                return
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,345 @@
+"""The exchange loop: when to call the server, and what to do with its answers.
+
+Finished jobs gather while a call is under way and leave with the next one, together with the wish for as many new
+jobs as there are free slots (performance.md, "coal"). With many slots two calls may be under way, each for half
+of them. There is no timer: an idle worker is woken (wake.py), a due time sets one timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError, StaleAttemptError
+from glidemq_py.job.link import QueueLink
+from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.wire.calls import working
+from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
+from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.run import Run
+from glidemq_py.worker.runner import Runner
+
+__all__ = ["ExchangeLoop", "Finished"]
+
+_log = logging.getLogger(__name__)
+
+MAX_ROWS = 100
+"""Most jobs handed in, and taken, by one call: about a millisecond of the server's time."""
+TWO_CALLS_FROM = 16
+"""Slots from which on two calls may be under way."""
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
+_MAX_REFUSALS = 5
+
+
+@dataclass(slots=True)
+class Finished:
+    """An outcome on its way to the server."""
+
+    row: list[object]
+    run: Run
+    result: Any
+    error: BaseException | None
+    refusals: int = 0
+
+
+class ExchangeLoop:
+    """Decides on, makes and evaluates exchange calls.
+
+    Args:
+        link: the queue. consumer: this worker's name in the consumer group.
+        options: of the worker.
+        listeners: who is told.
+        context: what the lifespan yielded, for the jobs.
+    """
+
+    def __init__(
+        self, *, link: QueueLink, consumer: str, options: WorkerOptions, listeners: Listeners, context: Any
+    ) -> None:
+        self._link = link
+        self._consumer = consumer
+        self._options = options
+        self._listeners = listeners
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._runner: Runner | None = None
+        self._finished: deque[Finished] = deque()
+        self._limit = 2 if options.concurrency >= TWO_CALLS_FROM else 1
+        self._second_at = max(2, options.concurrency // 3)
+        self._most = max(1, min(MAX_ROWS, -(-options.concurrency // self._limit)))
+        self._under_way = 0
+        self._asked = 0
+        self._hungry = True
+        self._looks = 0
+        self._failures = 0
+        self._busy = False
+        self._poked = False
+        self._due_timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._recovering: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self.taking = False
+        self.short_lock: Callable[[int], None] | None = None
+        """Told the lock duration of a taken job that has one of its own."""
+        self.idle = asyncio.Event()
+        """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
+        self.last_reply = self._loop.time()
+        self.jobs_taken = 0
+        self.jobs_ended = 0
+
+    def attach(self, runner: Runner) -> None:
+        """Tell the loop who runs what it takes."""
+        self._runner = runner
+
+    # -- what others call -----------------------------------------------------------------------------------
+
+    def hand_in(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """See `HandIn`."""
+        self._finished.append(Finished(row, run, result, error))
+        if not self._poked:
+            self._poked = True
+            self._loop.call_soon(self._pump)
+
+    def poke(self) -> None:
+        """See `HandIn`. Whatever happens in one turn of the event loop leads to one look."""
+        if not self._poked:
+            self._poked = True
+            self._loop.call_soon(self._pump)
+
+    def look_for_jobs(self) -> None:
+        """There may be ready jobs: ask for them as soon as a slot is free."""
+        self._hungry = True
+        self._looks += 1
+        self.idle.clear()
+        self.poke()
+
+    @property
+    def free(self) -> int:
+        """Slots that neither run a job nor wait for one that was asked for."""
+        running = 0 if self._runner is None else len(self._runner.running)
+        return self._options.concurrency - running - self._asked
+
+    async def settled(self) -> None:
+        """Wait until `is_settled`."""
+        await self._until(lambda: self.is_settled)
+
+    async def handed_in(self) -> None:
+        """Wait until every outcome so far has been taken by the server; handlers may still run."""
+        await self._until(lambda: not (self._finished or self._under_way))
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            self._changed.clear()
+            self.poke()
+            await self._changed.wait()
+
+    @property
+    def is_settled(self) -> bool:
+        """True when nothing runs, nothing waits to be handed in and no call is under way."""
+        return self._runner is None or not (self._runner.running or self._finished or self._under_way)
+
+    # -- deciding -------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        self._poked = False
+        self._changed.set()
+        while self._should_call():
+            self._start_call()
+
+    def _should_call(self) -> bool:
+        if self._recovering is not None or self._under_way >= self._limit:
+            return False
+        wanted = self.free if self.taking and self._hungry else 0
+        if self._under_way == 0:
+            return bool(self._finished) or wanted > 0
+        return len(self._finished) >= self._second_at or wanted >= self._second_at
+
+    def _start_call(self) -> None:
+        batch = [self._finished.popleft() for _ in range(min(MAX_ROWS, len(self._finished)))]
+        if batch and batch[0].refusals:
+            # One of these made the function fail; alone, it shows which.
+            self._finished.extendleft(reversed(batch[1:]))
+            batch = batch[:1]
+        want = max(0, min(self.free, self._most)) if self.taking else 0
+        self._asked += want
+        self._under_way += 1
+        self.idle.clear()
+        call = self._loop.create_task(self._call(batch, want))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _call(self, batch: list[Finished], want: int) -> None:
+        rows = [finished.row for finished in batch]
+        options, looks = self._options, self._looks
+        try:
+            reply = await self._link.transport.call(
+                working.exchange(
+                    self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics
+                )
+            )
+        except ClosedError as error:
+            self._finished.extendleft(reversed(batch))
+            self._listeners.tell("error", error)
+        except GlideMQError as error:
+            self._failed(batch, error)
+        else:
+            self._asked -= want
+            self._under_way -= 1
+            self._evaluate(reply, batch, want, looks)
+            return
+        self._asked -= want
+        self._under_way -= 1
+        self._changed.set()
+
+    # -- evaluating -----------------------------------------------------------------------------------------
+
+    def _evaluate(self, reply: ExchangeReply, batch: list[Finished], want: int, looks: int) -> None:
+        self._failures = 0
+        self.last_reply = self._loop.time()
+        self._start_jobs(reply.jobs, reply.now)
+        for finished, status in zip(batch, reply.statuses, strict=True):
+            self._settle(finished, status)
+        if reply.dropped:
+            self._report(reply.dropped)
+        if want:
+            # A wake-up that came while the call was under way may be about a job pushed after it.
+            self._hungry = not reply.flags or looks != self._looks
+        if reply.next_due >= 0:
+            self._set_due(reply.next_due)
+        self._changed.set()
+        if not self._hungry and self.taking and self.free > 0:
+            self.idle.set()
+            if self._busy and reply.flags & ExchangeFlags.EXHAUSTED and self.is_settled:
+                self._busy = False
+                self._listeners.tell("drained")
+        self._pump_if_needed()
+
+    def _pump_if_needed(self) -> None:
+        if self._finished or self._hungry:
+            self.poke()
+
+    def _start_jobs(self, jobs: list[working.TakenJob], now: int) -> None:
+        if not jobs:
+            return
+        self._busy = True
+        self.jobs_taken += len(jobs)
+        start, link, context = self._runner.start, self._link, self._context  # type: ignore[union-attr]
+        for taken in jobs:
+            run = Run(link, taken, now, context)
+            if run.options.lock_duration is not None and self.short_lock is not None:
+                self.short_lock(run.options.lock_duration)
+            start(run)
+
+    def _settle(self, finished: Finished, status: int) -> None:
+        self.jobs_ended += 1
+        listeners, job = self._listeners, finished.run.job
+        if status == AttemptStatus.OK:
+            if listeners.wanted("completed"):
+                listeners.tell("completed", job, finished.result)
+        elif status == AttemptStatus.FAILED:
+            listeners.tell("failed", job, finished.error)
+        elif status == AttemptStatus.RETRYING:
+            listeners.tell("retrying", job, finished.error)
+        elif status in (AttemptStatus.STALE, AttemptStatus.GONE):
+            what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"
+            _log.warning("job %s of queue %r %s: its outcome is dropped", job.id, self._link.keys.name, what)
+            listeners.tell("error", StaleAttemptError(job.id))
+
+    def _report(self, dropped: list[list[str]]) -> None:
+        for entry, job_id, reason in dropped:
+            _log.warning(
+                "queue %r: set aside job %r (stream entry %r): %s", self._link.keys.name, job_id, entry, reason
+            )
+
+    def _set_due(self, milliseconds: int) -> None:
+        at = self._loop.time() + milliseconds / 1000
+        if self._due_timer is not None:
+            if self._due_at <= at:
+                return
+            self._due_timer.cancel()
+        self._due_at = at
+        self._due_timer = self._loop.call_at(at, self._due)
+
+    def _due(self) -> None:
+        self._due_timer = None
+        self._hungry = True
+        if self.free <= 0 and not self._under_way and self._recovering is None:
+            # No slot of ours is free: promote all the same, so that an idle worker is woken.
+            self._start_call()
+        else:
+            self.look_for_jobs()
+
+    # -- when a call fails ----------------------------------------------------------------------------------
+
+    def _failed(self, batch: list[Finished], error: GlideMQError) -> None:
+        _log.warning("queue %r: exchange failed: %s", self._link.keys.name, error)
+        self._listeners.tell("error", error)
+        if isinstance(error, ScriptError):
+            batch = [finished for finished in batch if self._may_try_again(finished, error)]
+        # Fencing makes handing in twice harmless, so what may have arrived is simply sent again.
+        self._finished.extendleft(reversed(batch))
+        if self._recovering is None:
+            self._recovering = self._loop.create_task(self._recover(), name="glidemq-recover")
+
+    def _may_try_again(self, finished: Finished, error: GlideMQError) -> bool:
+        finished.refusals += 1
+        if finished.refusals < _MAX_REFUSALS:
+            return True
+        _log.error("job %s: its outcome cannot be handed in and is left to recovery: %s", finished.run.job.id, error)
+        return False
+
+    async def _recover(self) -> None:
+        """Wait for the server with growing, scattered pauses; then ask for what a lost reply may have held."""
+        while True:
+            pause = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 10), _LAST_PAUSE_S)
+            self._failures += 1
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            while self._under_way:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await self._regain()
+            except ClosedError:
+                break
+            except GlideMQConnectionError as error:
+                _log.warning("queue %r: still no connection: %s", self._link.keys.name, error)
+            except GlideMQError as error:
+                _log.warning("queue %r: %s", self._link.keys.name, error)
+                break
+            else:
+                break
+        self._recovering = None
+        self.look_for_jobs()
+
+    async def _regain(self) -> None:
+        assert self._runner is not None
+        cursor = ""
+        while True:
+            known = [run.attempt.entry for run in self._runner.running]
+            known += [finished.run.attempt.entry for finished in self._finished]
+            want = max(0, self.free) if self.taking else 0
+            reply = await self._link.transport.call(
+                working.regain(
+                    self._link.keys.meta, self._consumer, known, want, not self._options.events, cursor
+                )
+            )
+            self._start_jobs(reply.jobs, reply.now)
+            if reply.dropped:
+                self._report(reply.dropped)
+            cursor = reply.cursor
+            if not cursor:
+                return
+
+    async def close(self) -> None:
+        """Stop timers and give up on calls that are under way."""
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+        tasks = [*self._calls, *([self._recovering] if self._recovering is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,140 @@
+"""Heartbeats from a thread with its own connection, so that a handler that blocks the event loop keeps its jobs.
+
+A beat refreshes this worker's registration and the locks of the jobs in its hands, and learns which of them are
+not its own any more or are revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from glidemq_py.client.blocking_transport import ThreadTransport
+from glidemq_py.client.connect import GlideConfig
+from glidemq_py.errors import GlideMQError
+from glidemq_py.wire import json
+from glidemq_py.wire.calls import working
+from glidemq_py.wire.calls.working import AttemptStatus
+from glidemq_py.worker.run import Run
+
+__all__ = ["Heartbeat"]
+
+_log = logging.getLogger(__name__)
+
+_BEATS_A_LOCK = 3
+_LONGEST_PAUSE_S = 10.0
+_JOBS_A_CALL = 200
+
+
+class Heartbeat:
+    """The heartbeat thread of one worker.
+
+    Args:
+        config: how to connect. meta: the queue's declared key. consumer: this worker's name.
+        lock_duration: ms that a job without one of its own is locked for.
+        running: the runs whose jobs are in hand; read from this thread.
+        lost: called on the loop with (run, status) for a job that is not this attempt's any more.
+        silence: seconds since the last exchange was answered; written into the registration.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: GlideConfig,
+        meta: str,
+        consumer: str,
+        lock_duration: int,
+        running: set[Run],
+        lost: Callable[[Run, int], None],
+        silence: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._meta = meta
+        self._consumer = consumer
+        self._lock_duration = lock_duration
+        self._running = running
+        self._lost = lost
+        self._silence = silence
+        self._loop = asyncio.get_running_loop()
+        self._started_at = int(time.time() * 1000)
+        self._transport: ThreadTransport | None = None
+        self._stopping = False
+        self._hurry = threading.Event()
+        self._shortest = lock_duration
+        self._first_beat = asyncio.Event()
+        self._thread = threading.Thread(target=self._beat_on, name=f"glidemq-heartbeat-{consumer}", daemon=True)
+
+    async def start(self) -> None:
+        """Start the thread and wait for its first beat (or the failure of it)."""
+        self._thread.start()
+        await self._first_beat.wait()
+
+    def expect(self, lock_duration: int) -> None:
+        """A job with a short lock has come: beat at once, and often enough for it."""
+        if lock_duration < self._shortest:
+            self._shortest = lock_duration
+            self._hurry.set()
+
+    def _beat_on(self) -> None:
+        while not self._stopping:
+            try:
+                self._beat()
+            except GlideMQError as error:
+                _log.warning("heartbeat of %s: %s", self._consumer, error)
+            except Exception:
+                _log.exception("heartbeat of %s", self._consumer)
+            self._tell(self._first_beat.set)
+            self._hurry.wait(min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S))
+            self._hurry.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _snapshot(self) -> list[Run]:
+        while True:
+            try:
+                return [run for run in self._running if not run.attempt.ended]
+            except RuntimeError:
+                continue  # the loop changed the set while we read it
+
+    def _beat(self) -> None:
+        if self._transport is None:
+            self._transport = ThreadTransport(self._config)
+        runs = self._snapshot()
+        self._shortest = min((run.options.lock_duration or self._lock_duration for run in runs),
+                             default=self._lock_duration)  # fmt: skip
+        info = self._info(len(runs))
+        ttl = max(self._lock_duration, 3 * int(_LONGEST_PAUSE_S * 1000))
+        for start in range(0, max(1, len(runs)), _JOBS_A_CALL):
+            part = runs[start : start + _JOBS_A_CALL]
+            jobs = [(r.job.id, r.attempt.entry, *r.attempt.token) for r in part]
+            reply = self._transport.call(working.heartbeat(self._meta, self._consumer, info, ttl, jobs))
+            info = ""
+            for run, status in zip(part, reply.statuses, strict=True):
+                if status != AttemptStatus.OK and run in self._running:
+                    self._tell(self._lost, run, status)
+
+    def _info(self, active: int) -> str:
+        """Registration as Node peers write it (data-model.md section 3), and the age of the last exchange."""
+        return json.dumps({
+            "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": active,
+            "silence": int(self._silence() * 1000),
+        })  # fmt: skip
+
+    def _tell(self, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            self._stopping = True  # the loop is gone
+
+    async def close(self) -> None:
+        """Stop beating."""
+        self._stopping = True
+        self._hurry.set()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 5.0)

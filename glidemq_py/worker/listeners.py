@@ -1,0 +1,70 @@
+"""What a worker tells its own process: listeners by event name."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["WORKER_EVENTS", "Listeners"]
+
+_log = logging.getLogger(__name__)
+
+WORKER_EVENTS: Final = (
+    "active", "completed", "failed", "retrying", "stalled", "drained", "error", "closing", "closed",
+)  # fmt: skip
+
+Listener = Callable[..., Any]
+
+
+class Listeners:
+    """Calls plain and async listeners; one that fails is logged and harms nobody."""
+
+    def __init__(self) -> None:
+        self._by_event: dict[str, list[Listener]] = {}
+        self._running: set[asyncio.Future[Any]] = set()
+
+    def on(self, event: str, listener: Listener) -> None:
+        """Add a listener. Raises GlideMQValidationError for an event there is not."""
+        if event not in WORKER_EVENTS:
+            raise GlideMQValidationError("event", event, f"must be one of {', '.join(WORKER_EVENTS)}")
+        self._by_event.setdefault(event, []).append(listener)
+
+    def off(self, event: str, listener: Listener) -> None:
+        """Take it away again; nothing happens if it is not there."""
+        listeners = self._by_event.get(event, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners:
+            self._by_event.pop(event, None)
+
+    def wanted(self, event: str) -> bool:
+        """True if anybody listens."""
+        return event in self._by_event
+
+    def tell(self, event: str, *args: Any) -> None:
+        """Call everybody who listens; async listeners run in tasks of their own."""
+        for listener in self._by_event.get(event, ()):
+            try:
+                answer = listener(*args)
+            except Exception:
+                _log.exception("a listener for %r failed", event)
+                continue
+            if inspect.isawaitable(answer):
+                future = asyncio.ensure_future(answer)
+                self._running.add(future)
+                future.add_done_callback(self._done)
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._running.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            _log.error("an async listener failed", exc_info=future.exception())
+
+    async def settle(self) -> None:
+        """Wait until the async listeners that are running have ended."""
+        while self._running:
+            await asyncio.wait(self._running)

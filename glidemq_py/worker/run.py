@@ -1,0 +1,61 @@
+"""One job in a worker's hands, from the reply that brought it until its slot is free again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from glidemq_py.job.attempt import Attempt
+from glidemq_py.job.job import Job
+from glidemq_py.job.link import QueueLink
+from glidemq_py.options.job import JobOptions
+from glidemq_py.options.stored import read_stored_options
+from glidemq_py.wire.calls.working import TakenJob
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A job being run.
+
+    Attributes:
+        job, attempt: what the handler sees, and its token.
+        options: the job's options as stored.
+        task: of an async handler; None for one in a thread.
+        timer: of the job's time-out.
+    """
+
+    __slots__ = ("attempt", "job", "options", "stacktrace", "task", "timer")
+
+    def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
+        # Positions: see TakenJob. Hot path: no more than what every job needs.
+        job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
+        attempt = Attempt(entry, fence, processed_on, context)  # type: ignore[arg-type]
+        job: Job[Any, Any] = Job(link, job_id, name)  # type: ignore[arg-type]
+        job._data_text = data  # type: ignore[assignment] # pyright: ignore
+        job._attempt = attempt  # pyright: ignore
+        job.processed_on = processed_on
+        job.timestamp = _int(timestamp)
+        if opts != "{}":
+            job._opts_text = opts  # type: ignore[assignment] # pyright: ignore
+        if attempts != "0":
+            job.attempts_made = _int(attempts)
+        if priority != "0":
+            job.priority = _int(priority)
+        if progress:
+            job._progress_text = progress  # type: ignore[assignment] # pyright: ignore
+        if stalled:
+            job.stalled_count = _int(stalled)
+        self.job = job
+        self.attempt = attempt
+        self.options: JobOptions = read_stored_options(opts)  # type: ignore[arg-type]
+        self.stacktrace = trace
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+def _int(text: object) -> int:
+    try:
+        return int(text)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        return 0

@@ -1,0 +1,186 @@
+"""Running handlers: tasks for coroutine functions, threads for plain ones, time-outs for both.
+
+An attempt may end before its handler does (time-out, revocation, loss of the job). Its outcome is handed in at
+once and whatever the handler still brings is refused; the slot stays taken until the handler has really ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from glidemq_py.errors import GlideMQError, JobRevokedError, JobTimeoutError, StaleAttemptError
+from glidemq_py.job.current import running_job
+from glidemq_py.wire.calls.working import AttemptStatus
+from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.run import Run
+from glidemq_py.worker.threads import HandlerThreads
+
+__all__ = ["HandIn", "Runner", "is_async"]
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Any]
+
+
+class HandIn(Protocol):
+    """Where outcomes go."""
+
+    def hand_in(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """Have a finished row sent with the next exchange."""
+        ...
+
+    def poke(self) -> None:
+        """Something changed (a slot is free): see whether there is anything to do."""
+        ...
+
+
+def is_async(handler: Handler) -> bool:
+    """True for coroutine functions, partials of them and objects whose ``__call__`` is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
+class Runner:
+    """Runs the jobs that a worker took.
+
+    Args:
+        handler: async or plain, called with the job.
+        outcomes: what an end means for a job.
+        hand_in: where outcomes go.
+        listeners: who is told.
+        concurrency: most handlers at a time.
+        name: of the queue, for threads and logs.
+    """
+
+    def __init__(
+        self,
+        *,
+        handler: Handler,
+        outcomes: Outcomes,
+        hand_in: HandIn,
+        listeners: Listeners,
+        concurrency: int,
+        name: str,
+    ) -> None:
+        self._handler = handler
+        self._outcomes = outcomes
+        self._hand_in = hand_in
+        self._listeners = listeners
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._threads = (
+            None if is_async(handler) else HandlerThreads(handler, concurrency, self._ended, f"glidemq-{name}")
+        )
+        self.running: set[Run] = set()
+        """Every handler that has not ended; each takes a slot."""
+
+    def start(self, run: Run) -> None:
+        """Start the handler of a job."""
+        self.running.add(run)
+        if self._listeners.wanted("active"):
+            self._listeners.tell("active", run.job)
+        timeout = run.options.timeout
+        if timeout is not None:
+            run.timer = self._loop.call_later(timeout / 1000, self._time_out, run)
+        if self._threads is None:
+            run.task = self._loop.create_task(self._run(run))
+        else:
+            self._threads.submit(run)
+
+    async def _run(self, run: Run) -> None:
+        running_job.set(run.job)
+        try:
+            result = await self._handler(run.job)
+        except asyncio.CancelledError as error:
+            self._ended(run, None, error)
+        except KeyboardInterrupt:
+            self._give_back(run)
+            raise
+        except BaseException as error:
+            # SystemExit too: a handler must not take the worker and its other jobs down.
+            self._ended(run, None, error)
+        else:
+            self._ended(run, result, None)
+
+    def _ended(self, run: Run, result: Any, error: BaseException | None) -> None:
+        """A handler has ended, in whatever way: its slot is free."""
+        self.running.discard(run)
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if run.attempt.ended:
+            self._hand_in.poke()
+            return
+        if error is None:
+            if inspect.isawaitable(result):
+                getattr(result, "close", lambda: None)()
+                error = GlideMQError("a plain handler returned an awaitable: make it `async def`")
+            else:
+                try:
+                    self._hand_in.hand_in(self._outcomes.completed(run, result), run, result, None)
+                    return
+                except GlideMQError as refused:
+                    error = refused
+        self._hand_in.hand_in(self._outcomes.failed(run, error), run, None, error)
+
+    # -- ends that come from outside ----------------------------------------------------------------------
+
+    def _time_out(self, run: Run) -> None:
+        run.timer = None
+        self._end_early(run, JobTimeoutError(f"the attempt took longer than its timeout of {run.options.timeout} ms"))
+
+    def _end_early(self, run: Run, error: BaseException) -> None:
+        if run.attempt.ended or run not in self.running:
+            return
+        self._stop(run, type(error).__name__)
+        self._hand_in.hand_in(self._outcomes.failed(run, error), run, None, error)
+
+    def _stop(self, run: Run, why: str) -> None:
+        run.attempt.end()
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if run.task is not None:
+            run.task.cancel()
+        else:
+            _log.warning(
+                "job %s (%s) of queue %r: its attempt is over (%s), but a plain function cannot be stopped: it keeps "
+                "its slot until it returns; let it look at job.cancelled",
+                run.job.id, run.job.name, self._name, why,
+            )  # fmt: skip
+
+    def lost(self, run: Run, status: int) -> None:
+        """A heartbeat was told that the attempt is not the current one any more, or that the job is revoked."""
+        if status == AttemptStatus.REVOKED:
+            self._end_early(run, JobRevokedError("revoked"))
+        elif not run.attempt.ended and run in self.running:
+            self._stop(run, AttemptStatus(status).name.lower())
+            self._listeners.tell("error", StaleAttemptError(run.job.id))
+
+    def _give_back(self, run: Run) -> None:
+        self.running.discard(run)
+        if not run.attempt.ended:
+            run.attempt.end()
+            self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+
+    def give_back_all(self) -> None:
+        """Stop every handler and hand its job back; no attempt is spent."""
+        for run in list(self.running):
+            if not run.attempt.ended:
+                self._stop(run, "the worker closes")
+                self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+
+    async def cancelled_ended(self) -> None:
+        """Wait for the tasks that were cancelled, a moment at most; threads are left to themselves."""
+        tasks = {run.task for run in self.running if run.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        if self._threads is not None:
+            self._threads.close()

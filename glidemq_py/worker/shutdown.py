@@ -1,0 +1,112 @@
+"""Closing on signals: one worker, or several components together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+__all__ = ["GracefulShutdown", "closing_on_signals", "graceful_shutdown"]
+
+_log = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Closable(Protocol):
+    """Anything with an async ``close``; one that takes ``force`` is hurried by a second signal."""
+
+    async def close(self) -> None:
+        """Close it."""
+        ...
+
+
+@contextlib.contextmanager
+def _handling(on_signal: Any) -> Iterator[None]:
+    """Call ``on_signal`` for SIGTERM and SIGINT. Only the main thread can; elsewhere signals stay as they are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handled: list[signal.Signals] = []
+    for number in _SIGNALS:
+        with contextlib.suppress(NotImplementedError):  # Windows
+            loop.add_signal_handler(number, on_signal, number)
+            handled.append(number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
+def closing_on_signals(worker: Any) -> Iterator[None]:
+    """While inside: the first SIGTERM or SIGINT closes ``worker``, a second one with ``force``."""
+    closing: list[asyncio.Task[None]] = []
+
+    def on_signal(number: signal.Signals) -> None:
+        force = bool(closing)
+        _log.info("%s: closing %r%s", signal.Signals(number).name, worker, " at once" if force else "")
+        closing.append(asyncio.ensure_future(worker.close(force=force)))
+
+    with _handling(on_signal):
+        yield
+
+
+class GracefulShutdown:
+    """Closes components together, at a signal or when told to.
+
+    ``async with graceful_shutdown(worker, queue) as shutdown: await shutdown.wait()``
+    """
+
+    def __init__(self, *components: Closable) -> None:
+        self._components = components
+        self._done = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._stack = contextlib.ExitStack()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self.shutdown())
+            return
+        for component in self._components:
+            force: Any = component.close
+            with contextlib.suppress(TypeError):
+                asyncio.ensure_future(force(force=True))
+
+    async def shutdown(self) -> None:
+        """Close every component at the same time; one that fails is logged. Idempotent."""
+        results = await asyncio.gather(*(component.close() for component in self._components), return_exceptions=True)
+        for component, result in zip(self._components, results, strict=True):
+            if isinstance(result, BaseException):
+                _log.error("closing %r failed: %r", component, result)
+        self.dispose()
+        self._done.set()
+
+    async def wait(self) -> None:
+        """Wait until everything is closed."""
+        await self._done.wait()
+
+    def dispose(self) -> None:
+        """Stop listening for signals without closing anything."""
+        self._stack.close()
+
+    async def __aenter__(self) -> GracefulShutdown:
+        self._stack.enter_context(_handling(self._on_signal))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._done.is_set():
+            await self.shutdown()
+
+
+def graceful_shutdown(*components: Closable) -> GracefulShutdown:
+    """Close ``components`` (workers, queues, queue events) together at SIGTERM or SIGINT; see `GracefulShutdown`."""
+    return GracefulShutdown(*components)

@@ -1,0 +1,109 @@
+"""Threads for handlers that are plain functions.
+
+One queue feeds all threads, and whatever they finish before the loop comes round reaches it in one wake-up:
+handing a job to an executor and back costs several times more (performance.md, "threads"). Threads are added
+only while jobs wait for one, so quick handlers share a few and slow ones get one each, up to the concurrency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from glidemq_py.job.blocking import loop_of_thread
+from glidemq_py.job.current import running_job
+from glidemq_py.worker.run import Run
+
+__all__ = ["HandlerThreads"]
+
+_log = logging.getLogger(__name__)
+
+_GROW_AFTER_S = 0.002
+
+Deliver = Callable[[Run, Any, BaseException | None], None]
+
+
+class HandlerThreads:
+    """Runs handlers in daemon threads.
+
+    Args:
+        handler: the plain function.
+        size: most threads.
+        deliver: called on the loop with (run, result, error) for each handler that ended.
+        name: first part of the threads' names.
+    """
+
+    def __init__(self, handler: Callable[..., Any], size: int, deliver: Deliver, name: str) -> None:
+        self._handler = handler
+        self._size = size
+        self._deliver = deliver
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._waiting: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[Run, Any, BaseException | None]] = deque()
+        self._woken = False
+        self._growing = False
+        self._threads = 0
+        loop_of_thread.loop = self._loop
+
+    def submit(self, run: Run) -> None:
+        """Run the job in a thread as soon as one is free."""
+        self._waiting.put(run)
+        if self._threads == 0:
+            self._add_thread()
+        if not self._growing and self._threads < self._size:
+            self._growing = True
+            self._loop.call_later(_GROW_AFTER_S, self._grow)
+
+    def _grow(self) -> None:
+        self._growing = False
+        missing = min(self._waiting.qsize(), self._size - self._threads)
+        for _ in range(missing):
+            self._add_thread()
+        if missing > 0 and self._threads < self._size:
+            self._growing = True
+            self._loop.call_later(_GROW_AFTER_S, self._grow)
+
+    def _add_thread(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+
+    def _work(self) -> None:
+        take, handler = self._waiting.get, self._handler
+        while (run := take()) is not None:
+            context = contextvars.copy_context()
+            try:
+                result, error = context.run(self._invoke, handler, run), None
+            except BaseException as raised:
+                # SystemExit and the like end the attempt, not the thread.
+                result, error = None, raised
+            self._ended.append((run, result, error))
+            run = None
+            if not self._woken:
+                self._woken = True
+                try:
+                    self._loop.call_soon_threadsafe(self._deliver_all)
+                except RuntimeError:
+                    return  # the loop is gone, and with it whoever wanted the result
+
+    @staticmethod
+    def _invoke(handler: Callable[..., Any], run: Run) -> Any:
+        running_job.set(run.job)
+        return handler(run.job)
+
+    def _deliver_all(self) -> None:
+        self._woken = False
+        ended = self._ended
+        while ended:
+            self._deliver(*ended.popleft())
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end with their handler."""
+        for _ in range(self._threads):
+            self._waiting.put(None)

@@ -1,0 +1,373 @@
+"""`Worker`: what a service holds. It names, wires up and delegates; the work is in the files beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import re
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Self, TypeVar, overload
+
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.client.connect import Connection
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
+from glidemq_py.job import QueueLink
+from glidemq_py.job.current import label_log_records
+from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.options.names import validate_prefix, validate_queue_name
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer
+from glidemq_py.options.times import Milliseconds, to_ms
+from glidemq_py.options.worker import BackoffStrategy, ExceptionTypes, WorkerOptions
+from glidemq_py.queue import Queue
+from glidemq_py.wire.calls import reading, working
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.wire.payload import JSON_SERIALIZER
+from glidemq_py.worker.duties import StalledRecovery
+from glidemq_py.worker.exchange import ExchangeLoop
+from glidemq_py.worker.heartbeat import Heartbeat
+from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.runner import Runner
+from glidemq_py.worker.shutdown import closing_on_signals
+from glidemq_py.worker.tasks import Task, TaskRouter
+from glidemq_py.worker.wake import WakeReader
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger(__name__)
+
+Listener = TypeVar("Listener", bound=Callable[..., Any])
+
+Lifespan = Callable[["Worker"], AbstractAsyncContextManager[Any]]
+
+_DRAIN_POLL_S = 0.1
+_SILENT_S = 30.0
+_MAX_START_PAUSE_S = 5.0
+
+
+class Worker:
+    """Runs the jobs of one queue in this process.
+
+    A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread); it takes the job and its
+    return value is the job's result. Without a handler, register functions by job name with `task`.
+
+    ``await worker.run()`` works until it is closed or the process gets SIGTERM or SIGINT; ``async with worker:``
+    works while the block lasts.
+
+    Args:
+        queue_name: the queue.
+        handler: what runs each job.
+        connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (``GLIDEMQ_URL``, else embedded).
+        prefix: first part of every key.
+        serializer, compression: as the queue's producers use them.
+        lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
+            find what it yields in ``job.context``.
+        concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
+        backoff_strategies, events, metrics: see `WorkerOptions`.
+
+    Raises:
+        GlideMQValidationError: an option cannot be; it is named with its value.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        handler: Callable[[Any], Any] | None = None,
+        connection: Connection = None,
+        *,
+        concurrency: int = 1,
+        prefix: str = DEFAULT_PREFIX,
+        lock_duration: Milliseconds = 30_000,
+        stalled_interval: Milliseconds = 30_000,
+        max_stalled_count: int = 1,
+        retry_on: ExceptionTypes | None = None,
+        no_retry_on: ExceptionTypes | None = None,
+        backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
+        lifespan: Lifespan | None = None,
+        serializer: Serializer | None = None,
+        compression: Compression = "none",
+        events: bool = True,
+        metrics: bool = True,
+    ) -> None:
+        self.queue_name = validate_queue_name(queue_name)
+        if handler is not None and not callable(handler):
+            raise GlideMQValidationError("handler", handler, "must be callable")
+        self.options = WorkerOptions(
+            concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
+            max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
+            backoff_strategies=backoff_strategies, events=events, metrics=metrics,
+        )  # fmt: skip
+        self._queue_options = QueueOptions(
+            prefix=validate_prefix(prefix), serializer=serializer, compression=compression
+        )
+        self._keys = QueueKeys(prefix, queue_name)
+        self._handler = handler
+        self._tasks = TaskRouter(self)
+        self._connection = connection
+        self._lifespan = lifespan
+        self._listeners = Listeners()
+        self.consumer = _consumer_name()
+        self._link: QueueLink | None = None
+        self._queue: Queue[Any, Any] | None = None
+        self._exchange: ExchangeLoop | None = None
+        self._runner: Runner | None = None
+        self._wake: WakeReader | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._recovery: StalledRecovery | None = None
+        self._life = contextlib.AsyncExitStack()
+        self._paused = False
+        self._closing: asyncio.Task[None] | None = None
+        self._force: asyncio.Event | None = None
+        self._closed: asyncio.Event | None = None
+
+    # -- what it tells and takes --------------------------------------------------------------------------
+
+    def on(self, event: str, listener: Listener) -> Listener:
+        """Call ``listener`` (plain or async) at an event of this worker:
+
+        ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
+        ``stalled`` (job id), ``drained`` (), ``error`` (error), ``closing`` (), ``closed`` ().
+
+        Raises GlideMQValidationError for an event there is not.
+        """
+        self._listeners.on(event, listener)
+        return listener
+
+    def off(self, event: str, listener: Callable[..., Any]) -> None:
+        """Take a listener away again."""
+        self._listeners.off(event, listener)
+
+    @overload
+    def task(self, name: Callable[..., Any], /) -> Task[..., Any]: ...
+    @overload
+    def task(self, name: str | None = None, /) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
+    def task(self, name: Any = None, /) -> Any:
+        """Placeholder; see tasks.py."""
+        return self._tasks.register(name)
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """True from start to the beginning of close."""
+        return self._exchange is not None and self._closing is None
+
+    @property
+    def is_paused(self) -> bool:
+        """True while this worker takes no jobs (`pause`); the queue's own pause is another thing."""
+        return self._paused
+
+    @property
+    def is_healthy(self) -> bool:
+        """False if this worker should be taking jobs but has had no answer from the server for 30 seconds."""
+        return self.is_running and self.silence < _SILENT_S
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the server last answered this worker's exchange (an idle one asks every second)."""
+        return 0.0 if self._exchange is None else asyncio.get_running_loop().time() - self._exchange.last_reply
+
+    @property
+    def active_count(self) -> int:
+        """Handlers that are running."""
+        return 0 if self._runner is None else len(self._runner.running)
+
+    @property
+    def jobs_ended(self) -> int:
+        """Attempts whose outcome this worker has handed in."""
+        return 0 if self._exchange is None else self._exchange.jobs_ended
+
+    async def start(self) -> None:
+        """Connect and begin to take jobs. A server that is not there yet is waited for, with growing pauses.
+
+        Raises:
+            GlideMQValidationError: neither a handler nor a task is registered.
+            ClosedError: it was closed.
+        """
+        if self._exchange is not None:
+            raise GlideMQError("the worker has been started already")
+        if self._closing is not None:
+            raise ClosedError("the worker is closed")
+        handler = self._handler or self._tasks.handler()
+        self._force, self._closed = asyncio.Event(), asyncio.Event()
+        transport = await self._connect()
+        self._life.push_async_callback(transport.close)
+        link = QueueLink(
+            transport=transport, keys=self._keys, waiter=ResultWaiter(transport, self._keys),
+            serializer=self._queue_options.serializer or JSON_SERIALIZER, compression=self._queue_options.compression,
+        )  # fmt: skip
+        label_log_records()
+        context = None
+        if self._lifespan is not None:
+            context = await self._life.enter_async_context(self._lifespan(self))
+        exchange = ExchangeLoop(
+            link=link, consumer=self.consumer, options=self.options, listeners=self._listeners, context=context
+        )
+        runner = Runner(
+            handler=handler, outcomes=Outcomes(link, self.options), hand_in=exchange, listeners=self._listeners,
+            concurrency=self.options.concurrency, name=self.queue_name,
+        )  # fmt: skip
+        exchange.attach(runner)
+        loop = asyncio.get_running_loop()
+        self._heartbeat = Heartbeat(
+            config=transport.config, meta=self._keys.meta, consumer=self.consumer,
+            lock_duration=self.options.lock_duration, running=runner.running, lost=runner.lost,
+            silence=lambda: loop.time() - exchange.last_reply,
+        )  # fmt: skip
+        exchange.short_lock = self._heartbeat.expect
+        await self._heartbeat.start()
+        self._recovery = StalledRecovery(
+            link=link, consumer=self.consumer, options=self.options, listeners=self._listeners
+        )
+        self._wake = WakeReader(link, exchange)
+        self._link, self._runner, self._exchange = link, runner, exchange
+        self._recovery.start()
+        self._wake.start()
+        if not self._paused:
+            exchange.taking = True
+            exchange.look_for_jobs()
+
+    async def _connect(self) -> AsyncTransport:
+        pause = 0.1
+        while True:
+            try:
+                transport = await AsyncTransport.connect(self._connection)
+                await transport.call(reading.version(self._keys.meta))
+                return transport
+            except GlideMQConnectionError as error:
+                _log.warning("worker of queue %r: %s; trying again in %.1f s", self.queue_name, error, pause)
+                self._listeners.tell("error", error)
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(pause * 2, _MAX_START_PAUSE_S)
+
+    async def run(self) -> None:
+        """Work until closed. SIGTERM or SIGINT closes gracefully, a second one hands running jobs back at once."""
+        await self.start()
+        with closing_on_signals(self):
+            await self.wait_until_closed()
+
+    async def wait_until_closed(self) -> None:
+        """Wait for the end of `close`, whoever called it."""
+        if self._closed is not None:
+            await self._closed.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Worker of queue {self.queue_name!r}>"
+
+    # -- steering -----------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Take no more jobs; what is running runs on."""
+        self._paused = True
+        if self._exchange is not None:
+            self._exchange.taking = False
+
+    def resume(self) -> None:
+        """Take jobs again."""
+        self._paused = False
+        if self._exchange is not None and self._closing is None:
+            self._exchange.taking = True
+            self._exchange.look_for_jobs()
+
+    async def drain(self) -> None:
+        """Work until the queue has nothing waiting, delayed, prioritized or active any more, then close."""
+        link = self._link
+        if link is None:
+            raise GlideMQError("the worker has not been started")
+        while self._closing is None:
+            waiting, active, delayed, prioritized, *_ = await link.transport.call(reading.counts(link.keys.meta))
+            if not (waiting or active or delayed or prioritized or self.active_count):
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)
+        await self.close()
+
+    async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
+        """Take no more jobs, wait for the running ones, hand everything in, leave. Idempotent.
+
+        Nothing is stranded and no attempt is spent: what is still running when ``timeout`` (ms or timedelta; None =
+        as long as it takes) is over, or at once with ``force``, is stopped and handed back to the queue. Plain
+        functions in threads cannot be stopped; their jobs are handed back all the same.
+        """
+        limit = None if timeout is None else to_ms("timeout", timeout) / 1000
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self.queue_name}")
+        if force and self._force is not None:
+            self._force.set()
+        elif limit is not None and self._force is not None:
+            handle = asyncio.get_running_loop().call_later(limit, self._force.set)
+            try:
+                await asyncio.shield(self._closing)
+            finally:
+                handle.cancel()
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        exchange, runner, link = self._exchange, self._runner, self._link
+        self._listeners.tell("closing")
+        if exchange is not None and runner is not None and link is not None:
+            exchange.taking = False
+            await self._let_run_out(exchange, runner)
+            for part in (self._wake, self._recovery, exchange, self._heartbeat):
+                if part is not None:
+                    await part.close()
+            runner.close()
+            with contextlib.suppress(GlideMQError):
+                await link.transport.call(working.leave(self._keys.meta, self.consumer))
+        if self._queue is not None:
+            await self._queue.close()
+        await self._listeners.settle()
+        await self._life.aclose()
+        self._listeners.tell("closed")
+        await self._listeners.settle()
+        if self._closed is not None:
+            self._closed.set()
+
+    async def _let_run_out(self, exchange: ExchangeLoop, runner: Runner) -> None:
+        """Wait until all is handed in; when time is up, hand back what still runs."""
+        assert self._force is not None
+        settled = asyncio.ensure_future(exchange.settled())
+        forced = asyncio.ensure_future(self._force.wait())
+        await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if not settled.done():
+            runner.give_back_all()
+            await runner.cancelled_ended()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HAND_BACK_S):
+                    await exchange.handed_in()
+            settled.cancel()
+
+    # -- for its tasks --------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> Queue[Any, Any]:
+        """A queue on this worker's connection, for adding jobs to it; made when first asked for."""
+        if self._queue is None:
+            options = self._queue_options
+            self._queue = Queue(
+                self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
+                compression=options.compression,
+            )  # fmt: skip
+        return self._queue
+
+
+_HAND_BACK_S = 5.0
+
+
+def _consumer_name() -> str:
+    """Unlike those of Node peers (`worker-...`), so that recovery knows whose heartbeat to look for."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:48]
+    return f"py-{host}-{os.getpid()}-{secrets.token_hex(4)}"
