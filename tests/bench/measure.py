@@ -112,7 +112,9 @@ def run_cases(
                 name: statistics.median(run[name] for run in figures) for name in names
             }
             if figures:
-                say(f"{case.key:18} {peer:12} {_shown(medians[case.key, peer])}")
+                first = next(iter(names))
+                spread = ", ".join(f"{run[first]:,.6g}" for run in figures)
+                say(f"{case.key:19} {peer:12} {_shown(medians[case.key, peer])}   ({first}: {spread})")
     return medians
 
 

@@ -145,16 +145,16 @@ async def pace(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
 
 async def add(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
     """Jobs added per second: "single" (one by one), 100 awaited "together", "bulk" (1000 a call)."""
+    rows = [payload(number) for number in range(BULK)]
+    some = rows[:TOGETHER]
 
     async def single() -> int:
-        await driver.add(payload(0), 0)
+        await driver.add(some[0], 0)
         return 1
 
     async def together() -> int:
-        await asyncio.gather(*(driver.add(payload(number), 0) for number in range(TOGETHER)))
+        await asyncio.gather(*(driver.add(row, 0) for row in some))
         return TOGETHER
-
-    rows = [payload(number) for number in range(BULK)]
 
     async def bulk() -> int:
         await driver.add_bulk(rows)
