@@ -70,6 +70,10 @@ class OwnQueue:
         """A command on the key `suffix` of this queue."""
         return self.resp.execute(command, self.key(suffix), *arguments)
 
+    def redis_groups(self, suffix: str) -> list[list[Any]]:
+        """XINFO GROUPS of a stream."""
+        return list(self.resp.execute("XINFO", "GROUPS", self.key(suffix)))
+
     # -- the calls that most tests make --------------------------------------------------------------------
 
     def add(self, *rows: Row, quiet: bool = False) -> list[Any]:
@@ -173,12 +177,12 @@ class OwnQueue:
         names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused")
         return dict(zip(names, self.fcall("counts", self.meta), strict=True))
 
-    def keys(self) -> set[str]:
+    def key_names(self) -> set[str]:
         """Suffixes of all keys of this queue but the clock."""
         return {key.removeprefix(self.base + ":") for key in self.resp.keys(_escaped(self.base) + ":*")} - {"clock"}
 
     def delete_everything(self) -> None:
-        for suffix in self.keys() | {"clock"}:
+        for suffix in self.key_names() | {"clock"}:
             self.redis("UNLINK", suffix)
 
 

@@ -1,0 +1,200 @@
+"""add: where a job is put, which id it gets, and that a refused row leaves nothing behind."""
+
+import pytest
+
+from glidemq_py.testing import RespError
+from glidemq_py.wire.calls.adding import row
+from tests.lua.own_support import BAND, START, OwnQueue
+
+
+def test_a_plain_job(q: OwnQueue) -> None:
+    assert q.add(row("welcome", '{"to":"a"}', '{"attempts":3}', attempts=3)) == ["1"]
+    (entry,) = q.redis("XRANGE", "stream", "-", "+")
+    assert entry[1] == ["jobId", "1", "name", "welcome"]
+    assert q.job("1") == {
+        "id": "1", "name": "welcome", "data": '{"to":"a"}', "opts": '{"attempts":3}', "timestamp": str(START),
+        "attemptsMade": "0", "delay": "0", "priority": "0", "maxAttempts": "3", "state": "waiting",
+        "eid": entry[0],
+    }  # fmt: skip
+    assert q.events() == [{"event": "added", "jobId": "1", "name": "welcome"}]
+
+
+def test_the_two_ways_write_the_same_record(q: OwnQueue) -> None:
+    q.add(["a", "1", "{}"])
+    q.add(["a", "1", "{}", "", 0, 0, 0, 0, 0])
+    short, full = q.job("1"), q.job("2")
+    for own in ("id", "eid"):
+        assert short.pop(own) != full.pop(own)
+    assert short == full
+
+
+def test_data_may_be_any_text(q: OwnQueue) -> None:
+    text = 'ü"\n\u2028\U0001f600' + "x" * 100_000
+    q.add_job(data=text)
+    assert q.job("1")["data"] == text
+    assert q.take_one().fields["data"] == text
+
+
+def test_ids_are_in_row_order_and_counted_once(q: OwnQueue) -> None:
+    rows = [row(f"n{i}", "{}", "{}") for i in range(700)]
+    assert q.add(*rows) == [str(i + 1) for i in range(700)]
+    assert q.redis("GET", "id") == "700"
+    assert [entry["jobId"] for entry in q.entries()] == [str(i + 1) for i in range(700)]
+
+
+def test_quiet_tells_nobody(q: OwnQueue) -> None:
+    q.add(row("a", "{}", "{}"), row("b", "{}", "{}", delay=5, priority=1), quiet=True)
+    assert q.key_names().isdisjoint({"events"})
+
+
+def test_a_custom_id_stands_once(q: OwnQueue) -> None:
+    assert q.add(row("a", "1", "{}", "x"), row("b", "2", "{}", "x"), row("c", "3", "{}")) == [
+        "x",
+        ["duplicate", "x"],
+        "1",
+    ]
+    assert q.job("x")["name"] == "a"
+    assert q.counts()["waiting"] == 2
+
+
+def test_a_digit_id_moves_the_counter(q: OwnQueue) -> None:
+    assert q.add(row("a", "", "{}", "41"), row("b", "", "{}")) == ["41", "42"]
+    assert q.add(row("c", "", "{}", "7")) == ["7"]
+    assert q.redis("GET", "id") == "42"
+
+
+@pytest.mark.parametrize("job_id", ["007", "9" * 19, "123456789012345"])
+def test_an_id_that_would_brick_the_counter_does_not_move_it(q: OwnQueue, job_id: str) -> None:
+    q.add_job(job_id=job_id)
+    assert q.add_job() == "1"
+
+
+def test_an_id_in_the_counters_way_is_passed_over(q: OwnQueue) -> None:
+    q.put_job("2")
+    q.put_job("3")
+    ids = q.add(*[row("a", "", "{}") for _ in range(3)])
+    assert len(set(ids)) == 3
+    assert not {"2", "3"} & set(ids)
+    assert [q.state(job_id) for job_id in ids] == ["waiting"] * 3
+
+
+def test_a_lost_counter_finds_its_way_in_few_looks(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(1000)], quiet=True)
+    q.redis("DEL", "id")
+    before = int(q.resp.info("commandstats").get("cmdstat_exists", "calls=0").split("calls=")[1].split(",")[0])
+    job_id = q.add_job()
+    after = int(q.resp.info("commandstats").get("cmdstat_exists", "calls=0").split("calls=")[1].split(",")[0])
+    assert int(job_id) > 1000
+    assert after - before < 20
+
+
+def test_a_delayed_job(q: OwnQueue) -> None:
+    q.add_job(delay=5_000)
+    job = q.job("1")
+    assert (job["state"], job["delay"]) == ("delayed", "5000")
+    assert "eid" not in job
+    assert q.redis("ZRANGE", "scheduled", 0, -1, "WITHSCORES") == ["1", str(START + 5_000)]
+    assert q.entries() == []
+
+
+def test_run_at(q: OwnQueue) -> None:
+    q.add(["a", "", "{}", "", 0, 0, 0, 0, 0, START + 70], ["b", "", "{}", "", 0, 0, 0, 0, 0, START - 70])
+    assert (q.job("1")["state"], q.job("1")["delay"]) == ("delayed", "70")
+    assert (q.job("2")["state"], q.job("2")["delay"]) == ("waiting", "0")
+
+
+def test_a_delayed_priority_job(q: OwnQueue) -> None:
+    q.add_job(delay=9, priority=3)
+    assert q.job("1")["state"] == "delayed"
+    assert int(q.redis("ZSCORE", "scheduled", "1")) == 3 * BAND + START + 9
+
+
+def test_priorities_keep_their_order_within_a_bulk(q: OwnQueue) -> None:
+    ids = q.add(*[row("a", "", "{}", priority=2) for _ in range(25)])
+    assert q.job("1")["state"] == "prioritized"
+    assert [job.id for job in q.take(25)] == ids
+
+
+def test_priority_jobs_are_due_however_many_there_are(q: OwnQueue) -> None:
+    q.redis("HSET", "meta", "priorityClock", START + 10_000_000)
+    q.add_job(priority=1)
+    assert q.take_one().id == "1"
+
+
+def test_lifo(q: OwnQueue) -> None:
+    ids = q.add(*[row("a", "", "{}", lifo=True) for _ in range(3)])
+    assert q.job("1")["lifo"] == "1"
+    assert q.redis("LRANGE", "lifo", 0, -1) == ids
+    assert [job.id for job in q.take(3)] == ids[::-1]
+
+
+def test_ttl(q: OwnQueue) -> None:
+    q.add_job(ttl=1_000)
+    assert q.job("1")["expireAt"] == str(START + 1_000)
+
+
+def test_an_empty_bulk(q: OwnQueue) -> None:
+    assert q.add() == []
+    assert q.key_names() == set()
+
+
+# -- nothing half-present ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        ("stream", {}),
+        ("stream", {"attempts": 2}),
+        ("scheduled", {"delay": 5}),
+        ("scheduled", {"priority": 5}),
+        ("lifo", {"lifo": True}),
+        ("id", {}),
+    ],
+)
+def test_a_place_of_a_foreign_type_fails_the_add_before_there_is_a_job(
+    q: OwnQueue, suffix: str, options: dict[str, int]
+) -> None:
+    q.redis("SADD", suffix, "foreign")
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        q.add_job(**options)
+    assert q.key_names() <= {suffix, "id", "meta"}
+
+
+@pytest.mark.parametrize(("suffix", "options"), [("scheduled", {"delay": 5}), ("lifo", {"lifo": True})])
+def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: dict[str, int]) -> None:
+    q.redis("SADD", suffix, "foreign")
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        q.add(row("a", "", "{}"), row("b", "", "{}", **options))  # type: ignore[arg-type]
+    assert q.key_names() <= {suffix, "id"}
+
+
+@pytest.mark.parametrize("options", [{}, {"delay": 5}, {"priority": 5}, {"lifo": True}])
+def test_hints_and_news_of_a_foreign_type_do_not_undo_an_add(q: OwnQueue, options: dict[str, int]) -> None:
+    q.redis("SADD", "wake", "foreign")
+    q.redis("SADD", "events", "foreign")
+    assert q.add_job(**options) == "1"
+    q.advance(10)
+    assert q.take_one().id == "1"
+
+
+# -- waking ------------------------------------------------------------------------------------------------
+
+
+def test_a_push_beside_the_stream_leaves_a_marker(q: OwnQueue) -> None:
+    q.add_job()
+    assert not q.redis("EXISTS", "wake")
+    q.add_job(lifo=True)
+    q.add_job(priority=1)
+    q.add_job(delay=1_000)
+    assert q.redis("XLEN", "wake") == 3
+
+
+def test_only_the_earliest_due_time_of_a_band_wakes(q: OwnQueue) -> None:
+    q.add_job(delay=1_000)
+    q.add_job(delay=2_000)
+    assert q.redis("XLEN", "wake") == 1
+    q.add_job(delay=2_000, priority=1)  # a later one in a band of its own
+    assert q.redis("XLEN", "wake") == 2
+    q.add_job(delay=500)
+    assert q.redis("XLEN", "wake") == 3

@@ -1,0 +1,337 @@
+"""pause, remove, retry, note, locks, obliterate: what steers a queue or one job of it."""
+
+import pytest
+
+from glidemq_py.testing import RespError
+from glidemq_py.wire.calls import control
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.reading import version
+from glidemq_py.wire.calls.working import AttemptStatus as S
+from glidemq_py.wire.calls.working import heartbeat, reclaim
+from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, library
+
+SATELLITES = ("log", "deps", "parents", "jstream", "signals")
+NOT_OF_A_JOB = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active"}
+
+
+# -- pause -------------------------------------------------------------------------------------------------
+
+
+def test_pause_and_resume_say_whether_they_changed_anything(q: OwnQueue) -> None:
+    calls = (control.resume, control.pause, control.pause, control.resume, control.resume)
+    assert [q.run(call(q.meta)) for call in calls] == [False, True, False, True, False]
+    assert [event["event"] for event in q.events("0")] == ["resumed", "paused", "paused", "resumed", "resumed"]
+    assert q.redis("HGET", "meta", "paused") == "0"
+
+
+# -- remove ------------------------------------------------------------------------------------------------
+
+
+def waiting(q: OwnQueue) -> str:
+    return q.add_job()
+
+
+def lifo(q: OwnQueue) -> str:
+    return q.add_job(lifo=True)
+
+
+def delayed(q: OwnQueue) -> str:
+    return q.add_job(delay=5)
+
+
+def prioritized(q: OwnQueue) -> str:
+    return q.add_job(priority=5)
+
+
+def in_nodes_priority_list(q: OwnQueue) -> str:
+    q.redis("LPUSH", "priority", q.put_job("7", priority=1))
+    return "7"
+
+
+def promoted(q: OwnQueue) -> str:
+    job_id = q.add_job(delay=5)
+    q.advance(5)
+    q.exchange(0)
+    return job_id
+
+
+def active(q: OwnQueue) -> str:
+    q.add_job()
+    return q.take_one().id
+
+
+def active_from_list(q: OwnQueue) -> str:
+    q.add_job(lifo=True)
+    return q.take_one().id
+
+
+def active_with_priority(q: OwnQueue) -> str:
+    q.add_job(priority=1)
+    return q.take_one().id
+
+
+def completed(q: OwnQueue) -> str:
+    q.add_job()
+    job = q.take_one()
+    q.finish(job.completed())
+    return job.id
+
+
+def failed(q: OwnQueue) -> str:
+    q.add_job()
+    job = q.take_one()
+    q.finish(job.failed())
+    return job.id
+
+
+def waiting_for_retry(q: OwnQueue) -> str:
+    q.add_job()
+    job = q.take_one()
+    q.finish(job.failed(limit=2, backoff=5))
+    return job.id
+
+
+def stalled(q: OwnQueue) -> str:
+    q.add_job()
+    q.let_idle(q.take_one().entry, 60_000)
+    q.run(reclaim(q.meta, "py-9", 1_000, 30_000, 1, False, ""))
+    q.redis("DEL", "lock:reclaim")
+    return "1"
+
+
+STATES = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promoted, active, active_from_list,
+          active_with_priority, completed, failed, waiting_for_retry, stalled)  # fmt: skip
+
+
+@pytest.mark.parametrize("arrange", STATES)
+def test_remove_leaves_nothing_of_a_job(q: OwnQueue, arrange: object) -> None:
+    job_id = arrange(q)  # type: ignore[operator]
+    for kind in SATELLITES:
+        q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    assert q.run(control.remove(q.meta, job_id)) is True
+    assert q.key_names() <= NOT_OF_A_JOB
+    assert q.entries() == []
+    assert q.redis("GET", "list-active") in (None, "0")
+    assert q.counts() == dict.fromkeys(q.counts(), 0)
+    assert q.event_names(job_id)[-1] == "removed"
+    assert q.run(control.remove(q.meta, job_id)) is False
+    assert q.exchange(5).jobs == []
+
+
+@pytest.mark.parametrize("arrange", [waiting, lifo, delayed, prioritized, active_from_list])
+def test_remove_leaves_the_neighbours(q: OwnQueue, arrange: object) -> None:
+    first = arrange(q)  # type: ignore[operator]
+    before = q.counts()
+    second = arrange(q)  # type: ignore[operator]
+    assert first != second
+    q.run(control.remove(q.meta, second))
+    assert q.counts() == before
+    assert q.state(first) is not None
+
+
+def test_removing_a_job_that_node_added(q: OwnQueue) -> None:
+    q.push_entry(q.put_job("7"))
+    assert q.run(control.remove(q.meta, "7")) is True
+    assert q.exchange(1).dropped[0][2] == "the job is gone"
+    assert q.entries() == []
+
+
+def test_removing_a_suspended_job(q: OwnQueue) -> None:
+    q.redis("ZADD", "suspended", START, q.put_job("7", state="suspended"))
+    assert q.run(control.remove(q.meta, "7")) is True
+    assert q.key_names() == {"events"}
+
+
+def test_removing_what_is_no_job(q: OwnQueue) -> None:
+    q.redis("SET", "job:7", "foreign")
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        q.run(control.remove(q.meta, "7"))
+    assert q.key_names() == {"job:7"}
+
+
+# -- retry -------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_job_runs_again_with_all_its_attempts(q: OwnQueue) -> None:
+    job_id = failed(q)
+    q.redis("HSET", f"job:{job_id}", "revoked", "1", "stalledCount", "1")
+    assert q.run(control.retry(q.meta, job_id)) == "ok"
+    record = q.job(job_id)
+    assert (record["state"], record["attemptsMade"], record["failedReason"]) == ("waiting", "0", "")
+    assert record.keys().isdisjoint({"revoked", "stalledCount", "failedType", "stacktrace", "processedOn"})
+    assert not q.redis("EXISTS", "failed")
+    assert q.event_names(job_id)[-1] == "retried"
+    again = q.take_one()
+    assert (again.id, again.fence) == (job_id, 2)
+    assert q.finish(again.completed()) == [S.OK]
+
+
+@pytest.mark.parametrize(
+    ("options", "state"), [({"lifo": True}, "waiting"), ({"priority": 3}, "prioritized"), ({"delay": 5}, "waiting")]
+)
+def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, int], state: str) -> None:
+    job_id = q.add_job(**options)
+    q.advance(5)
+    q.finish(q.take_one().failed())
+    assert q.run(control.retry(q.meta, job_id)) == "ok"
+    assert q.state(job_id) == state
+    assert q.take_one().id == job_id
+
+
+@pytest.mark.parametrize("arrange", [waiting, delayed, prioritized, active, completed])
+def test_only_what_failed_is_retried(q: OwnQueue, arrange: object) -> None:
+    job_id = arrange(q)  # type: ignore[operator]
+    before = q.job(job_id)
+    assert q.run(control.retry(q.meta, job_id)) == before["state"]
+    assert q.job(job_id) == before
+
+
+def test_retrying_nothing(q: OwnQueue) -> None:
+    assert q.run(control.retry(q.meta, "7")) == "gone"
+    assert q.key_names() == set()
+
+
+def test_a_retry_that_cannot_be_placed_stays_failed(q: OwnQueue) -> None:
+    job_id = failed(q)
+    q.redis("DEL", "stream")
+    q.redis("SET", "stream", "foreign")
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        q.run(control.retry(q.meta, job_id))
+    assert (q.state(job_id), q.redis("ZRANGE", "failed", 0, -1)) == ("failed", [job_id])
+
+
+# -- note --------------------------------------------------------------------------------------------------
+
+
+def test_notes_of_the_worker_that_runs_the_job(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    token = (job.fence, job.processed_on)
+    assert q.run(control.note_progress(q.meta, "1", '{"at":5}', token)) == S.OK
+    assert q.run(control.note_data(q.meta, "1", '{"new":1}', token)) == S.OK
+    assert q.run(control.note_log(q.meta, "1", "line", 0, token)) == S.OK
+    record = q.job("1")
+    assert (record["progress"], record["data"]) == ('{"at":5}', '{"new":1}')
+    assert q.redis("LRANGE", "log:1", 0, -1) == ["line"]
+    assert q.events("1")[-1] == {"event": "progress", "jobId": "1", "data": '{"at":5}'}
+
+
+def test_notes_of_a_worker_that_lost_the_job(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.finish(job.released())
+    before = q.job("1")
+    assert q.run(control.note_progress(q.meta, "1", "5", (job.fence, job.processed_on))) == S.STALE
+    assert q.run(control.note_log(q.meta, "1", "5", 0, (job.fence, job.processed_on))) == S.STALE
+    assert q.job("1") == before
+    assert not q.redis("EXISTS", "log:1")
+
+
+def test_notes_of_others_need_only_the_job(q: OwnQueue) -> None:
+    q.add_job()
+    assert q.run(control.note_data(q.meta, "1", "2")) == S.OK
+    assert q.run(control.note_log(q.meta, "7", "x", 5)) == S.GONE
+    assert q.run(control.note_progress(q.meta, "7", "x")) == S.GONE
+    assert {key for key in q.key_names() if key.endswith(":7")} == set()
+
+
+def test_the_newest_log_lines_stay(q: OwnQueue) -> None:
+    q.add_job()
+    for i in range(5):
+        q.run(control.note_log(q.meta, "1", str(i), 3))
+    assert q.redis("LRANGE", "log:1", 0, -1) == ["2", "3", "4"]
+
+
+# -- locks -------------------------------------------------------------------------------------------------
+
+
+def test_a_lock(q: OwnQueue) -> None:
+    key = q.key("lock:x")
+    assert q.run(control.lock(key, "a", 60_000)) is True
+    assert q.run(control.lock(key, "b", 60_000)) is False
+    assert q.run(control.renew(key, "b", 90_000)) is False
+    assert q.run(control.renew(key, "a", 90_000)) is True
+    assert 60_000 < q.redis("PTTL", "lock:x") <= 90_000
+    assert q.run(control.unlock(key, "b")) is False
+    assert q.run(control.unlock(key, "a")) is True
+    assert q.run(control.unlock(key, "a")) is False
+    assert q.run(control.lock(key, "b", 60_000)) is True
+
+
+def test_version(q: OwnQueue) -> None:
+    assert q.run(version(q.meta)) == library().name
+    assert q.key_names() == set()
+
+
+# -- obliterate --------------------------------------------------------------------------------------------
+
+
+def obliterate(q: OwnQueue, *, force: bool = False, batch: int = 3) -> list[tuple[str, int]]:
+    replies = []
+    while not replies or replies[-1][0] == "more":
+        replies.append(q.run(control.obliterate(q.meta, force, batch)))
+    return replies
+
+
+def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
+    for arrange in (completed, failed, waiting, lifo, delayed, prioritized, in_nodes_priority_list):
+        arrange(q)
+    waiting_for_retry(q)
+    q.redis("ZADD", "suspended", START, q.put_job("8", state="suspended"))
+    for job_id in range(1, 9):
+        for kind in SATELLITES:
+            q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    q.run(heartbeat(q.meta, "py-1", "{}", 60_000, []))
+    q.run(reclaim(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
+    q.run(control.pause(q.meta))
+    q.run(control.resume(q.meta))
+    replies = obliterate(q)
+    assert replies[-1] == ("done", 0)
+    assert all(deleted <= 3 for _, deleted in replies)
+    assert q.key_names() == set()
+    assert obliterate(q) == [("done", 0)]
+
+
+@pytest.mark.parametrize("arrange", [active, active_from_list])
+def test_a_queue_at_work_is_not_touched_without_force(q: OwnQueue, arrange: object) -> None:
+    arrange(q)  # type: ignore[operator]
+    before = q.key_names()
+    assert obliterate(q) == [("active", 0)]
+    assert q.key_names() == before
+    assert obliterate(q, force=True)[-1] == ("done", 0)
+    assert q.key_names() == set()
+
+
+def test_obliterate_takes_foreign_keys_along(q: OwnQueue) -> None:
+    waiting(q)
+    for suffix in ("completed", "lifo", "list-active", "events", "wake", "workers", "stall-watch"):
+        q.redis("DEL", suffix)
+        q.redis("RPUSH" if suffix == "completed" else "SADD", suffix, "foreign")
+    assert obliterate(q)[-1] == ("done", 0)
+    assert q.key_names() == set()
+
+
+def test_obliterate_looks_at_no_other_queue(q: OwnQueue) -> None:
+    other = OwnQueue(q.resp, "other-" + q.base[7:-1])
+    try:
+        other.add_job()
+        q.add_job()
+        obliterate(q)
+        assert other.counts()["waiting"] == 1
+    finally:
+        other.delete_everything()
+
+
+def test_entries_of_foreign_shape_go_too(q: OwnQueue) -> None:
+    q.redis("XADD", "stream", "*", "foreign", "entry")
+    q.read_as(NODE_CONSUMER)
+    assert obliterate(q, force=True) == [("more", 0), ("done", 0)]
+    assert q.key_names() == set()
+
+
+def test_a_priority_beyond_what_we_write(q: OwnQueue) -> None:
+    q.put_job("7", priority=2048, state="prioritized")
+    q.redis("ZADD", "scheduled", 2048 * BAND, "7")
+    assert q.take_one().id == "7"
+    q.add(row("a", "", "{}"))
+    assert q.run(control.remove(q.meta, "7")) is True

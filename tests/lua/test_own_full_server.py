@@ -1,0 +1,63 @@
+"""A server at maxmemory refuses new jobs and lets everything else go on."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from glidemq_py.testing import RespError, ServerProcess
+from glidemq_py.wire.calls import control
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.working import heartbeat, leave, reclaim, regain
+from tests.lua.own_support import OwnQueue
+
+
+@pytest.fixture(params=["valkey-9.1", "valkey-8.1", "redis"])
+def full(request: pytest.FixtureRequest, private_server: Callable[..., ServerProcess]) -> Iterator[OwnQueue]:
+    """A queue with 20 waiting and one failed job on a server that has no memory left."""
+    server = private_server(request.param, maxmemory_policy="noeviction")
+    with server.client() as resp:
+        q = OwnQueue(resp, "full")
+        q.add(*[row("a", "x" * 10_000, "{}") for _ in range(21)])
+        q.finish(q.take_one().failed())
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        yield q
+
+
+def test_new_jobs_are_refused_whole(full: OwnQueue) -> None:
+    before = full.key_names()
+    for options in ({}, {"delay": 5}, {"priority": 1}, {"lifo": True}, {"job_id": "x"}):
+        with pytest.raises(RespError, match="OOM"):
+            full.add_job(**options)
+    with pytest.raises(RespError, match="OOM"):
+        full.run(control.retry(full.meta, "1"))
+    assert full.key_names() == before
+    assert full.redis("GET", "id") == "21"
+    assert full.state("1") == "failed"
+
+
+def test_the_backlog_drains(full: OwnQueue) -> None:
+    jobs = full.take(20)
+    assert len(jobs) == 20
+    assert full.finish(*[job.completed() for job in jobs[:15]], *[job.failed(limit=2) for job in jobs[15:]])
+    again = full.take(5)
+    assert len(again) == 5
+    assert full.finish(*[job.completed(keep=1) for job in again]) == [0] * 5
+    assert full.counts()["completed"] == 15
+
+
+def test_everything_but_adding_works(full: OwnQueue) -> None:
+    job = full.take_one()
+    full.run(heartbeat(full.meta, "py-1", "{}", 60_000, [job.token]))
+    full.let_idle(job.entry, 60_000)
+    assert full.run(reclaim(full.meta, "py-1", 60_000, 30_000, 1, False, "")).recovered == [job.id]
+    full.take_one()
+    assert len(full.run(regain(full.meta, "py-1", [], 5, False, "")).jobs) == 1
+    full.run(control.pause(full.meta))
+    full.run(control.resume(full.meta))
+    assert full.run(control.lock(full.key("lock:x"), "a", 1_000)) is True
+    assert full.run(control.unlock(full.key("lock:x"), "a")) is True
+    assert full.run(leave(full.meta, "py-1")) is False
+    assert full.run(control.remove(full.meta, job.id)) is True
+    while full.run(control.obliterate(full.meta, True, 100))[0] != "done":
+        pass
+    assert full.key_names() == set()

@@ -1,0 +1,148 @@
+"""counts and page: looking, without changing anything."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py.testing import RespError
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.control import pause, remove
+from glidemq_py.wire.calls.reading import page
+from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
+
+
+def visit(q: OwnQueue, state: str, count: int = 7, between: Any = None) -> list[str]:
+    """Ids met by going through a state page by page, as often as they are met."""
+    found: list[str] = []
+    cursor = ""
+    for _ in range(1_000):
+        rows, cursor = q.run(page(q.meta, state, cursor, count, ["name"]))
+        assert len(rows) <= count
+        found += [job_id for job_id, _, _ in rows]
+        if not cursor:
+            return found
+        if between:
+            between(found)
+    raise AssertionError("the pages do not end")
+
+
+def fill(q: OwnQueue, count: int = 40) -> None:
+    """Jobs in every state, the times of some equal and of some not."""
+    for state in ("completed", "failed"):
+        q.add(*[row("a", "", "{}") for _ in range(count)], quiet=True)
+        jobs = q.take(count)
+        finished = [job.completed() if state == "completed" else job.failed() for job in jobs]
+        q.finish(*finished[: count // 2])
+        for one in finished[count // 2 :]:
+            q.advance(1)
+            q.finish(one)
+    q.add(*[row("a", "", "{}", delay=60_000 + i // 9) for i in range(count)], quiet=True)
+    q.add(*[row("a", "", "{}", priority=1 + i // 9) for i in range(count)], quiet=True)
+
+
+def test_counts(q: OwnQueue) -> None:
+    assert q.counts() == dict.fromkeys(q.counts(), 0)
+    assert q.key_names() == set()
+    fill(q, 10)
+    q.add(*[row("a", "", "{}", lifo=i % 2 == 1) for i in range(6)])
+    q.redis("LPUSH", "priority", q.put_job("x", priority=1))
+    q.redis("DEL", "scheduled")
+    q.take(2)  # the priority list, then LIFO
+    q.add_job(delay=9)
+    q.add_job(delay=9, priority=1)
+    q.add_job(priority=1)
+    q.run(pause(q.meta))
+    assert q.counts() == {
+        "waiting": 5, "active": 2, "delayed": 1, "prioritized": 2, "completed": 10, "failed": 10, "paused": 1,
+    }  # fmt: skip
+
+
+def test_pages_of_sets_visit_everything_once(q: OwnQueue) -> None:
+    fill(q)
+    for state in ("completed", "failed", "delayed", "prioritized"):
+        for count in (1, 7, 20, 40, 41):
+            assert sorted(visit(q, state, count)) == sorted(set(visit(q, state, 1_000))), (state, count)
+        assert len(visit(q, state, 1_000)) == 40
+
+
+def test_rows_carry_what_was_asked_for(q: OwnQueue) -> None:
+    q.add_job("welcome", delay=500)
+    rows, cursor = q.run(page(q.meta, "delayed", "", 10, ["name", "state", "missing"]))
+    assert (rows, cursor) == ([["1", str(START + 500), ["welcome", "delayed", False]]], "")
+
+
+def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(60)], quiet=True)
+    q.finish(*[job.completed() for job in q.take(60)])  # all at one moment
+    gone: set[str] = set()
+
+    def leave(found: list[str]) -> None:
+        for job_id in found[-1:] + found[-4:-3]:
+            q.run(remove(q.meta, job_id))
+            gone.add(job_id)
+
+    found = visit(q, "completed", between=leave)
+    assert {str(i) for i in range(1, 61)} <= set(found)
+
+
+def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}", delay=1_000) for _ in range(30)], quiet=True)
+    left = [20]
+
+    def come(_: list[str]) -> None:
+        if left[0]:
+            left[0] -= 1
+            q.add(row("b", "", "{}", delay=1_000), row("b", "", "{}", delay=5), row("b", "", "{}", delay=2_000))
+
+    found = [job_id for job_id in visit(q, "delayed", between=come) if int(job_id) <= 30]
+    assert sorted(found, key=int) == [str(i) for i in range(1, 31)]
+
+
+def test_waiting_is_stream_and_lists_without_what_is_at_work(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(30)], quiet=True)
+    q.add(*[row("a", "", "{}", lifo=True) for _ in range(10)], quiet=True)
+    for i in range(10):
+        q.redis("LPUSH", "priority", q.put_job(f"p{i}", priority=1))
+    assert len(q.take(10)) == 10  # the whole priority list
+    assert len(q.take(10)) == 10  # LIFO
+    assert len(q.take(9)) == 9
+    q.read_as(NODE_CONSUMER)
+    q.add_job(lifo=True)
+    q.redis("LPUSH", "priority", "p1", "p2")
+    for count in (1, 3, 100):
+        assert visit(q, "waiting", count) == [*[str(i) for i in range(11, 31)], "41", "p2", "p1"]
+    assert len(visit(q, "active", 4)) == 30
+    assert len(set(visit(q, "active", 4))) == 30
+
+
+def test_waiting_before_there_is_a_group(q: OwnQueue) -> None:
+    q.add_job()
+    assert visit(q, "waiting") == ["1"]
+    assert visit(q, "active") == []
+
+
+@pytest.mark.parametrize("state", ["waiting", "active", "delayed", "prioritized", "completed", "failed", "suspended"])
+def test_an_empty_queue_has_empty_pages(q: OwnQueue, state: str) -> None:
+    assert visit(q, state) == []
+    assert q.key_names() == set()
+
+
+def test_members_that_are_no_jobs(q: OwnQueue) -> None:
+    q.redis("ZADD", "failed", START, "gone", START, "foreign")
+    q.redis("SET", "job:foreign", "x")
+    rows, _ = q.run(page(q.meta, "failed", "", 10, ["name"]))
+    assert rows == [["gone", str(START), [False]]]
+
+
+def test_foreign_entries_are_no_jobs(q: OwnQueue) -> None:
+    q.redis("XADD", "stream", "*", "foreign", "entry")
+    q.add_job()
+    assert visit(q, "waiting") == ["1"]
+    q.read_as(NODE_CONSUMER, 2)
+    assert visit(q, "waiting") == []
+    assert visit(q, "active") == ["1"]
+
+
+def test_an_unknown_state(q: OwnQueue) -> None:
+    with pytest.raises(RespError, match="unknown state nonsense"):
+        q.run(page(q.meta, "nonsense", "", 10, []))

@@ -1,0 +1,447 @@
+"""heartbeat, reclaim, regain, leave: who works on what, and what becomes of jobs whose worker is lost."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.control import pause, remove
+from glidemq_py.wire.calls.reading import workers
+from glidemq_py.wire.calls.working import AttemptStatus as S
+from glidemq_py.wire.calls.working import ReclaimReply, heartbeat, leave, reclaim, regain
+from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue, Taken
+
+LOCK = 30_000
+
+
+def look(q: OwnQueue, cursor: str = "", max_stalled: int = 1, holder: str = "py-9", hold: int = 60_000) -> ReclaimReply:
+    reply = q.run(reclaim(q.meta, holder, hold, LOCK, max_stalled, False, cursor))
+    assert isinstance(reply, ReclaimReply)
+    return reply
+
+
+def looks(q: OwnQueue, max_stalled: int = 1) -> Iterator[ReclaimReply]:
+    """One look at everything, page by page."""
+    cursor = ""
+    while True:
+        reply = look(q, cursor, max_stalled)
+        yield reply
+        if not (cursor := reply.cursor):
+            return
+
+
+def beat(q: OwnQueue, *jobs: Taken, consumer: str = "py-1", info: str = "", ttl: int = 60_000) -> list[int]:
+    return list(q.run(heartbeat(q.meta, consumer, info, ttl, [job.token for job in jobs])).statuses)
+
+
+# -- heartbeat ---------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_keeps_both_clocks_fresh(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.let_idle(job.entry, 90_000)
+    q.advance(90_000)
+    assert beat(q, job) == [S.OK]
+    assert q.job("1")["lastActive"] == str(START + 90_000)
+    (pending,) = q.resp.execute("XPENDING", q.key("stream"), "workers", "-", "+", 10)
+    assert pending[1] == "py-1"
+    assert pending[2] < 60_000
+    assert pending[3] == 1  # no delivery was counted
+    assert look(q).recovered == []
+
+
+def test_a_heartbeat_of_a_list_job(q: OwnQueue) -> None:
+    q.add_job(lifo=True)
+    job = q.take_one()
+    q.advance(LOCK)
+    assert beat(q, job) == [S.OK]
+    assert int(q.redis("ZSCORE", "list-active-ids", "1")) == START + LOCK
+    q.advance(LOCK - 1)
+    assert look(q).recovered == []
+
+
+def test_a_heartbeat_takes_an_entry_back_from_a_peers_claim(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.let_idle(job.entry, 0, NODE_CONSUMER)
+    assert beat(q, job) == [S.OK]
+    assert q.pending() == [(job.entry, "py-1")]
+
+
+def test_a_heartbeat_says_what_became_of_a_job(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(4)])
+    ours, gone, stale, revoked = q.take(4)
+    q.run(remove(q.meta, gone.id))
+    q.finish(stale.released())
+    q.redis("HSET", f"job:{revoked.id}", "revoked", "1")
+    before = q.job(stale.id)
+    assert beat(q, ours, gone, stale, revoked) == [S.OK, S.GONE, S.STALE, S.REVOKED]
+    assert not q.redis("EXISTS", f"job:{gone.id}")
+    assert q.job(stale.id) == before
+
+
+def test_a_heartbeat_after_the_end_is_stale(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.finish(job.completed())
+    assert beat(q, job) == [S.STALE]
+    q.redis("DEL", "job:1")
+    q.redis("SET", "job:1", "x")
+    assert beat(q, job) == [S.GONE]
+
+
+def test_a_heartbeat_without_a_group(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.redis("DEL", "stream")
+    assert beat(q, job) == [S.OK]
+
+
+def test_registration(q: OwnQueue) -> None:
+    beat(q, consumer="py-1", info='{"pid":1}')
+    beat(q, consumer="py-2", info='{"pid":2}')
+    beat(q, consumer="py-3")
+    assert sorted(q.run(workers(q.meta))) == [("py-1", '{"pid":1}'), ("py-2", '{"pid":2}')]
+    assert 0 < q.redis("PTTL", "w:py-1") <= 60_000
+    q.redis("DEL", "w:py-1")
+    assert q.run(workers(q.meta)) == [("py-2", '{"pid":2}')]
+
+
+def test_node_workers_are_found_by_their_consumers(q: OwnQueue) -> None:
+    q.add_job()
+    q.read_as(NODE_CONSUMER)
+    q.redis("SET", f"w:{NODE_CONSUMER}", '{"pid":3}')
+    assert q.run(workers(q.meta)) == [(NODE_CONSUMER, '{"pid":3}')]
+
+
+def test_registrations_of_a_day_ago_are_forgotten(q: OwnQueue) -> None:
+    beat(q, consumer="old", info="{}")
+    q.advance(86_400_001)
+    beat(q, consumer="new", info="{}")
+    assert q.redis("ZRANGE", "workers", 0, -1) == ["new"]
+
+
+# -- leaving -----------------------------------------------------------------------------------------------
+
+
+def test_leaving(q: OwnQueue) -> None:
+    beat(q, info="{}")
+    q.exchange(1)
+    assert q.run(leave(q.meta, "py-1")) is True
+    assert q.run(workers(q.meta)) == []
+    for group in q.redis_groups("stream"):
+        assert dict(zip(group[::2], group[1::2], strict=True))["consumers"] == 0
+    assert q.redis("XLEN", "wake") == 1
+    assert q.run(leave(q.meta, "py-1")) is True  # who never was there may go
+
+
+def test_a_worker_with_jobs_leaves_its_consumer_behind(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    assert q.run(leave(q.meta, "py-1")) is False
+    assert q.pending() == [(job.entry, "py-1")]
+
+
+# -- reclaim: ours -----------------------------------------------------------------------------------------
+
+
+def test_a_job_of_a_dead_worker_runs_again(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.let_idle(job.entry, LOCK + 5)
+    q.advance(LOCK + 5)
+    assert look(q) == (["1"], [], "", 1)
+    record = q.job("1")
+    assert (record["state"], record["stalledCount"], record["attemptsMade"]) == ("waiting", "1", "0")
+    assert "processedOn" not in record
+    assert q.event_names("1")[-1] == "stalled"
+    assert (len(q.entries()), q.pending()) == (1, [])
+    assert record["eid"] != job.entry
+    assert q.finish(job.completed()) == [S.STALE]  # the dead worker was only slow
+    assert beat(q, job) == [S.STALE]
+    again = q.take_one("py-2")
+    assert (again.fields["stalledCount"], again.fence) == ("1", job.fence + 2)
+    assert q.finish(again.completed()) == [S.OK]
+    assert q.event_names("1").count("completed") == 1
+
+
+def test_a_job_with_a_heartbeat_is_left_alone(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.let_idle(job.entry, LOCK - 1_000)
+    assert look(q).recovered == []
+    assert q.pending() == [(job.entry, "py-1")]
+
+
+def test_stalled_too_often(q: OwnQueue) -> None:
+    q.add_job()
+    for expected in (["1"], []):
+        job = q.take_one()
+        q.let_idle(job.entry, LOCK)
+        q.advance(LOCK)
+        reply = look(q)
+        assert reply.recovered == expected
+    assert reply.failed == ["1"]
+    record = q.job("1")
+    assert (record["state"], record["failedReason"]) == ("failed", "job stalled more than maxStalledCount")
+    assert q.redis("ZRANGE", "failed", 0, -1) == ["1"]
+    assert q.event_names("1")[-1] == "failed"
+    assert q.metric("failed") == {"c": 1, "d": LOCK}
+    assert (q.entries(), q.pending()) == ([], [])
+    assert q.finish(job.completed()) == [S.STALE]
+
+
+def test_a_job_may_stall_never(q: OwnQueue) -> None:
+    q.add_job()
+    q.let_idle(q.take_one().entry, LOCK)
+    assert look(q, max_stalled=0).failed == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("own", "idle", "recovered"), [(1_000, 2_000, True), (3_600_000, 90_000, False), (5, 40_000, True)]
+)
+def test_a_lock_duration_of_a_jobs_own(q: OwnQueue, own: int, idle: int, recovered: bool) -> None:
+    q.add_job(opts=f'{{"lockDuration":{own}}}')
+    q.let_idle(q.take_one().entry, idle)
+    assert bool(look(q).recovered) is recovered
+
+
+def test_entries_of_ended_and_missing_jobs_are_settled(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(4)])
+    q.redis("XADD", "stream", "*", "foreign", "entry")
+    entries = q.read_as("py-1", 5)
+    q.redis("HSET", "job:1", "state", "completed")
+    q.redis("HSET", "job:2", "state", "failed")
+    q.redis("DEL", "job:3")
+    q.redis("XDEL", "stream", entries[3])
+    for entry in (*entries[:3], entries[4]):
+        q.let_idle(entry, LOCK)
+    assert look(q) == ([], [], "", 1)
+    assert q.entries() == []
+    assert {key for key in q.key_names() if key.startswith("job:")} == {"job:1", "job:2", "job:4"}
+
+
+def test_an_entry_read_but_never_activated_goes_back_without_a_stall(q: OwnQueue) -> None:
+    q.add_job()
+    (entry,) = q.read_as("py-1")
+    q.let_idle(entry, LOCK)
+    assert look(q).recovered == ["1"]
+    assert "stalledCount" not in q.job("1")
+    assert q.take_one().id == "1"
+
+
+@pytest.mark.parametrize("junk", ["x", "1.5", ""])
+def test_junk_in_a_record_does_not_stop_recovery(q: OwnQueue, junk: str) -> None:
+    q.add(row("a", "", "{}"), row("b", "", "{}"))
+    jobs = q.take(2)
+    q.redis("HSET", "job:1", "stalledCount", junk, "fence", junk, "opts", '{"lockDuration":"x"', "priority", junk)
+    for job in jobs:
+        q.let_idle(job.entry, LOCK)
+    assert look(q).recovered == ["1", "2"]
+    assert q.job("1")["stalledCount"] == "1"
+    assert len(q.take(2)) == 2
+
+
+def test_jobs_in_groups_are_their_librarys_to_recover(q: OwnQueue) -> None:
+    q.push_entry(q.put_job("7", state="active", groupKey="g", orderingSeq=1, lastActive=START))
+    (entry,) = q.read_as(NODE_CONSUMER)
+    for _ in range(3):
+        q.let_idle(entry, LOCK, NODE_CONSUMER)
+        q.advance(LOCK)
+        assert look(q) == ([], [], "", 1)
+    assert q.pending() == [(entry, NODE_CONSUMER)]
+
+
+def test_recovery_goes_page_by_page(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
+    jobs = q.take(250)
+    for job in jobs:
+        if int(job.id) % 2:
+            q.let_idle(job.entry, LOCK)
+        else:
+            q.let_idle(job.entry, 2_000)  # alive, but looked at
+    pages = list(looks(q))
+    assert [len(page.recovered) for page in pages] == [50, 50, 25]
+    assert sorted(int(i) for page in pages for i in page.recovered) == list(range(1, 250, 2))
+
+
+def test_one_at_a_time_looks(q: OwnQueue) -> None:
+    assert look(q, holder="a").held == 1
+    assert look(q, holder="b").held == 0
+    assert look(q, holder="a").held == 1
+    q.redis("PEXPIRE", "lock:reclaim", 0)
+    assert look(q, holder="b").held == 1
+
+
+def test_recovery_on_an_empty_queue(q: OwnQueue) -> None:
+    assert look(q) == ([], [], "", 1)
+    assert q.key_names() == {"lock:reclaim"}
+
+
+def test_recovery_while_paused(q: OwnQueue) -> None:
+    q.add_job()
+    q.let_idle(q.take_one().entry, LOCK)
+    q.run(pause(q.meta))
+    assert look(q).recovered == ["1"]
+
+
+# -- reclaim: lists ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "state"), [({"lifo": True}, "waiting"), ({"priority": 2}, "prioritized")])
+def test_a_list_job_returns_to_its_source(q: OwnQueue, options: dict[str, int], state: str) -> None:
+    q.add_job(**options)
+    job = q.take_one()
+    q.advance(LOCK - 1)
+    assert look(q).recovered == []
+    q.advance(1)
+    assert look(q).recovered == ["1"]
+    assert (q.state("1"), q.job("1")["stalledCount"]) == (state, "1")
+    assert (q.redis("GET", "list-active"), q.redis("ZCARD", "list-active-ids")) == ("0", 0)
+    assert q.finish(job.completed()) == [S.STALE]
+    again = q.take_one()
+    q.advance(LOCK)
+    assert look(q).failed == ["1"]
+    assert q.finish(again.completed()) == [S.STALE]
+
+
+def test_a_list_jobs_own_lock(q: OwnQueue) -> None:
+    q.add_job(lifo=True, opts='{"lockDuration":3600000}')
+    q.take_one()
+    q.advance(3_599_999)
+    assert look(q).recovered == []
+    q.advance(1)
+    assert look(q).recovered == ["1"]
+
+
+def test_all_list_jobs_of_a_dead_worker_in_one_round(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}", lifo=True) for _ in range(250)], quiet=True)
+    q.take(250)
+    q.advance(LOCK)
+    assert sum(len(page.recovered) for page in looks(q)) == 250
+    assert q.counts()["waiting"] == 250
+
+
+def test_list_bookkeeping_of_ended_jobs_goes(q: OwnQueue) -> None:
+    q.redis("ZADD", "list-active-ids", START, "gone", START, q.put_job("7", state="completed"))
+    q.advance(LOCK)
+    assert look(q) == ([], [], "", 1)
+    assert not q.redis("EXISTS", "list-active-ids")
+
+
+def test_a_list_job_that_a_node_peer_took_since_is_the_peers(q: OwnQueue) -> None:
+    q.add_job(lifo=True)
+    q.take_one()
+    q.advance(LOCK)
+    # A Node peer found it stalled by its own means and activated it anew.
+    q.redis("HSET", "job:1", "processedOn", q.now + 3, "lastActive", q.now + 3)
+    assert look(q) == ([], [], "", 1)
+    assert q.state("1") == "active"
+    assert not q.redis("EXISTS", "list-active-ids")
+
+
+# -- reclaim: Node peers -----------------------------------------------------------------------------------
+
+
+def test_a_node_peer_is_dead_when_its_heartbeat_stands_still(q: OwnQueue) -> None:
+    q.push_entry(q.put_job("7", state="active", lastActive=5, processedOn=5))  # by a clock of its own
+    (entry,) = q.read_as(NODE_CONSUMER)
+    q.let_idle(entry, 10 * LOCK, NODE_CONSUMER)
+    assert look(q).recovered == []  # the first look
+    q.advance(LOCK - 1)
+    assert look(q).recovered == []
+    q.redis("HSET", "job:7", "lastActive", 6)  # a heartbeat
+    q.advance(1)
+    assert look(q).recovered == []
+    q.advance(LOCK)
+    assert look(q).recovered == ["7"]
+    assert not q.redis("EXISTS", "stall-watch")
+
+
+def test_an_entry_that_a_node_peer_read_and_did_not_activate(q: OwnQueue) -> None:
+    q.push_entry(q.put_job("7"))
+    (entry,) = q.read_as(NODE_CONSUMER)
+    q.let_idle(entry, LOCK, NODE_CONSUMER)
+    assert look(q).recovered == []
+    q.advance(LOCK)
+    assert look(q).recovered == ["7"]
+    assert "stalledCount" not in q.job("7")
+
+
+def test_what_ended_is_watched_no_longer(q: OwnQueue) -> None:
+    for i in range(60):
+        q.redis("HSET", "stall-watch", f"gone{i}", f"5|{START}")
+    q.redis("HSET", "stall-watch", q.put_job("7", state="active"), f"5|{START}")
+    for _ in range(40):
+        look(q)
+        if q.redis("HLEN", "stall-watch") == 1:
+            break
+    assert q.redis("HKEYS", "stall-watch") == ["7"]
+
+
+# -- regain ------------------------------------------------------------------------------------------------
+
+
+def ask(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> list[Taken]:
+    reply = q.run(regain(q.meta, consumer, known, want, False, ""))
+    assert reply.cursor == ""
+    return [Taken(job, reply.now) for job in reply.jobs]
+
+
+def test_jobs_of_a_lost_reply_come_back(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(3)])
+    known, *lost = q.take(3)
+    q.take(1, "py-2")
+    q.advance(5)
+    back = ask(q, known.entry)
+    assert [(job.id, job.entry) for job in back] == [(job.id, job.entry) for job in lost]
+    assert [job.fence for job in back] == [2, 2]
+    assert q.finish(lost[0].completed()) == [S.STALE]
+    assert q.finish(*[job.completed() for job in [known, *back]]) == [S.OK] * 3
+    assert q.job("2")["attemptsMade"] == "0"
+    assert "stalledCount" not in q.job("2")
+
+
+def test_what_pends_for_others_is_not_touched(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one("py-2")
+    assert ask(q) == []
+    assert q.finish(job.completed()) == [S.OK]
+
+
+def test_no_more_than_there_is_room_for(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(3)])
+    q.take(3)
+    assert [job.id for job in ask(q, want=2)] == ["1", "2"]
+
+
+def test_regain_settles_what_cannot_run(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(4)])
+    jobs = q.take(4)
+    q.redis("DEL", "job:1")
+    q.redis("HSET", "job:2", "state", "completed")
+    q.redis("HSET", "job:3", "revoked", "1")
+    q.redis("XDEL", "stream", jobs[3].entry)
+    reply = q.run(regain(q.meta, "py-1", [], 100, False, ""))
+    assert reply.jobs == []
+    reasons = [dropped[2] for dropped in reply.dropped]
+    assert reasons == ["the job is gone", "state is completed", "revoked", "a stream entry without a job id"]
+    assert q.pending() == []
+
+
+def test_regain_pages(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
+    q.take(250)
+    found, cursor = [], ""
+    while True:
+        reply = q.run(regain(q.meta, "py-1", [], 1_000, True, cursor))
+        found += [job[0] for job in reply.jobs]
+        if not (cursor := reply.cursor):
+            break
+    assert found == [str(i) for i in range(1, 251)]
+
+
+def test_regain_without_a_group(q: OwnQueue) -> None:
+    assert ask(q) == []
+    assert q.key_names() == set()
