@@ -32,8 +32,9 @@ from glidemq_py.errors import (
 from glidemq_py.events import QueueEvent, QueueEvents
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
+from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
-from glidemq_py.options.connection import Address, ConnectionOptions, IamCredentials
+from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs

@@ -34,7 +34,8 @@ class AsyncTransport:
     def __init__(
         self, client: GlideClient, config: GlideConfig, *, owned: bool, library: Library | None = None
     ) -> None:
-        self._client = client
+        # GLIDE types replies as everything a server may say; what a call means is for its `decode` to know.
+        self._client: Any = client
         self.config = config
         self._owned = owned
         self.library = library or assemble()
@@ -56,7 +57,7 @@ class AsyncTransport:
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
         try:
-            reply = await self._client.fcall(self._names[call.function], [call.key], cast("Any", list(call.args)))
+            reply = await self._client.fcall(self._names[call.function], [call.key], list(call.args))
         except GlideError as error:
             reply = await self._recover(call, error)
         return call.decode(reply)
@@ -70,7 +71,7 @@ class AsyncTransport:
         elif not (call.repeatable and isinstance(translate(error), AmbiguousResultError)):
             raise translate(error, self.library) from error
         try:
-            return await self._client.fcall(self._names[call.function], [call.key], cast("Any", list(call.args)))
+            return await self._client.fcall(self._names[call.function], [call.key], list(call.args))
         except GlideError as again:
             raise translate(again, self.library) from again
 
@@ -86,7 +87,7 @@ class AsyncTransport:
             if route is None:
                 await self._client.custom_command(list(args))
             else:
-                await cast("glide.GlideClusterClient", self._client).custom_command(list(args), route)
+                await self._client.custom_command(list(args), route)
         except GlideError as error:
             failure = loading_failed(error, self.library)
             if failure is not None:
@@ -104,8 +105,9 @@ class AsyncTransport:
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         try:
-            if isinstance(self._client, glide.GlideClusterClient):
-                cursor: Any = glide.ClusterScanCursor()
+            cursor: Any
+            if self.is_cluster:
+                cursor = cast("Any", glide.ClusterScanCursor)()
                 while not cursor.is_finished():
                     cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
                     yield keys

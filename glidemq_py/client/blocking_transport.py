@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import glide_sync
 from glide_shared.exceptions import GlideError, RequestError
@@ -23,12 +23,12 @@ class ThreadTransport:
     """A `BlockingTransport` over one GLIDE client of its own. Not for use from an event loop."""
 
     def __init__(self, config: GlideConfig, library: Library | None = None) -> None:
-        self._client = create_blocking(config)
+        self._client: Any = create_blocking(config)
         self._library = library or assemble()
 
     def call(self, call: Call[T]) -> T:
         """See `BlockingTransport.call`."""
-        name, args = self._library.function(call.function), cast("Any", list(call.args))
+        name, args = self._library.function(call.function), list(call.args)
         try:
             return call.decode(self._client.fcall(name, [call.key], args))
         except GlideError as error:
@@ -48,7 +48,7 @@ class ThreadTransport:
             if route is None:
                 self._client.custom_command(list(args))
             else:
-                cast("glide_sync.GlideClusterClient", self._client).custom_command(list(args), route)
+                self._client.custom_command(list(args), route)
         except GlideError as error:
             failure = loading_failed(error, self._library)
             if failure is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, Union, cast
+from typing import Any, cast
 
 import glide
 import glide_sync
@@ -26,14 +26,14 @@ from glidemq_py.client.embedded import shared_embedded
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
 from glidemq_py.options.connection import ConnectionOptions
 
-__all__ = ["Connection", "GlideClient", "GlideConfig", "URL_VARIABLE", "config_of", "create_async", "create_blocking"]
+__all__ = ["URL_VARIABLE", "Connection", "GlideClient", "GlideConfig", "config_of", "create_async", "create_blocking"]
 
 URL_VARIABLE = "GLIDEMQ_URL"
 """Environment variable read where no connection is given."""
 
-GlideClient = Union[glide.GlideClient, glide.GlideClusterClient]
-GlideConfig = Union[GlideClientConfiguration, GlideClusterClientConfiguration]
-Connection = Union[str, ConnectionOptions, GlideClient, None]
+GlideClient = glide.GlideClient | glide.GlideClusterClient
+GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
+Connection = str | ConnectionOptions | GlideClient | None
 """A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
 
 _READ_FROM = {

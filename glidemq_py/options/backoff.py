@@ -72,9 +72,7 @@ class Backoff:
             )
         given = check_mapping(option, cast("object", value), _FIELDS)
         if given.get("type") is None:
-            raise GlideMQValidationError(
-                option, given, "needs a 'type': 'fixed', 'exponential' or a strategy's name"
-            )
+            raise GlideMQValidationError(option, given, "needs a 'type': 'fixed', 'exponential' or a strategy's name")
         if given.get("delay") is None and given["type"] in ("fixed", "exponential"):
             raise GlideMQValidationError(option, given, "needs a 'delay' in milliseconds")
         return cls(**{name: each for name, each in given.items() if each is not None})
@@ -110,9 +108,7 @@ class Backoff:
 
 def _check_jitter(option: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise GlideMQValidationError(
-            option, value, f"must be a number from 0 to 1, not {type(value).__name__}"
-        )
+        raise GlideMQValidationError(option, value, f"must be a number from 0 to 1, not {type(value).__name__}")
     if not 0 <= value <= 1:  # NaN fails this as well
         raise GlideMQValidationError(option, value, "must be from 0 to 1")
     return float(value)

@@ -52,9 +52,7 @@ def check_text(option: str, value: object, *, maximum: int) -> str:
     else:
         length = len(value)
     if length > maximum:
-        raise GlideMQValidationError(
-            option, value, f"must be at most {maximum} characters long, not {length}"
-        )
+        raise GlideMQValidationError(option, value, f"must be at most {maximum} characters long, not {length}")
     return value
 
 

@@ -142,9 +142,7 @@ class ConnectionOptions:
             to_ms("connection_timeout", connection_timeout, minimum=1, maximum=DAY_MS),
         )
         if inflight_requests_limit is not None:
-            inflight_requests_limit = check_int(
-                "inflight_requests_limit", inflight_requests_limit, 1, _MAX_INFLIGHT
-            )
+            inflight_requests_limit = check_int("inflight_requests_limit", inflight_requests_limit, 1, _MAX_INFLIGHT)
         keep(self, "inflight_requests_limit", inflight_requests_limit)
         keep(self, "database_id", check_int("database_id", database_id, 0, _MAX_DATABASE))
         keep(self, "tls_insecure", check_bool("tls_insecure", tls_insecure))
@@ -173,9 +171,7 @@ class ConnectionOptions:
             if self.tls_insecure:
                 raise GlideMQValidationError("ca_cert", self.ca_cert, "does nothing beside 'tls_insecure'")
         if self.client_name is not None and _TOKEN.fullmatch(self.client_name) is None:
-            raise GlideMQValidationError(
-                "client_name", self.client_name, "must be printable ASCII without spaces"
-            )
+            raise GlideMQValidationError("client_name", self.client_name, "must be printable ASCII without spaces")
 
     def _check_credentials(self) -> None:
         if self.iam is not None:

@@ -94,9 +94,7 @@ class JobSpec:
     data: Any
     options: JobOptions
 
-    def __init__(
-        self, name: str, data: Any = None, options: JobOptions | Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, name: str, data: Any = None, options: JobOptions | Mapping[str, Any] | None = None) -> None:
         keep = object.__setattr__
         keep(self, "name", validate_job_name(name))
         keep(self, "data", data)

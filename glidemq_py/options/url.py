@@ -56,9 +56,7 @@ def parse_url(url: object) -> dict[str, Any]:
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     if "@" in path or "@" in query:
-        raise _refusal(
-            url, "has an @ after the host; write / and ? in a password as %2F and %3F, and @ as %40"
-        )
+        raise _refusal(url, "has an @ after the host; write / and ? in a password as %2F and %3F, and @ as %40")
     credentials, at, hosts = authority.rpartition("@")
     if at:
         options.update(_credentials(url, credentials))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.checks import check_bool, check_int
@@ -79,23 +79,23 @@ def _lock_time(option: str, value: Milliseconds) -> int:
     return to_ms(option, value, minimum=SECOND_MS, maximum=DAY_MS)
 
 
-def _types(option: str, value: object) -> tuple[type[BaseException], ...]:
-    given = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
+    given: tuple[Any, ...] = tuple(value) if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownArgumentType]
     for kind in given:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
-    return cast("tuple[type[BaseException], ...]", given)
+    return given
 
 
-def _strategies(value: object) -> Mapping[str, BackoffStrategy]:
+def _strategies(value: Any) -> Mapping[str, BackoffStrategy]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise GlideMQValidationError("backoff_strategies", value, "must be a mapping of names to functions")
-    given = cast("Mapping[Any, Any]", value)
+    given: dict[Any, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
     for name, function in given.items():
         if not isinstance(name, str) or not name:
             raise GlideMQValidationError("backoff_strategies", name, "names must be non-empty strings")
         if not callable(function):
             raise GlideMQValidationError(f"backoff_strategies.{name}", function, "must be callable")
-    return dict(given)
+    return given

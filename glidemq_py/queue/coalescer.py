@@ -13,7 +13,7 @@ from typing import Any
 from glidemq_py.client.transport import Transport
 from glidemq_py.wire.calls.adding import Row, add
 
-__all__ = ["Added", "AddCoalescer"]
+__all__ = ["AddCoalescer", "Added"]
 
 Added = tuple[int, Any]
 """Server time of the add, and the row's result: an id, or [outcome, id]."""

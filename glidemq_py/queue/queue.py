@@ -15,7 +15,7 @@ from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py.options.checks import check_int
-from glidemq_py.options.job import NO_OPTIONS, JobOptions, JobOptionsDict
+from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer
 from glidemq_py.options.times import Milliseconds, to_ms
@@ -129,9 +129,7 @@ class Queue(Generic[DataT, ResultT]):
     def _options(self, given: Mapping[str, Any]) -> JobOptions:
         return JobOptions.merge(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
-    async def add(
-        self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]
-    ) -> Job[DataT, ResultT]:
+    async def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
         """Add a job. Adds that are awaited together travel together; a lone one waits for nothing.
 
         Args:

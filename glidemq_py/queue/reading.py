@@ -56,13 +56,14 @@ async def get_job(link: QueueLink, job_id: str) -> Job[Any, Any] | None:
 async def iterate(link: QueueLink, state: JobState, page: int) -> AsyncIterator[Job[Any, Any]]:
     """Every job in ``state``, page by page; one that keeps its state all the while comes exactly once."""
     size = check_int("page", page, 1, MAX_PAGE)
-    cursor, seen_at, seen = "", "", set[str]()
+    cursor, seen_at = "", ""
+    seen: set[str] = set()
     while True:
         found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS))
         for job_id, position, values in found.rows:
             if position != seen_at:
                 # Only neighbours of one score (or of a list, which has none) can come twice.
-                seen_at, seen = position, set()
+                seen_at, seen = position, set[str]()
             if job_id in seen:
                 continue
             seen.add(job_id)

@@ -29,9 +29,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-_encode: Final = _json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain
-).encode
+_encode: Final = _json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain).encode
 _decode: Final = _json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 # orjson reads integers beyond 64 bits as floats. A run of 20 characters that could be one covers two

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-__all__ = ["Face", "Library", "SourceLocation", "WIRE_VERSION", "assemble", "lua_root"]
+__all__ = ["WIRE_VERSION", "Face", "Library", "SourceLocation", "assemble", "lua_root"]
 
 WIRE_VERSION = "93"
 """Version that the wire library answers (functions.md, section 2)."""

@@ -92,9 +92,7 @@ def encode_data(
         SerializationError: it cannot be turned into text.
         PayloadTooLargeError: the text is too large.
     """
-    text = (
-        json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
-    )
+    text = json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
     check_size(option, text, limit)
     # A text that only looks compressed would be unpacked by every reader, so it is compressed in earnest.
     if compression == "gzip" or text.startswith(_GZIP_MARK):
@@ -110,9 +108,7 @@ def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER, limit: int 
     """
     if text.startswith(_GZIP_MARK):
         text = _decompress(text, limit)
-    return (
-        json.loads(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
-    )
+    return json.loads(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
 
 
 def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: int = PAYLOAD_LIMIT) -> str:
@@ -134,11 +130,7 @@ def decode_result(text: str, serializer: Serializer = JSON_SERIALIZER) -> Any:
     """The value of a stored return value. Raises `SerializationError`."""
     if text == _NULL:
         return None
-    return (
-        json.loads(text, "result")
-        if serializer is JSON_SERIALIZER
-        else _deserialize(text, serializer, "result")
-    )
+    return json.loads(text, "result") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "result")
 
 
 def encode_json(option: str, value: Any, limit: int = PAYLOAD_LIMIT) -> str:

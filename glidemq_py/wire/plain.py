@@ -183,7 +183,5 @@ def _text(value: str) -> str:
         try:
             quoted.encode()
         except UnicodeEncodeError:
-            return "".join(
-                f"\\u{ord(each):04x}" if 0xD800 <= ord(each) <= 0xDFFF else each for each in quoted
-            )
+            return "".join(f"\\u{ord(each):04x}" if 0xD800 <= ord(each) <= 0xDFFF else each for each in quoted)
     return quoted

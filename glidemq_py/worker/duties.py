@@ -48,9 +48,14 @@ class StalledRecovery:
         while True:
             reply = await self._link.transport.call(
                 working.reclaim(
-                    self._link.keys.meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
-                    options.max_stalled_count, not options.events, cursor,
-                )  # fmt: skip
+                    self._link.keys.meta,
+                    self._consumer,
+                    options.stalled_interval * 8 // 10,
+                    options.lock_duration,
+                    options.max_stalled_count,
+                    not options.events,
+                    cursor,
+                )
             )
             for job_id in reply.recovered:
                 _log.warning("queue %r: job %s lost its worker and is ready again", self._link.keys.name, job_id)

@@ -30,32 +30,32 @@ class Run:
     def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
         # Positions: see TakenJob. Hot path: no more than what every job needs.
         job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
-        attempt = Attempt(entry, fence, processed_on, context)  # type: ignore[arg-type]
-        job: Job[Any, Any] = Job(link, job_id, name)  # type: ignore[arg-type]
-        job._data_text = data  # type: ignore[assignment] # pyright: ignore
-        job._attempt = attempt  # pyright: ignore
+        attempt = Attempt(entry, fence, processed_on, context)
+        job: Job[Any, Any] = Job(link, job_id, name)
+        job._data_text = data
+        job._attempt = attempt
         job.processed_on = processed_on
         job.timestamp = _int(timestamp)
         if opts != "{}":
-            job._opts_text = opts  # type: ignore[assignment] # pyright: ignore
+            job._opts_text = opts
         if attempts != "0":
             job.attempts_made = _int(attempts)
         if priority != "0":
             job.priority = _int(priority)
         if progress:
-            job._progress_text = progress  # type: ignore[assignment] # pyright: ignore
+            job._progress_text = progress
         if stalled:
             job.stalled_count = _int(stalled)
         self.job = job
         self.attempt = attempt
-        self.options: JobOptions = read_stored_options(opts)  # type: ignore[arg-type]
+        self.options: JobOptions = read_stored_options(opts)
         self.stacktrace = trace
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
-def _int(text: object) -> int:
+def _int(text: Any) -> int:
     try:
-        return int(text)  # type: ignore[call-overload, no-any-return]
+        return int(text)
     except (TypeError, ValueError):
         return 0

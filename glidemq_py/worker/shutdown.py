@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Protocol
 
 __all__ = ["GracefulShutdown", "closing_on_signals", "graceful_shutdown"]
@@ -26,7 +26,7 @@ class Closable(Protocol):
 
 
 @contextlib.contextmanager
-def _handling(on_signal: Any) -> Iterator[None]:
+def _handling(on_signal: Any) -> Generator[None]:
     """Call ``on_signal`` for SIGTERM and SIGINT. Only the main thread can; elsewhere signals stay as they are."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -47,7 +47,7 @@ def _handling(on_signal: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def closing_on_signals(worker: Any) -> Iterator[None]:
+def closing_on_signals(worker: Any) -> Generator[None]:
     """While inside: the first SIGTERM or SIGINT closes ``worker``, a second one with ``force``."""
     closing: list[asyncio.Task[None]] = []
 

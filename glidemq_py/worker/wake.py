@@ -42,7 +42,7 @@ class WakeReader:
 
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE_S
-        while not self._closed:
+        while True:
             await self._exchange.idle.wait()
             try:
                 woken = await self._read()

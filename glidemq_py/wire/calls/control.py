@@ -51,9 +51,7 @@ def note_progress(meta: str, job_id: str, text: str, token: tuple[int, int] = NO
     return _note(meta, 1, job_id, text, token, 0)
 
 
-def note_log(
-    meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN
-) -> Call[AttemptStatus]:
+def note_log(meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Append a line to a job's log; the newest ``keep`` stay (0 = all)."""
     return _note(meta, 2, job_id, line, token, keep)
 

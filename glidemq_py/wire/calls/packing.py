@@ -44,11 +44,17 @@ class Call(Generic[T_co]):
         self.repeatable = repeatable
 
 
+# msgpack brings no types.
+_msgpack: Any = msgpack
+_packb: Callable[..., bytes] = _msgpack.packb
+_unpackb: Callable[..., Any] = _msgpack.unpackb
+
+
 def pack(value: Any) -> bytes:
     """Pack an argument for the server's decoder."""
-    return msgpack.packb(value, use_bin_type=False, unicode_errors="surrogateescape")  # type: ignore[no-any-return]
+    return _packb(value, use_bin_type=False, unicode_errors="surrogateescape")
 
 
 def unpack(reply: bytes) -> Any:
     """Unpack a reply. Bytes that are not UTF-8 survive as surrogates."""
-    return msgpack.unpackb(reply, raw=False, unicode_errors="surrogateescape", strict_map_key=False)
+    return _unpackb(reply, raw=False, unicode_errors="surrogateescape", strict_map_key=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 
@@ -30,9 +30,9 @@ __all__ = [
 FOREIGN_CONSUMER_PREFIX = "worker-"
 """How the consumer names of Node peers begin (data-model.md section 3)."""
 
-TakenJob = list[object]
-"""id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority, stacktrace;
-absent fields are False (``lua/shared/take.lua``)."""
+TakenJob = list[Any]
+"""id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
+stacktrace; absent fields are False (``lua/shared/take.lua``)."""
 
 Finished = list[object]
 Keep = int | tuple[int, int]
@@ -166,9 +166,7 @@ def _reclaimed(reply: bytes) -> ReclaimReply:
     return ReclaimReply(*unpack(reply))
 
 
-def regain(
-    meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str
-) -> Call[RegainReply]:
+def regain(meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str) -> Call[RegainReply]:
     """Ask for jobs that pend for this consumer beside the entries it knows."""
     return Call("regain", meta, (pack((consumer, known, want, quiet, cursor)),), _regained)
 
