@@ -1,0 +1,148 @@
+-- Writing a new job: its id, its group, its hash and its place. Used by addJob, dedup and addFlow.
+-- A spec `s`: name, data, opts, timestamp, delay, priority, max_attempts, id (custom), parent_id, parent_queue,
+-- deps_key, scheduler, group, concurrency, rate_max, rate_duration, tb_capacity, tb_rate, cost, ttl, lifo, quiet.
+-- Times in ms, costs and bucket in millitokens; the *_text fields are stored as they came.
+local W = G.W
+
+local TRIES_MAX = 1000
+local COUNTER_MAX = 9007199254740991
+
+-- IDADV: a custom id of digits moves the counter past itself, written so that INCR can read it (W63).
+W.advance_counter = function(id_key, id)
+  if not string.find(id, '^%d+$') then return end
+  local n = tonumber(id)
+  if n > COUNTER_MAX then return end
+  if n > W.num(redis.call('GET', id_key) or '') then redis.call('SET', id_key, G.int(n)) end
+end
+
+-- The next free id (W64), or nil after too many taken ones. taken: ids that this call has given out.
+W.next_id = function(q, taken)
+  for _ = 1, TRIES_MAX do
+    local id = G.int(redis.call('INCR', q.id))
+    if not (taken and taken[id]) and redis.call('EXISTS', q.J .. id) == 0 then return id end
+  end
+  return nil
+end
+
+W.too_costly = function(s)
+  return s.group ~= nil and s.tb_capacity > 0 and (s.cost > 0 and s.cost or 1000) > s.tb_capacity
+end
+
+local function set_if_different(key, field, value)
+  local text = W.text(value)
+  if redis.call('HGET', key, field) ~= text then redis.call('HSET', key, field, text) end
+end
+
+W.set_rate = function(key, s)
+  if s.rate_max > 0 then
+    set_if_different(key, 'rateMax', s.rate_max)
+    set_if_different(key, 'rateDuration', s.rate_duration)
+  elseif redis.call('HEXISTS', key, 'rateMax') == 1 then
+    redis.call('HDEL', key, 'rateMax', 'rateDuration', 'rateWindowStart', 'rateCount')
+  end
+end
+
+W.set_bucket = function(key, s)
+  if s.tb_capacity > 0 then
+    local first = redis.call('HEXISTS', key, 'tbTokens') == 0
+    set_if_different(key, 'tbCapacity', s.tb_capacity)
+    set_if_different(key, 'tbRefillRate', s.tb_rate)
+    if first then
+      redis.call('HSET', key, 'tbTokens', W.text(s.tb_capacity), 'tbLastRefill', s.timestamp_text,
+        'tbRefillRemainder', '0')
+    end
+  elseif redis.call('HEXISTS', key, 'tbCapacity') == 1 then
+    redis.call('HDEL', key, 'tbCapacity', 'tbRefillRate', 'tbTokens', 'tbLastRefill', 'tbRefillRemainder')
+  end
+end
+
+-- The last one to add a job to a group sets its limits (functions.md, addJob step 3).
+W.set_group = function(q, s)
+  local key = q.P .. 'group:' .. s.group
+  set_if_different(key, 'maxConcurrency', s.concurrency > 0 and s.concurrency or 1)
+  redis.call('HSETNX', key, 'nextSeq', '1')
+  W.set_rate(key, s)
+  W.set_bucket(key, s)
+end
+
+W.next_seq = function(q, group) return redis.call('HINCRBY', q.P .. 'ordering', group, 1) end
+
+-- Where the job goes: its state and its stream entry ('' where it has none).
+local function place(q, id, s)
+  if s.delay > 0 then
+    redis.call('ZADD', q.scheduled, W.score(s.priority * G.BAND + s.timestamp + s.delay), id)
+    return 'delayed', ''
+  elseif s.priority > 0 then
+    redis.call('ZADD', q.scheduled, W.score(s.priority * G.BAND), id)
+    return 'prioritized', ''
+  elseif s.lifo then
+    redis.call('RPUSH', q.lifo, id)
+    return 'waiting', ''
+  end
+  return 'waiting', G.push_stream(q, id, s.name)
+end
+
+-- The job's record. state 'waiting-children': a parent stands in no place.
+W.write_job = function(q, id, s, seq, state, entry)
+  local fields = { 'id', id, 'name', s.name, 'data', s.data, 'opts', s.opts, 'timestamp', s.timestamp_text,
+    'attemptsMade', '0', 'delay', s.delay_text, 'priority', W.text(s.priority), 'maxAttempts', W.text(s.max_attempts),
+    'state', state }
+  local function put(field, value)
+    if value then fields[#fields + 1], fields[#fields + 2] = field, value end
+  end
+  put('eid', W.given(entry))
+  put('lifo', s.lifo and '1' or nil)
+  if s.group then
+    put('groupKey', s.group)
+    put('orderingSeq', G.int(seq))
+  end
+  put('cost', s.cost > 0 and W.text(s.cost) or nil)
+  put('expireAt', s.ttl > 0 and W.text(s.timestamp + s.ttl) or nil)
+  put('parentId', s.parent_id)
+  put('parentQueue', s.parent_id and s.parent_queue)
+  put('schedulerName', s.scheduler)
+  redis.call('HSET', q.J .. id, unpack(fields))
+end
+
+-- Place first, record second: a place that cannot be written fails the call before the job exists.
+W.enqueue = function(q, id, s, seq)
+  local state, entry = place(q, id, s)
+  W.write_job(q, id, s, seq, state, entry)
+  if s.parent_id and s.parent_queue and s.deps_key then redis.call('SADD', s.deps_key, q.P .. id) end
+  if entry == '' then W.wake(q) end
+  if not s.quiet then G.emit(q.events, 'added', id, 'name', s.name) end
+end
+
+-- One job, as addJob and dedup add it -> id | 'duplicate' | 'ERR:...'. What is refused leaves no trace (W1).
+W.add = function(q, s)
+  if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
+  local id = s.id
+  if id then
+    if redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate' end
+    W.advance_counter(q.id, id)
+  else
+    id = W.next_id(q)
+    if not id then return 'ERR:ID_EXHAUSTED' end
+  end
+  local seq = 0
+  if s.group then
+    seq = W.next_seq(q, s.group)
+    W.set_group(q, s)
+  end
+  W.enqueue(q, id, s, seq)
+  return id
+end
+
+-- Arguments of addJob; dedup's are the same from its fourth on, with their slots at other numbers.
+W.spec = function(a)
+  local timestamp = W.num(a.timestamp)
+  return {
+    name = a.name or '', data = a.data or '', opts = a.opts or '', timestamp = timestamp,
+    timestamp_text = W.text(timestamp), delay = W.num(a.delay), delay_text = W.text(W.num(a.delay)),
+    priority = W.num(a.priority), max_attempts = W.num(a.max_attempts), id = W.given(a.id),
+    parent_id = W.given(a.parent_id), parent_queue = W.given(a.parent_queue), deps_key = a.deps_key,
+    scheduler = W.given(a.scheduler), group = W.given(a.group), concurrency = W.num(a.concurrency),
+    rate_max = W.num(a.rate_max), rate_duration = W.num(a.rate_duration), tb_capacity = W.num(a.tb_capacity),
+    tb_rate = W.num(a.tb_rate), cost = W.num(a.cost), ttl = W.num(a.ttl), lifo = a.lifo == '1', quiet = a.quiet == '1',
+  }
+end

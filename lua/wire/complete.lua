@@ -1,0 +1,51 @@
+-- glidemq_complete   KEYS 1 stream, 2 completed, 3 events, 4 job, 5 metrics:completed; optional 6 parent deps,
+--   7 parent job, 8 parent stream, 9 parent events
+--   ARGV 1 id, 2 entry id ('' = from a list), 3 returnvalue, 4 now, 5 group, 6 retention mode, 7 count, 8 age s,
+--   9 deps member, 10 parent id, 11 broadcast 0/1   -> 1
+-- A call that does not speak for the job's present attempt (a second one, a late one, one for a job that is gone)
+-- acknowledges its entry and changes nothing else (W7, W30).
+local W = G.W
+
+local function parents(q, keys, c)
+  if c.member and c.parent_id and #keys >= 9 then
+    W.notify_parent({ id = c.parent_id, deps = keys[6], job = keys[7], stream = keys[8], events = keys[9] }, c.member)
+  end
+  W.notify_dag(q, c.id)
+end
+
+-- A refused list job was counted when it was popped; a removed or finished one was counted out already.
+local function settle_refused(q, h, c)
+  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.list_left(q, c.id) end
+end
+
+-- c: id, entry, value, now, group, retention, member, parent_id, broadcast, started (processedOn that the worker
+-- got, or nil), quiet, no_metrics. Also the first half of completeAndFetchNext.
+W.complete = function(q, keys, c)
+  local acked = W.ack(q, c.group, c.entry, c.broadcast)
+  local key, h = q.J .. c.id, W.job(q, c.id)
+  local stale = c.started and h.processedOn and tonumber(h.processedOn) ~= c.started
+  if not h.state or (not c.broadcast and (stale or not W.is_current(h, c.entry, acked))) then
+    return settle_refused(q, h, c)
+  end
+  local now_text = W.text(c.now)
+  redis.call('ZADD', q.completed, now_text, c.id)
+  redis.call('HSET', key, 'state', 'completed', 'returnvalue', c.value, 'finishedOn', now_text)
+  W.leave_group(q, c.id, h, c.now)
+  if not c.quiet then G.emit(q.events, 'completed', c.id, 'returnvalue', c.value) end
+  if not c.no_metrics then
+    local started = tonumber(h.processedOn or '')
+    G.metric(q.metrics_completed, c.now, 1, started and math.max(0, c.now - started) or 0)
+  end
+  if c.entry == '' then W.list_left(q, c.id) end
+  parents(q, keys, c)
+  if not c.broadcast then W.retain(q, q.completed, c.id, c.retention, c.now) end
+end
+
+G.export('complete', { 'allow-oom' }, function(keys, args)
+  W.complete(W.job_queue(keys[4], args[1]), keys, {
+    id = args[1], entry = args[2], value = args[3], now = W.num(args[4]), group = args[5],
+    retention = W.retention(args[6], args[7], args[8]), member = W.given(args[9]), parent_id = W.given(args[10]),
+    broadcast = args[11] == '1',
+  })
+  return 1
+end)

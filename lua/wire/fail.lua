@@ -1,0 +1,64 @@
+-- glidemq_fail   KEYS 1 stream, 2 failed, 3 scheduled, 4 events, 5 job, 6 metrics:failed
+--   ARGV 1 id, 2 entry id ('' = from a list), 3 reason, 4 now, 5 max attempts (0 = no retry), 6 backoff ms, 7 group,
+--   8 retention mode, 9 count, 10 age s, 11 broadcast 0/1   -> 'retrying' | 'failed'
+-- A call that does not speak for the job's present attempt changes nothing (W7); it answers 'failed' where the job
+-- has failed or is gone, else 'retrying': there is no failure for the caller to act upon.
+local W = G.W
+
+local SUBSCRIPTION_TTL = 86400
+
+local function count_attempt(q, c)
+  if not c.broadcast then return redis.call('HINCRBY', q.J .. c.id, 'attemptsMade', 1) end
+  local key = q.J .. c.id .. ':sub:' .. c.group
+  local attempts = redis.call('HINCRBY', key, 'a', 1)
+  redis.call('EXPIRE', key, SUBSCRIPTION_TTL)
+  return attempts
+end
+
+local function retry(q, h, c, attempts)
+  local key, now_text = q.J .. c.id, W.text(c.now)
+  if string.find(h.opts or '', '"fallbacks"', 1, true) then redis.call('HINCRBY', key, 'fallbackIndex', 1) end
+  local member = c.broadcast and c.id .. '||' .. c.group or c.id
+  redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + c.now + c.backoff), member)
+  redis.call('HSET', key, 'state', 'delayed', 'failedReason', c.reason, 'processedOn', now_text)
+  -- Stalls are counted against one attempt, not against all of them together (W39).
+  redis.call('HDEL', key, 'stalledCount')
+  W.pause_in_group(q, c.id, h, c.now)
+  G.emit(q.events, 'retrying', c.id, 'failedReason', c.reason, 'attemptsMade', attempts, 'delay', W.text(c.backoff))
+  W.wake(q)
+  return 'retrying'
+end
+
+local function fail(q, h, c)
+  local now_text = W.text(c.now)
+  redis.call('ZADD', q.failed, now_text, c.id)
+  redis.call('HSET', q.J .. c.id, 'state', 'failed', 'failedReason', c.reason, 'finishedOn', now_text,
+    'processedOn', now_text)
+  W.leave_group(q, c.id, h, c.now)
+  G.emit(q.events, 'failed', c.id, 'failedReason', c.reason)
+  local started = tonumber(h.processedOn or '')
+  G.metric(q.metrics_failed, c.now, 1, started and math.max(0, c.now - started) or 0)
+  if not c.broadcast then W.retain(q, q.failed, c.id, c.retention, c.now) end
+  return 'failed'
+end
+
+local function refused(q, h, c)
+  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.list_left(q, c.id) end
+  return (not h.state or h.state == 'failed') and 'failed' or 'retrying'
+end
+
+G.export('fail', { 'allow-oom' }, function(keys, args)
+  local q = W.job_queue(keys[5], args[1])
+  local c = {
+    id = args[1], entry = args[2], reason = args[3], now = W.num(args[4]), limit = W.num(args[5]),
+    backoff = W.num(args[6]), group = args[7], retention = W.retention(args[8], args[9], args[10]),
+    broadcast = args[11] == '1',
+  }
+  local acked = W.ack(q, c.group, c.entry, c.broadcast)
+  local h = W.job(q, c.id)
+  if not h.state or (not c.broadcast and not W.is_current(h, c.entry, acked)) then return refused(q, h, c) end
+  local attempts = count_attempt(q, c)
+  if c.entry == '' then W.list_left(q, c.id) end
+  if c.limit > 0 and attempts < c.limit then return retry(q, h, c, attempts) end
+  return fail(q, h, c)
+end)

@@ -1,0 +1,59 @@
+-- glidemq_rateLimitGroup   KEYS 1 job, 2 stream   ARGV 1 id, 2 entry id, 3 group, 4 duration ms, 5 now, 6 broadcast,
+--   7 'requeue' or fail, 8 'front' | 'back', 9 'max' | 'replace'
+--   -> when the group goes on, epoch ms as text | 'error:not_active' | 'error:no_group'
+-- glidemq_rateLimitGroupExternal   KEYS 1 ratelimited, 2 events
+--   ARGV 1 group key, 2 duration ms, 3 now, 4 'max' | 'replace'   -> when the group goes on, epoch ms
+-- No job of a limited group is activated before its time (W5). The job that met the limit gives its slot back and
+-- takes one again when it returns, so that the group's width is kept (W4).
+local W = G.W
+
+local function limit(ratelimited, name, now, duration, keep_later)
+  local resume_at = now + duration
+  if keep_later then
+    resume_at = math.max(resume_at, W.num(redis.call('ZSCORE', ratelimited, name) or ''))
+  end
+  redis.call('ZADD', ratelimited, W.score(resume_at), name)
+  return resume_at
+end
+
+-- In front of all that is parked, or behind it.
+local function place(q, g, id, h, at_back)
+  local score = G.count_of(h.orderingSeq)
+  if at_back then
+    local last = tonumber(redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2] or '')
+    if last then
+      score = last + 1
+    elseif score == 0 then
+      score = W.num(id)
+    end
+  end
+  redis.call('ZADD', g.queue, W.score(score), id)
+  redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
+end
+
+G.export('rateLimitGroup', { 'allow-oom' }, function(keys, args)
+  local id, entry, now, duration = args[1], args[2], W.num(args[5]), W.num(args[4])
+  local q = W.job_queue(keys[1], id)
+  local before = W.pick(keys[1], 'state', 'groupKey')
+  if before.state == 'active' and not W.given(before.groupKey) then return 'error:no_group' end
+  local h = W.step_aside(q, id, entry, args[3], args[6] == '1')
+  if not h then return 'error:not_active' end
+  local g = W.group(q, h.groupKey)
+  if W.holds_slot(g, h) then W.free_slot(q, g, id) end
+  if args[7] == 'requeue' then
+    place(q, g, id, h, args[8] == 'back')
+  else
+    G.end_failed(q, id, now, 'group rate limited', 'failed', h.processedOn)
+  end
+  local resume_at = W.text(limit(q.P .. 'ratelimited', h.groupKey, now, duration, args[9] == 'max'))
+  G.emit(q.events, 'group-rate-limited', id, 'groupKey', h.groupKey, 'duration', W.text(duration), 'resumeAt', resume_at)
+  return resume_at
+end)
+
+G.export('rateLimitGroupExternal', { 'allow-oom' }, function(keys, args)
+  local duration = W.num(args[2])
+  local resume_at = limit(keys[1], args[1], W.num(args[3]), duration, args[4] == 'max')
+  G.emit(keys[2], 'group-rate-limited', '', 'groupKey', args[1], 'duration', W.text(duration), 'resumeAt',
+    W.text(resume_at))
+  return resume_at
+end)

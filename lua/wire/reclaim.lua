@@ -1,0 +1,73 @@
+-- glidemq_reclaimStalled   KEYS 1 stream, 2 events   ARGV 1 group, 2 consumer, 3 min idle ms, 4 max stalled (1),
+--   5 now, 6 failed key, 7 broadcast, 8 lock duration of the worker (0)   -> entries handled, also healthy ones
+-- Bound: 1000 entries looked at, in pages of 100. Healthy jobs are left with their worker and do not hide stalled
+-- ones behind them (W35); a subscription whose worker died gets the message again, for itself alone (W32).
+local W = G.W
+
+local PAGE, PAGES_MAX = 100, 10
+
+local function redeliver(q, r, entry, id, h)
+  if r.broadcast then
+    redis.call('XACK', q.stream, r.group, entry)
+    redis.call('XADD', q.stream, '*', 'jobId', id, 'name', h.name or '', 'retryGroup', r.group)
+    redis.call('HSET', q.J .. id, 'state', 'active')
+  else
+    W.ack(q, r.group, entry)
+    W.redispatch(q, id, h)
+    W.push_stream(q, id, h.name)
+  end
+end
+
+-- States in which a pending entry still stands for the job; any other entry is a left-over.
+local function is_live(h, broadcast)
+  return broadcast or h.state == 'active' or h.state == 'waiting'
+end
+
+local function handle(q, r, entry, id)
+  local h = W.job(q, id)
+  if not h.state or not h.name or not is_live(h, r.broadcast) then
+    W.ack(q, r.group, entry, r.broadcast)
+  elseif W.expired_now(q, id, h, r.now) then
+    W.ack(q, r.group, entry, r.broadcast)
+  else
+    local beat = tonumber(h.lastActive or '')
+    if beat and r.now - beat < W.stall_threshold(h, r.lock, r.min_idle) then return end
+    if W.stall(q, id, h, r.max_stalled, r.now) then
+      W.ack(q, r.group, entry, r.broadcast)
+    else
+      redeliver(q, r, entry, id, h)
+    end
+  end
+end
+
+local function look_at(q, r, pending)
+  local handled = 0
+  for _, p in ipairs(pending) do
+    local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
+    local id = found and G.entry_job(found[2])
+    if id then
+      handle(q, r, p[1], id)
+      handled = handled + 1
+    else
+      W.ack(q, r.group, p[1], r.broadcast)
+    end
+  end
+  return handled
+end
+
+G.export('reclaimStalled', { 'allow-oom' }, function(keys, args)
+  local q = W.queue(keys[1], 'stream')
+  local r = {
+    group = args[1], min_idle = W.num(args[3]), max_stalled = W.num(args[4], 1), now = W.num(args[5]),
+    broadcast = args[7] == '1', lock = W.num(args[8]),
+  }
+  local handled, from = 0, '-'
+  for _ = 1, PAGES_MAX do
+    local pending = redis.pcall('XPENDING', q.stream, r.group, 'IDLE', G.int(r.min_idle), from, '+', PAGE)
+    if pending.err then break end
+    handled = handled + look_at(q, r, pending)
+    if #pending < PAGE then break end
+    from = '(' .. pending[PAGE][1]
+  end
+  return handled
+end)

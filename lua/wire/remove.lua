@@ -1,0 +1,120 @@
+-- glidemq_removeJob KEYS 1 job, 2 stream, 3 scheduled, 4 completed, 5 failed, 6 events, 7 log   ARGV 1 id   -> 1 | 0
+-- glidemq_clean     KEYS 1 completed or failed, 2 events, 3 id   ARGV 1 cutoff ms, 2 limit (<= 0 = nothing)   -> ids
+-- glidemq_drain     KEYS 1 stream, 2 scheduled, 3 events, 4 id, 5 lifo, 6 priority
+--   ARGV 1 '1' = the scheduled ones too, 2 group   -> jobs deleted; active ones stay
+local W = G.W
+
+local PAGE, PENDING_MAX = 1000, 10000
+
+-- Out of its place: the entry that its record names, or the lists (W30).
+local function leave_place(q, id, h)
+  local found = W.given(h.eid) and redis.call('XRANGE', q.stream, h.eid, h.eid)[1]
+  if found and G.entry_job(found[2]) == id then
+    redis.pcall('XACK', q.stream, G.GROUP, h.eid)
+    redis.call('XDEL', q.stream, h.eid)
+  elseif h.state == 'active' then
+    if W.from_list(h) then W.list_left(q, id) end
+  elseif h.state == 'waiting' then
+    redis.call('LREM', q.lifo, 1, id)
+    redis.call('LREM', q.priority, 1, id)
+  end
+end
+
+G.export('removeJob', { 'allow-oom' }, function(keys, args)
+  local id = args[1]
+  local q = W.job_queue(keys[1], id)
+  local h = W.job(q, id)
+  if redis.call('EXISTS', keys[1]) == 0 then return 0 end
+  leave_place(q, id, h)
+  if h.groupKey then redis.call('ZREM', q.P .. 'groupq:' .. h.groupKey, id) end
+  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.P .. 'list-popped' }) do
+    redis.call('ZREM', key, id)
+  end
+  if not W.TERMINAL[h.state] then W.leave_group(q, id, h, 0, true) end
+  G.purge(q, { id })
+  G.emit(q.events, 'removed', id)
+  return 1
+end)
+
+G.export('clean', { 'allow-oom' }, function(keys, args)
+  local q, limit = W.queue(keys[3], 'id'), math.floor(W.num(args[2]))
+  if limit <= 0 then return {} end
+  local ids = redis.call('ZRANGEBYSCORE', keys[1], '-inf', W.score(W.num(args[1])), 'LIMIT', 0, G.int(limit))
+  G.purge(q, ids)
+  for i = 1, #ids, PAGE do redis.call('ZREM', keys[1], unpack(ids, i, math.min(i + PAGE - 1, #ids))) end
+  if #ids > 0 then G.emit(keys[2], 'cleaned', G.int(#ids)) end
+  return ids
+end)
+
+-- ------------------------------------------------------------------ drain
+
+-- d: jobs deleted so far, and the groups whose sequence they leave holes in (W1).
+local function delete(q, d, id)
+  local h = W.job(q, id)
+  if h.state == 'active' or W.TERMINAL[h.state] then return end
+  local name = W.given(h.groupKey)
+  if name then
+    d.groups[name] = d.groups[name] or W.group(q, name)
+    local g = d.groups[name]
+    if W.holds_slot(g, h) then W.free_slot(q, g, id, true) else W.mark_skip(g, G.count_of(h.orderingSeq)) end
+  end
+  G.purge(q, { id })
+  d.count = d.count + 1
+end
+
+local function pending_between(q, group, first, last)
+  local held = {}
+  local from = first
+  while true do
+    local page = redis.pcall('XPENDING', q.stream, group, from, last, PENDING_MAX)
+    if page.err then return held end
+    for _, p in ipairs(page) do held[p[1]] = true end
+    if #page < PENDING_MAX then return held end
+    from = '(' .. page[#page][1]
+  end
+end
+
+local function drain_stream(q, d, group)
+  local from = '-'
+  repeat
+    local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
+    if #page == 0 then return end
+    local held, free = pending_between(q, group, page[1][1], page[#page][1]), {}
+    for _, entry in ipairs(page) do
+      if not held[entry[1]] then
+        free[#free + 1] = entry[1]
+        local id = G.entry_job(entry[2])
+        if id then delete(q, d, id) end
+      end
+    end
+    if #free > 0 then redis.call('XDEL', q.stream, unpack(free)) end
+    from = '(' .. page[#page][1]
+  until #page < PAGE
+end
+
+local function drain_scheduled(q, d)
+  local page
+  repeat
+    page = redis.call('ZRANGE', q.scheduled, 0, PAGE - 1)
+    for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
+    if #page > 0 then redis.call('ZREM', q.scheduled, unpack(page)) end
+  until #page < PAGE
+end
+
+local function drain_list(q, d, key)
+  for _, id in ipairs(redis.call('LRANGE', key, 0, -1)) do
+    if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) end
+  end
+  redis.call('DEL', key)
+end
+
+G.export('drain', { 'allow-oom' }, function(keys, args)
+  local q, d = W.queue(keys[4], 'id'), { count = 0, groups = {} }
+  drain_stream(q, d, args[2] or '')
+  if args[1] == '1' then drain_scheduled(q, d) end
+  drain_list(q, d, keys[5])
+  drain_list(q, d, keys[6])
+  for _, g in pairs(d.groups) do W.kick(q, g, 0) end
+  if d.count > 0 then G.emit(keys[3], 'drained', G.int(d.count)) end
+  return d.count
+end)

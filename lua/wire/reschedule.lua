@@ -1,0 +1,145 @@
+-- glidemq_promoteJob     KEYS 1 job, 2 stream, 3 scheduled, 4 events   ARGV 1 id
+--   -> 'ok' | 'error:not_found' | 'error:not_delayed'
+-- glidemq_changeDelay    KEYS as above   ARGV 1 id, 2 delay ms, 3 now, 4 group
+-- glidemq_changePriority KEYS as above   ARGV 1 id, 2 priority, 3 group
+--   -> 'ok' | 'no_op' | 'error:not_found' | 'error:invalid_delay' | 'error:invalid_priority' | 'error:invalid_state'
+--    | 'error:not_in_scheduled' | 'error:not_in_stream' (also: a worker has read the entry already, W38)
+local W = G.W
+
+local PAGE = 1000
+
+-- The job's entry: where its record says (W56), else by going through the stream.
+W.find_entry = function(q, id, eid)
+  if eid == '' then return nil end
+  if eid then
+    local found = redis.call('XRANGE', q.stream, eid, eid)[1]
+    if found and G.entry_job(found[2]) == id then return eid end
+  end
+  local from = '-'
+  while true do
+    local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
+    for _, entry in ipairs(page) do
+      if G.entry_job(entry[2]) == id then return entry[1] end
+    end
+    if #page < PAGE then return nil end
+    from = '(' .. page[#page][1]
+  end
+end
+
+-- Takes a waiting job's entry out of the stream, unless a worker has it in its hands.
+local function leave_stream(q, id, h, group)
+  local entry = W.find_entry(q, id, h.eid)
+  if not entry then return false end
+  local pending = redis.pcall('XPENDING', q.stream, group or '', entry, entry, 1)
+  if not pending.err and #pending > 0 then return false end
+  redis.call('XDEL', q.stream, entry)
+  return true
+end
+
+local function set(q, id, score, ...)
+  redis.call('ZADD', q.scheduled, W.score(score), id)
+  redis.call('HSET', q.J .. id, 'eid', '', ...)
+  W.wake(q)
+end
+
+local function to_stream(q, id, h)
+  redis.call('ZREM', q.scheduled, id)
+  W.push_stream(q, id, h.name)
+end
+
+G.export('promoteJob', { 'allow-oom' }, function(keys, args)
+  local id = args[1]
+  local q = W.job_queue(keys[1], id)
+  local h = W.job(q, id)
+  if not h.state then return 'error:not_found' end
+  if h.state ~= 'delayed' then return 'error:not_delayed' end
+  redis.call('ZREM', q.scheduled, id)
+  W.make_ready(q, id, h, G.count_of(h.priority))
+  redis.call('HSET', q.J .. id, 'delay', '0')
+  G.emit(q.events, 'promoted', id)
+  return 'ok'
+end)
+
+local DELAY = {}
+
+DELAY.delayed = function(q, id, h, c)
+  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
+  if not score then return 'error:not_in_scheduled' end
+  local band = math.floor(score / G.BAND)
+  if c.delay > 0 then
+    set(q, id, band * G.BAND + c.now + c.delay, 'delay', W.text(c.delay))
+  elseif band > 0 then
+    set(q, id, band * G.BAND, 'state', 'prioritized', 'delay', '0')
+  else
+    to_stream(q, id, h)
+    redis.call('HSET', q.J .. id, 'delay', '0')
+  end
+  return 'ok'
+end
+
+DELAY.waiting = function(q, id, h, c)
+  if c.delay == 0 then return 'no_op' end
+  if not leave_stream(q, id, h, c.group) then return 'error:not_in_stream' end
+  set(q, id, G.count_of(h.priority) * G.BAND + c.now + c.delay, 'state', 'delayed', 'delay', W.text(c.delay))
+  return 'ok'
+end
+
+DELAY.prioritized = function(q, id, _, c)
+  if c.delay == 0 then return 'no_op' end
+  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
+  if not score then return 'error:not_in_scheduled' end
+  local band = math.floor(score / G.BAND)
+  set(q, id, band * G.BAND + c.now + c.delay, 'state', 'delayed', 'delay', W.text(c.delay))
+  return 'ok'
+end
+
+local PRIORITY = {}
+
+PRIORITY.waiting = function(q, id, h, c)
+  if c.priority == 0 then return 'no_op' end
+  if not leave_stream(q, id, h, c.group) then return 'error:not_in_stream' end
+  set(q, id, c.priority * G.BAND, 'state', 'prioritized', 'priority', W.text(c.priority))
+  return 'ok'
+end
+
+local function rescore(q, id, c)
+  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
+  if not score then return 'error:not_in_scheduled' end
+  set(q, id, c.priority * G.BAND + score % G.BAND, 'priority', W.text(c.priority))
+  return 'ok'
+end
+
+PRIORITY.prioritized = function(q, id, h, c)
+  if c.priority > 0 then return rescore(q, id, c) end
+  if not redis.call('ZSCORE', q.scheduled, id) then return 'error:not_in_scheduled' end
+  to_stream(q, id, h)
+  redis.call('HSET', q.J .. id, 'priority', '0')
+  return 'ok'
+end
+
+PRIORITY.delayed = function(q, id, _, c) return rescore(q, id, c) end
+
+local function change(keys, id, rules, c, event, value)
+  local q = W.job_queue(keys[1], id)
+  local h = W.job(q, id)
+  if not h.state then return 'error:not_found' end
+  local rule = rules[h.state]
+  if not rule then return 'error:invalid_state' end
+  local outcome = rule(q, id, h, c)
+  if outcome == 'ok' then G.emit(q.events, event, id, event == 'delay-changed' and 'delay' or 'priority', W.text(value)) end
+  return outcome
+end
+
+G.export('changeDelay', { 'allow-oom' }, function(keys, args)
+  local delay = tonumber(args[2] or '')
+  if not delay or delay ~= delay or delay < 0 then return 'error:invalid_delay' end
+  local c = { delay = delay, now = W.num(args[3]), group = args[4] }
+  return change(keys, args[1], DELAY, c, 'delay-changed', delay)
+end)
+
+G.export('changePriority', { 'allow-oom' }, function(keys, args)
+  local priority = tonumber(args[2] or '')
+  if not priority or priority ~= priority or priority < 0 then return 'error:invalid_priority' end
+  local c = { priority = priority, group = args[3] }
+  return change(keys, args[1], PRIORITY, c, 'priority-changed', priority)
+end)

@@ -1,0 +1,65 @@
+-- glidemq_retryJobs KEYS 1 failed, 2 scheduled, 3 events, 4 id   ARGV 1 count (0 = all), 2 now   -> jobs retried
+--   errors: 'ERR invalid timestamp'
+-- glidemq_revoke    KEYS 1 job, 2 stream, 3 scheduled, 4 failed, 5 events   ARGV 1 id, 2 now, 3 group
+--   -> 'revoked' (it will not run) | 'flagged' (it runs, waits for something or has ended) | 'not_found'
+local W = G.W
+
+local PAGE = 1000
+
+-- As good as new: not a job that its group once let pass (W6), no mark of a revocation (W41).
+local function retry(q, id, now)
+  local h = W.job(q, id)
+  if not h.state then return false end
+  local key = q.J .. id
+  redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + now), id)
+  redis.call('HDEL', key, 'revoked', 'stalledCount')
+  redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '', 'eid', '')
+  if h.groupKey then redis.call('HSET', key, 'slot', '0') end
+  return true
+end
+
+G.export('retryJobs', { 'allow-oom' }, function(keys, args)
+  local q, now, left, retried = W.queue(keys[4], 'id'), tonumber(args[2] or ''), W.num(args[1]), 0
+  if not now or now ~= now then return redis.error_reply('ERR invalid timestamp') end
+  if left <= 0 then left = math.huge end
+  while left > 0 do
+    local ids = redis.call('ZRANGE', keys[1], 0, math.min(left, PAGE) - 1)
+    if #ids == 0 then break end
+    redis.call('ZREM', keys[1], unpack(ids))
+    for _, id in ipairs(ids) do
+      if retry(q, id, now) then retried = retried + 1 end
+    end
+    left = left - #ids
+  end
+  if retried > 0 then
+    G.emit(keys[3], 'retried', G.int(retried))
+    W.wake(q)
+  end
+  return retried
+end)
+
+local function leave_waiting(q, id, h, group)
+  redis.call('ZREM', q.scheduled, id)
+  if h.state ~= 'waiting' then return end
+  local entry = W.find_entry(q, id, h.eid)
+  if entry then W.ack(q, group, entry) end
+end
+
+local STOPPABLE = { waiting = true, delayed = true, prioritized = true }
+
+G.export('revoke', { 'allow-oom' }, function(keys, args)
+  local id, now = args[1], W.num(args[2])
+  local q = W.job_queue(keys[1], id)
+  local h = W.job(q, id)
+  if not h.state then return 'not_found' end
+  redis.call('HSET', keys[1], 'revoked', '1')
+  local stopped = STOPPABLE[h.state] or h.state == 'group-waiting'
+  if h.state == 'group-waiting' then
+    redis.call('ZREM', q.P .. 'groupq:' .. (h.groupKey or ''), id)
+  elseif stopped then
+    leave_waiting(q, id, h, args[3])
+  end
+  if stopped then W.end_revoked(q, id, h, now) end
+  G.emit(q.events, 'revoked', id)
+  return stopped and 'revoked' or 'flagged'
+end)

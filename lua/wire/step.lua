@@ -1,0 +1,72 @@
+-- An active job steps aside, its attempt not spent.
+-- glidemq_moveActiveToDelayed   KEYS 1 job, 2 stream, 3 scheduled, 4 events
+--   ARGV 1 id, 2 entry id, 3 now, 4 delayed until (not before now), 5 group, 6 new data ('' = keep), 7 broadcast
+--   -> 'ok' | 'error:not_found' | 'error:not_active'
+-- glidemq_moveToWaitingChildren KEYS 1 job, 2 stream, 3 events   ARGV 1 id, 2 entry id, 3 group, 4 now, 5 broadcast
+--   -> 'ok' | 'completed' (no child is open; the job is ready again) | 'error:not_found' | 'error:not_active'
+-- glidemq_deferActive           KEYS 1 stream, 2 job, 3 list-active   ARGV 1 id, 2 entry id, 3 group, 4 broadcast
+--   -> 1 back at the end of the stream | 0 no such job
+local W = G.W
+
+-- The job, its entry acknowledged, if the call speaks for its present attempt; else nil and the reply.
+W.step_aside = function(q, id, entry, group, broadcast)
+  local h = W.job(q, id)
+  if not h.state then return nil, 'error:not_found' end
+  if h.state ~= 'active' then return nil, 'error:not_active' end
+  local acked = W.ack(q, group, entry, broadcast)
+  if not broadcast and not W.is_current(h, entry, acked) then return nil, 'error:not_active' end
+  if entry == '' then W.list_left(q, id) end
+  redis.call('HDEL', q.J .. id, 'stalledCount')
+  return h
+end
+
+G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
+  local id, entry, now, group, broadcast = args[1], args[2], W.num(args[3]), args[5], args[7] == '1'
+  local q = W.job_queue(keys[1], id)
+  local h, refusal = W.step_aside(q, id, entry, group, broadcast)
+  if not h then return refusal end
+  local due = math.max(now, W.num(args[4]))
+  local delay = W.text(due - now)
+  -- A subscription's delay is its own: the job must not go out to the others again (W34).
+  local member = broadcast and id .. '||' .. group or id
+  redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + due), member)
+  redis.call('HSET', keys[1], 'state', 'delayed', 'delay', delay)
+  if W.given(args[6]) then redis.call('HSET', keys[1], 'data', args[6]) end
+  W.pause_in_group(q, id, h, now)
+  G.emit(q.events, 'delay-changed', id, 'delay', delay)
+  W.wake(q)
+  return 'ok'
+end)
+
+-- A job without children has none to wait for (W48).
+G.export('moveToWaitingChildren', { 'allow-oom' }, function(keys, args)
+  local id, entry = args[1], args[2]
+  local q = W.job_queue(keys[1], id)
+  local h, refusal = W.step_aside(q, id, entry, args[3], args[5] == '1')
+  if not h then return refusal end
+  redis.call('HSET', keys[1], 'state', 'waiting-children')
+  W.pause_in_group(q, id, h, W.num(args[4]))
+  local done = G.count_of(redis.call('HGET', keys[1], 'depsCompleted'))
+  if done >= redis.call('SCARD', q.P .. 'deps:' .. id) then
+    W.push_stream(q, id, h.name)
+    G.emit(q.events, 'active', id)
+    return 'completed'
+  end
+  G.emit(q.events, 'waiting-children', id)
+  return 'ok'
+end)
+
+G.export('deferActive', { 'allow-oom' }, function(keys, args)
+  local id, entry = args[1], args[2]
+  local q = W.job_queue(keys[2], id)
+  W.ack(q, args[3], entry, args[4] == '1')
+  if entry == '' then
+    W.list_arrived(q, id)
+    W.list_left(q, id)
+  end
+  local h = W.job(q, id)
+  if not h.state then return 0 end
+  if W.TERMINAL[h.state] and args[4] ~= '1' then return 0 end
+  W.push_stream(q, id, h.name)
+  return 1
+end)

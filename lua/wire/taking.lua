@@ -1,0 +1,34 @@
+-- What workers of the protocol ask before they take jobs, and how they pop lists.
+-- glidemq_checkConcurrency KEYS 1 meta, 2 stream, 3 list-active   ARGV 1 group   -> free places, or -1 = no limit
+-- glidemq_rpopAndReserve   KEYS 1 meta, 2 stream, 3 list-active, 4 list   ARGV 1 group, 2 count (1)   -> ids
+-- glidemq_popLists         KEYS 1 priority, 2 lifo   ARGV 1 count (1)   -> ids; the caller adds them to list-active
+local W = G.W
+
+local POP_MAX = 1000
+
+local function free_places(keys, group)
+  local limit = G.count_of(redis.call('HGET', keys[1], 'globalConcurrency'))
+  if limit <= 0 then return -1 end
+  local pending = redis.pcall('XPENDING', keys[2], group or '')
+  local from_stream = type(pending[1]) == 'number' and pending[1] or 0
+  return math.max(0, limit - from_stream - G.count_of(redis.call('GET', keys[3])))
+end
+
+G.export('checkConcurrency', { 'no-writes' }, function(keys, args) return free_places(keys, args[1]) end)
+
+G.export('rpopAndReserve', { 'allow-oom' }, function(keys, args)
+  local count, free = math.min(math.floor(W.num(args[2], 1)), POP_MAX), free_places(keys, args[1])
+  if free >= 0 then count = math.min(count, free) end
+  if count <= 0 then return {} end
+  local ids = W.pop(W.queue(keys[1], 'meta'), keys[4], count)
+  if #ids > 0 then redis.call('INCRBY', keys[3], #ids) end
+  return ids
+end)
+
+G.export('popLists', { 'allow-oom' }, function(keys, args)
+  local q, count = W.queue(keys[1], 'priority'), math.min(math.floor(W.num(args[1], 1)), POP_MAX)
+  if count <= 0 then return {} end
+  local ids = W.pop(q, keys[1], count)
+  if #ids > 0 then return ids end
+  return W.pop(q, keys[2], count)
+end)
