@@ -36,8 +36,6 @@ G.export('leave', { 'allow-oom' }, function(keys, args)
   redis.call('ZREM', q.workers, consumer)
   if pending_of(q, consumer) > 0 then return 0 end
   redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
-  redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.WAKE_GROUP, consumer)
-  redis.pcall('XGROUP', 'DELCONSUMER', q.wake, G.WAKE_GROUP, consumer)
   -- A marker that woke this worker while it left must wake another.
   G.wake(q, 1)
   return 1
