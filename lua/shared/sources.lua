@@ -25,6 +25,7 @@ local function due_priorities(q, taking, free)
         break
       end
       redis.call('ZREM', q.scheduled, found[i])
+      if not taking.quiet then G.emit(q.events, 'promoted', found[i]) end
       if G.activate(q, taking, found[i], '') then free = free - 1 end
       budget = budget - 1
     end
