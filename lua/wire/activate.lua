@@ -38,7 +38,7 @@ W.reply_of = function(prefix, flat, set)
     set[field] = nil
   end
   for field, value in pairs(set) do
-    prefix[#prefix + 1], prefix[#prefix + 1] = field, value
+    prefix[#prefix + 1], prefix[#prefix + 2] = field, value
   end
   return prefix
 end
