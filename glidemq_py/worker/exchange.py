@@ -88,7 +88,8 @@ class ExchangeLoop:
         """Told the lock duration of a taken job that has one of its own."""
         self.idle = asyncio.Event()
         """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
-        self.last_reply = self._loop.time()
+        self._last_reply = self._loop.time()
+        self._unanswered: float | None = None
         self.jobs_taken = 0
         self.jobs_ended = 0
 
@@ -123,6 +124,18 @@ class ExchangeLoop:
         """Slots that neither run a job nor wait for one that was asked for."""
         running = 0 if self._runner is None else len(self._runner.running)
         return self._options.concurrency - running - self._asked
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which the server owes an answer, or for which nobody asked although slots are free.
+
+        0 while there is nothing to ask for: every slot runs a job, or the worker takes none. Read by a thread too.
+        """
+        if not self.taking or self.free + self._asked <= 0:
+            return 0.0
+        # After a long time without a free slot the last reply is old, but the question is fresh.
+        since = self._last_reply if self._unanswered is None else self._unanswered
+        return max(0.0, self._loop.time() - since)
 
     async def settled(self) -> None:
         """Wait until `is_settled`."""
@@ -168,6 +181,8 @@ class ExchangeLoop:
         want = max(0, min(self.free, self._most)) if self.taking else 0
         self._asked += want
         self._under_way += 1
+        if self._unanswered is None:
+            self._unanswered = self._loop.time()
         self.idle.clear()
         call = self._loop.create_task(self._call(batch, want))
         self._calls.add(call)
@@ -200,7 +215,8 @@ class ExchangeLoop:
 
     def _evaluate(self, reply: ExchangeReply, batch: list[Finished], want: int, looks: int) -> None:
         self._failures = 0
-        self.last_reply = self._loop.time()
+        self._last_reply = self._loop.time()
+        self._unanswered = None
         self._start_jobs(reply.jobs, reply.now)
         for finished, status in zip(batch, reply.statuses, strict=True):
             self._settle(finished, status)

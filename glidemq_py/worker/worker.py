@@ -12,7 +12,8 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Self, TypeVar, overload
+from dataclasses import replace
+from typing import Any, Self, TypeVar, overload
 
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
@@ -31,6 +32,7 @@ from glidemq_py.wire.payload import JSON_SERIALIZER
 from glidemq_py.worker.duties import StalledRecovery
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.heartbeat import Heartbeat
+from glidemq_py.worker.library_sweep import LibrarySweep
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outcome import Outcomes
 from glidemq_py.worker.runner import Runner
@@ -151,6 +153,24 @@ class Worker:
         """Placeholder; see tasks.py."""
         return self._tasks.register(name)
 
+    def override(
+        self, *, concurrency: int | None = None, connection: Connection = None, prefix: str | None = None
+    ) -> None:
+        """Change options before `start`, as a command line does; None keeps what there is.
+
+        Raises:
+            GlideMQValidationError: a value cannot be; nothing is changed.
+            GlideMQError: the worker has been started or closed, or its `queue` is in use already.
+        """
+        if self._exchange is not None or self._closing is not None or self._queue is not None:
+            raise GlideMQError(f"the options of {self!r} cannot be changed any more: it is in use")
+        options = self.options if concurrency is None else replace(self.options, concurrency=concurrency)
+        if prefix is not None:
+            self._queue_options = replace(self._queue_options, prefix=validate_prefix(prefix))
+            self._keys = QueueKeys(prefix, self.queue_name)
+        self.options = options
+        self._connection = self._connection if connection is None else connection
+
     # -- life ---------------------------------------------------------------------------------------------
 
     @property
@@ -170,8 +190,8 @@ class Worker:
 
     @property
     def silence(self) -> float:
-        """Seconds since the server last answered this worker's exchange (an idle one asks every second)."""
-        return 0.0 if self._exchange is None else asyncio.get_running_loop().time() - self._exchange.last_reply
+        """Seconds for which the server has owed an answer; 0 with every slot busy. An idle worker asks each second."""
+        return 0.0 if self._exchange is None else self._exchange.silence
 
     @property
     def active_count(self) -> int:
@@ -214,11 +234,10 @@ class Worker:
             concurrency=self.options.concurrency, name=self.queue_name,
         )  # fmt: skip
         exchange.attach(runner)
-        loop = asyncio.get_running_loop()
         self._heartbeat = Heartbeat(
             config=transport.config, meta=self._keys.meta, consumer=self.consumer,
             lock_duration=self.options.lock_duration, running=runner.running, lost=runner.lost,
-            silence=lambda: loop.time() - exchange.last_reply,
+            silence=lambda: exchange.silence,
         )  # fmt: skip
         exchange.short_lock = self._heartbeat.expect
         await self._heartbeat.start()
@@ -227,8 +246,10 @@ class Worker:
         )
         self._wake = WakeReader(link, exchange)
         self._link, self._runner, self._exchange = link, runner, exchange
-        self._recovery.start()
-        self._wake.start()
+        sweep = LibrarySweep(transport)
+        self._life.push_async_callback(sweep.close)
+        for duty in (self._recovery, self._wake, sweep):
+            duty.start()
         if not self._paused:
             exchange.taking = True
             exchange.look_for_jobs()

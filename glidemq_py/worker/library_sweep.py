@@ -1,0 +1,87 @@
+"""A duty that one worker does for all: deleting builds of our function library that nobody uses any more.
+
+Every worker process says hourly which build it uses; one of them, under a lock, deletes those that have not been
+heard of for a day. What is deleted and how is client/old_libraries.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from typing import Final
+
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.client.old_libraries import delete_unused, say_used
+from glidemq_py.errors import GlideMQError, LibraryError
+from glidemq_py.wire.calls import control
+
+__all__ = ["LOCK_KEY", "LibrarySweep"]
+
+_log = logging.getLogger(__name__)
+
+LOCK_KEY: Final = "glidemq_py:lock:libraries"
+
+_EVERY_S: Final = 3600.0
+_FIRST_AFTER_S: Final = (2.0, 10.0)
+"""Not at the start itself: a worker that comes and goes has better things to do."""
+
+_said: dict[tuple[str, str], float] = {}
+"""Server and library -> when this process last said that it uses it: its workers need not all say so."""
+
+
+class LibrarySweep:
+    """Sweeps every hour, give or take a tenth, for as long as its worker lives."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat(), name="glidemq-library-sweep")
+
+    async def _repeat(self) -> None:
+        await asyncio.sleep(random.uniform(*_FIRST_AFTER_S))
+        while True:
+            try:
+                await self.sweep()
+            except LibraryError as error:
+                # Not every user may do this, and none has to: another worker's may, or an administrator does it.
+                _log.debug("old function libraries are not looked after by this worker: %s", error)
+                return
+            except GlideMQError as error:
+                _log.debug("the sweep of old function libraries: %s", error)
+            await asyncio.sleep(_EVERY_S * random.uniform(0.9, 1.1))
+
+    async def sweep(self) -> list[str]:
+        """One round: say what is used; delete what is not, unless another worker does that this hour.
+
+        Returns the names of what was deleted. Raises GlideMQError.
+        """
+        transport = self._transport
+        where = (",".join(f"{each.host}:{each.port}" for each in transport.config.addresses), transport.library.name)
+        last = _said.get(where)
+        if last is None or time.monotonic() - last > _EVERY_S * 0.8:
+            await say_used(transport)
+            _said[where] = time.monotonic()
+        # Held until it runs out, not given back: once an hour is often enough for all workers together.
+        token = secrets.token_hex(8)
+        if not await transport.call(control.lock(LOCK_KEY, token, int(_EVERY_S * 800))):
+            return []
+        try:
+            deleted = await delete_unused(transport)
+        except LibraryError:
+            await transport.call(control.unlock(LOCK_KEY, token))  # somebody else may be allowed to
+            raise
+        for name in deleted:
+            _log.info("deleted the function library %s: nobody has used it for a day", name)
+        return deleted
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
