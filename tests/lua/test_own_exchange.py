@@ -157,7 +157,7 @@ def test_an_expired_job_wherever_it_waits(q: OwnQueue, options: dict[str, int]) 
     reply = q.exchange(1)
     assert reply.jobs == []
     assert (q.state("1"), q.job("1")["failedReason"]) == ("failed", "expired")
-    assert q.event_names("1") == ["added", "expired"]
+    assert q.event_names("1")[-1] == "expired"
     assert q.metric("failed")["c"] == 1
     assert q.counts() | {"failed": 0} == dict.fromkeys(q.counts(), 0)
 
