@@ -8,11 +8,11 @@ of them. There is no timer: an idle worker is woken (wake.py), a due time sets o
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError, StaleAttemptError
@@ -20,11 +20,12 @@ from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
+from glidemq_py.worker.finished import Finished, lost_answer
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.runner import Runner
 
-__all__ = ["ExchangeLoop", "Finished"]
+__all__ = ["ExchangeLoop"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,17 +35,6 @@ TWO_CALLS_FROM = 16
 """Slots from which on two calls may be under way."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 _MAX_REFUSALS = 5
-
-
-@dataclass(slots=True)
-class Finished:
-    """An outcome on its way to the server."""
-
-    row: list[object]
-    run: Run
-    result: Any
-    error: BaseException | None
-    refusals: int = 0
 
 
 class ExchangeLoop:
@@ -66,6 +56,8 @@ class ExchangeLoop:
         self._listeners = listeners
         self._context = context
         self._loop = asyncio.get_running_loop()
+        # Looks are asked for by handlers' tasks; what comes of them must not inherit those tasks' variables.
+        self._context_vars = contextvars.copy_context()
         self._runner: Runner | None = None
         self._finished: deque[Finished] = deque()
         self._limit = 2 if options.concurrency >= TWO_CALLS_FROM else 1
@@ -78,6 +70,7 @@ class ExchangeLoop:
         self._failures = 0
         self._busy = False
         self._poked = False
+        self._cut_off = False
         self._due_timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
@@ -104,13 +97,13 @@ class ExchangeLoop:
         self._finished.append(Finished(row, run, result, error))
         if not self._poked:
             self._poked = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump, context=self._context_vars)
 
     def poke(self) -> None:
         """See `HandIn`. Whatever happens in one turn of the event loop leads to one look."""
         if not self._poked:
             self._poked = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump, context=self._context_vars)
 
     def look_for_jobs(self) -> None:
         """There may be ready jobs: ask for them as soon as a slot is free."""
@@ -143,18 +136,22 @@ class ExchangeLoop:
 
     async def handed_in(self) -> None:
         """Wait until every outcome so far has been taken by the server; handlers may still run."""
-        await self._until(lambda: not (self._finished or self._under_way))
+        await self._until(lambda: self._is_handed_in)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
+        self.poke()
         while not reached():
             self._changed.clear()
-            self.poke()
             await self._changed.wait()
+
+    @property
+    def _is_handed_in(self) -> bool:
+        return not self._under_way and (self._cut_off or not self._finished)
 
     @property
     def is_settled(self) -> bool:
         """True when nothing runs, nothing waits to be handed in and no call is under way."""
-        return self._runner is None or not (self._runner.running or self._finished or self._under_way)
+        return self._runner is None or (not self._runner.running and self._is_handed_in)
 
     # -- deciding -------------------------------------------------------------------------------------------
 
@@ -165,7 +162,7 @@ class ExchangeLoop:
             self._start_call()
 
     def _should_call(self) -> bool:
-        if self._recovering is not None or self._under_way >= self._limit:
+        if self._recovering is not None or self._under_way >= self._limit or self._cut_off:
             return False
         wanted = self.free if self.taking and self._hungry else 0
         if self._under_way == 0:
@@ -199,9 +196,13 @@ class ExchangeLoop:
             )
         except ClosedError as error:
             self._finished.extendleft(reversed(batch))
-            self._listeners.tell("error", error)
+            self._lose_connection(error)
         except GlideMQError as error:
             self._failed(batch, error)
+        except Exception as error:
+            # A fault of ours; whatever it is, the other jobs go on.
+            _log.exception("queue %r: exchange", self._link.keys.name)
+            self._failed(batch, ScriptError(repr(error)))
         else:
             self._asked -= want
             self._under_way -= 1
@@ -254,6 +255,8 @@ class ExchangeLoop:
     def _settle(self, finished: Finished, status: int) -> None:
         self.jobs_ended += 1
         listeners, job = self._listeners, finished.run.job
+        if status == AttemptStatus.ALREADY or (status == AttemptStatus.GONE and finished.sent):
+            status = lost_answer(finished, status)
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):
                 listeners.tell("completed", job, finished.result)
@@ -292,12 +295,23 @@ class ExchangeLoop:
 
     # -- when a call fails ----------------------------------------------------------------------------------
 
+    def _lose_connection(self, error: ClosedError) -> None:
+        """Somebody closed our connection, an injected client most likely. There is no way back."""
+        self._cut_off = True
+        _log.error(
+            "queue %r: the worker's connection was closed under it; it takes no more jobs, and the outcomes of %d "
+            "are left to recovery", self._link.keys.name, len(self._finished),
+        )  # fmt: skip
+        self._listeners.tell("error", error)
+
     def _failed(self, batch: list[Finished], error: GlideMQError) -> None:
         _log.warning("queue %r: exchange failed: %s", self._link.keys.name, error)
         self._listeners.tell("error", error)
         if isinstance(error, ScriptError):
             batch = [finished for finished in batch if self._may_try_again(finished, error)]
         # Fencing makes handing in twice harmless, so what may have arrived is simply sent again.
+        for finished in batch:
+            finished.sent = True
         self._finished.extendleft(reversed(batch))
         if self._recovering is None:
             self._recovering = self._loop.create_task(self._recover(), name="glidemq-recover")
@@ -320,7 +334,8 @@ class ExchangeLoop:
                 await self._changed.wait()
             try:
                 await self._regain()
-            except ClosedError:
+            except ClosedError as error:
+                self._lose_connection(error)
                 break
             except GlideMQConnectionError as error:
                 _log.warning("queue %r: still no connection: %s", self._link.keys.name, error)

@@ -59,7 +59,7 @@ class Outcomes:
             attempt.entry,
             attempt.fence,
             attempt.processed_on,
-            _clean(str(error) or type(error).__name__, _REASON_CHARS),
+            _clean(_message(error), _REASON_CHARS),
             type(error).__name__,
             _stacktraces(run.stacktrace, error),
             limit,
@@ -107,6 +107,13 @@ def _keep(retention: Retention | None) -> working.Keep:
     if isinstance(retention, KeepJobs):
         return (retention.count or 0, retention.age or 0)
     return (retention, 0)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # a broken __str__ must not cost the job its end
+        return type(error).__name__
 
 
 def _clean(text: str, limit: int) -> str:

@@ -94,6 +94,8 @@ class HandlerThreads:
 
     @staticmethod
     def _invoke(handler: Callable[..., Any], run: Run) -> Any:
+        if run.attempt.ended:
+            return None  # it ended (its time-out, a close) before a thread was free: it may run elsewhere by now
         running_job.set(run.job)
         return handler(run.job)
 

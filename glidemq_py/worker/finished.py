@@ -1,0 +1,55 @@
+"""An outcome on its way to the server, and what a lost answer to it said.
+
+Fencing makes handing in twice harmless; the second answer says less than the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_py.wire.calls.working import AttemptStatus
+from glidemq_py.worker.run import Run
+
+__all__ = ["Finished", "lost_answer"]
+
+# Of a row (wire/calls/working.py, `completed` and `failed`): its kinds, and where what is asked here stands.
+_COMPLETED: Final = 1
+_FAILED: Final = 2
+_LIMIT: Final = 8
+_KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
+
+
+@dataclass(slots=True)
+class Finished:
+    """A row to hand in, and what listeners are told of it.
+
+    Attributes:
+        row, run, result, error: what ended, and how.
+        refusals: how often the function failed on it.
+        sent: it has been under way before, and the answer was lost.
+    """
+
+    row: list[object]
+    run: Run
+    result: Any
+    error: BaseException | None
+    refusals: int = 0
+    sent: bool = False
+
+
+def lost_answer(finished: Finished, status: int) -> int:
+    """What the lost answer said, now that the row is told to be known (ALREADY), or its job to be gone.
+
+    A job that was to be removed at its end, or by retention, is gone after it.
+    """
+    row = finished.row
+    kind: Any = row[0]
+    if status == AttemptStatus.GONE and not (kind in _KEEP and any(row[_KEEP[kind] :])):
+        return status
+    if kind == _COMPLETED:
+        return AttemptStatus.OK
+    if kind != _FAILED:
+        return AttemptStatus.RELEASED
+    limit: Any = row[_LIMIT]
+    return AttemptStatus.RETRYING if finished.run.job.attempts_made + 1 < limit else AttemptStatus.FAILED

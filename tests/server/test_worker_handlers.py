@@ -1,0 +1,303 @@
+"""Handlers: coroutine functions and plain ones, several at a time; what a job is while it runs; who is told."""
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import logging
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import GlideMQValidationError, Job, Queue, Worker, current_job, current_job_id
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+async def test_an_async_handler_runs_and_its_result_is_kept(core_url: str, core_resp: RespClient, queue_name: str):
+    async def handle(job: Job) -> Any:
+        return {"got": job.data, "name": job.name}
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("greet", {"to": "ä"})
+        assert await job.wait_until_finished() == {"got": {"to": "ä"}, "name": "greet"}
+        raw = Raw(core_resp, queue_name)
+        assert raw.event_names(job.id) == ["added", "completed"]
+        assert raw.metric("completed") == 1
+        assert raw.pending() == []
+        assert raw.run("XLEN", "stream") == 0
+
+
+async def test_a_plain_handler_runs_in_a_thread(core_url: str, queue_name: str):
+    threads: set[threading.Thread] = set()
+
+    def handle(job: Job) -> int:
+        threads.add(threading.current_thread())
+        return job.data + 1
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url, concurrency=4):
+        jobs = await queue.add_bulk([("n", n) for n in range(20)])
+        assert [await job.wait_until_finished() for job in jobs] == list(range(1, 21))
+    assert threading.main_thread() not in threads
+    assert 1 <= len(threads) <= 4
+
+
+class _Callable:
+    async def __call__(self, job: Job) -> str:
+        return f"called {job.data}"
+
+
+async def _with_extra(extra: str, job: Job) -> str:
+    return extra + job.data
+
+
+@pytest.mark.parametrize(
+    ("handler", "result"), [(_Callable(), "called x"), (functools.partial(_with_extra, "+"), "+x")]
+)
+async def test_objects_and_partials_are_handlers_too(url: str, queue_name: str, handler: Any, result: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+        assert await queue.add_and_wait("n", "x") == result
+
+
+async def test_a_plain_handler_that_returns_a_coroutine_is_told_what_is_wrong(url: str, queue_name: str):
+    async def later() -> None: ...
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, lambda job: later(), url) as worker:
+        told = Told(worker)
+        await queue.add("n")
+        await told.wait("failed")
+        assert "async def" in str(told.of("failed")[0][1])
+
+
+@pytest.mark.parametrize("bad", [None, 7, "handler"])
+def test_something_that_cannot_be_called_is_no_handler(bad: Any, queue_name: str):
+    if bad is None:
+        return
+    with pytest.raises(GlideMQValidationError, match="handler"):
+        Worker(queue_name, bad)
+
+
+async def test_concurrency_is_reached_and_never_exceeded(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=5) as worker:
+        told = Told(worker)
+        await queue.add_bulk([("n", n) for n in range(12)])
+        for _ in range(5):
+            await gate.next()
+        assert worker.active_count == 5
+        counts = await queue.get_job_counts()
+        assert (counts.active, counts.waiting) == (5, 7)
+        gate.open()
+        await told.wait("completed", 12)
+    assert len(gate.begun) == 12
+
+
+@pytest.mark.parametrize("concurrency", [1, 5, 40])
+async def test_threads_reach_the_concurrency(url: str, queue_name: str, concurrency: int):
+    together = threading.Barrier(concurrency)
+
+    def handle(job: Job) -> None:
+        together.wait(20)
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=concurrency):
+        jobs = await queue.add_bulk([("n", None)] * concurrency)
+        for job in jobs:
+            await job.wait_until_finished()
+
+
+async def test_context_variables_do_not_leak_from_job_to_job(url: str, queue_name: str):
+    """Each handler starts from the context that the worker was started in."""
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+    seen: list[str] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(user.get())
+        user.set(job.id)
+        await job.get_state()  # long enough for the exchange loop to come to rest
+
+    user.set("starter")
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=2) as worker:
+        told = Told(worker)
+        for _ in range(3):
+            await queue.add_bulk([("n", n) for n in range(10)])
+        await told.wait("completed", 30)
+    assert set(seen) == {"starter"}
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_current_job_and_the_log_records_of_a_handler(
+    url: str, queue_name: str, kind: str, caplog: pytest.LogCaptureFixture
+):
+    log = logging.getLogger("handlers")
+    caplog.set_level(logging.INFO, "handlers")
+
+    def look(job: Job) -> list[str | None]:
+        log.info("in job %s", job.data)
+        found = current_job()
+        return [None if found is None else found.id, current_job_id()]
+
+    async def look_async(job: Job) -> list[str | None]:
+        await asyncio.sleep(0)
+        return look(job)
+
+    handler = look if kind == "thread" else look_async
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url, concurrency=3):
+        jobs = await queue.add_bulk([(f"name-{n}", n) for n in range(6)])
+        for job in jobs:
+            assert await job.wait_until_finished() == [job.id, job.id]
+        assert current_job() is None
+        log.info("outside")
+    labels = {record.getMessage(): (record.job_id, record.job_name) for record in caplog.records}  # type: ignore[attr-defined]
+    assert labels["outside"] == ("", "")
+    for n, job in enumerate(jobs):
+        assert labels[f"in job {n}"] == (job.id, f"name-{n}")
+
+
+async def test_what_the_worker_logs_itself_bears_no_jobs_name(
+    url: str, resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    async def handle(job: Job) -> None:
+        # Met by the exchange that hands this job in, in the context of whoever asked for that exchange.
+        Raw(resp, queue_name).push(nonsense="1")
+        await job.get_state()
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        await queue.add("n")
+        await told.wait("completed")
+        await queue.add("n")
+        await told.wait("completed", 2)
+    (first, *_) = [record for record in caplog.records if "set aside" in record.getMessage()]
+    assert first.job_id == ""  # type: ignore[attr-defined]
+
+
+async def test_lifespan_surrounds_the_worker_and_reaches_the_handlers(url: str, queue_name: str):
+    order: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(worker: Worker) -> AsyncIterator[dict[str, str]]:
+        order.append(f"open {worker.queue_name == queue_name}")
+        yield {"pool": "p"}
+        order.append("close")
+
+    async def handle(job: Job) -> str:
+        order.append("job")
+        return str(job.context["pool"])
+
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, handle, url, lifespan=lifespan):
+            assert await queue.add_and_wait("n") == "p"
+        assert order == ["open True", "job", "close"]
+        job = await queue.add("n")
+        assert job.context is None
+
+
+async def test_a_lifespan_that_fails_is_no_running_worker(url: str, queue_name: str):
+    @contextlib.asynccontextmanager
+    async def lifespan(worker: Worker) -> AsyncIterator[None]:
+        raise RuntimeError("no pool")
+        yield
+
+    async def handle(job: Job) -> None: ...
+
+    worker = Worker(queue_name, handle, url, lifespan=lifespan)
+    with pytest.raises(RuntimeError, match="no pool"):
+        await worker.start()
+    assert not worker.is_running
+    await soon(worker.close())
+
+
+async def test_events_of_a_workers_life(url: str, queue_name: str):
+    async def handle(job: Job) -> str:
+        if job.data == "bad" or (job.data == "once" and job.attempts_made == 0):
+            raise ValueError(job.data)
+        return "fine"
+
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        good = await queue.add("n", "good")
+        once = await queue.add("n", "once", attempts=2)
+        bad = await queue.add("n", "bad")
+        async with worker:
+            assert worker.is_running
+            await told.until(lambda told: told.count["completed"] + told.count["failed"] == 3)
+            await told.wait("drained")
+        assert not worker.is_running
+    assert sorted(told.job_ids("active")) == sorted([good.id, once.id, once.id, bad.id])
+    assert sorted(told.job_ids("completed")) == sorted([good.id, once.id])
+    assert {args[1] for args in told.of("completed")} == {"fine"}
+    ((job, error),) = told.of("retrying")
+    assert (job.id, repr(error)) == (once.id, "ValueError('once')")
+    ((job, error),) = told.of("failed")
+    assert (job.id, repr(error)) == (bad.id, "ValueError('bad')")
+    assert [name for name, _ in told.calls][-2:] == ["closing", "closed"]
+    assert told.count["closing"] == told.count["closed"] == 1
+    assert told.of("error") == []
+
+
+async def test_drained_is_told_once_a_run_and_not_by_a_worker_that_never_ran_a_job(url: str, queue_name: str):
+    async def handle(job: Job) -> None: ...
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=3) as worker:
+        told = Told(worker)
+        for run in (1, 2):
+            await queue.add_bulk([("n", n) for n in range(10)])
+            await told.wait("drained", run)
+            assert told.count["completed"] == 10 * run
+        assert told.count["drained"] == 2
+
+
+async def test_listeners_that_fail_harm_nobody_and_async_ones_are_waited_for(
+    url: str, queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    ended: list[str] = []
+    go_on = asyncio.Event()
+
+    async def handle(job: Job) -> None: ...
+
+    def broken(job: Job, result: Any) -> None:
+        raise RuntimeError("listener")
+
+    async def slow(job: Job, result: Any) -> None:
+        await go_on.wait()
+        ended.append(job.id)
+
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, handle, url) as worker:
+            told = Told()
+            worker.on("completed", broken)
+            worker.on("completed", slow)
+            told.listen(worker)
+            job = await queue.add("n")
+            await told.wait("completed")
+            go_on.set()
+        assert ended == [job.id]
+        worker.off("completed", slow)
+    assert "a listener for 'completed' failed" in caplog.text
+    with pytest.raises(GlideMQValidationError, match="event"):
+        worker.on("complete", broken)
+
+
+async def test_a_handlers_system_exit_fails_its_job_and_nothing_else(url: str, queue_name: str):
+    async def leave(job: Job) -> int:
+        if job.data == 0:
+            raise SystemExit(3)
+        return 1
+
+    def leave_thread(job: Job) -> int:
+        if job.data == 0:
+            raise SystemExit(3)
+        return 1
+
+    for handler in (leave, leave_thread):
+        async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url) as worker:
+            told = Told(worker)
+            await queue.add_bulk([("n", 0), ("n", 1)])
+            await told.wait("completed")
+            assert told.of("failed")[0][0].failed_type is None  # the handler's own object is not read anew
+            failed = await queue.get_job(told.job_ids("failed")[0])
+            assert failed is not None
+            assert (failed.failed_type, failed.failed_reason) == ("SystemExit", "3")

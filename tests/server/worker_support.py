@@ -1,0 +1,148 @@
+"""What the tests of workers share: listening to a worker, holding its handlers, looking at a queue's keys raw.
+
+Nothing here sleeps: everything that is waited for is an event, a future or a reply.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from glidemq_py import Job, Worker
+from glidemq_py.testing import RespClient
+from glidemq_py.worker.listeners import WORKER_EVENTS
+
+T = TypeVar("T")
+
+PATIENCE = 30.0
+"""Seconds after which something that was waited for counts as not happening."""
+
+
+async def soon(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
+    """The result, or TimeoutError where a test would otherwise hang."""
+    async with asyncio.timeout(seconds):
+        return await awaitable
+
+
+class Told:
+    """Everything that workers told their process, and a way to wait for it."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.count: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+        for worker in workers:
+            self.listen(worker)
+
+    def listen(self, worker: Worker) -> None:
+        for event in WORKER_EVENTS:
+            worker.on(event, partial(self._note, event))
+
+    def _note(self, event: str, *args: Any) -> None:
+        self.calls.append((event, args))
+        self.count[event] += 1
+        self._changed.set()
+
+    def of(self, event: str) -> list[tuple[Any, ...]]:
+        """The arguments of every call for an event."""
+        return [args for name, args in self.calls if name == event]
+
+    def job_ids(self, event: str) -> list[str]:
+        return [args[0].id for args in self.of(event)]
+
+    async def until(self, reached: Callable[["Told"], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not reached(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def wait(self, event: str, count: int = 1) -> None:
+        """Wait until the event has been told that often."""
+        await self.until(lambda told: told.count[event] >= count)
+
+
+class Gate:
+    """An async handler that says which jobs it began, and ends them when it is opened."""
+
+    def __init__(self) -> None:
+        self.begun: list[Job] = []
+        self.opened = asyncio.Event()
+        self.cancelled = 0
+        self._begun: asyncio.Queue[Job] = asyncio.Queue()
+
+    async def __call__(self, job: Job) -> Any:
+        self.begun.append(job)
+        self._begun.put_nowait(job)
+        try:
+            await self.opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return job.data
+
+    async def next(self) -> Job:
+        """The next job that begins."""
+        return await soon(self._begun.get())
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+class Raw:
+    """A queue as its keys show it, without our own code between."""
+
+    def __init__(self, resp: RespClient, name: str) -> None:
+        self.resp = resp
+        self.base = f"glide:{{{name}}}"
+
+    def key(self, suffix: str) -> str:
+        return f"{self.base}:{suffix}"
+
+    def run(self, command: str, suffix: str, *args: str | bytes | float) -> Any:
+        return self.resp.execute(command, self.key(suffix), *args)
+
+    def job(self, job_id: str) -> dict[str, str]:
+        return self.resp.hash(self.key(f"job:{job_id}"))
+
+    def state(self, job_id: str) -> str | None:
+        state = self.run("HGET", f"job:{job_id}", "state")
+        return None if state is None else str(state)
+
+    def put_job(self, job_id: str, **fields: object) -> str:
+        """A ready job as a peer writes it, hash and stream entry; None leaves a field out."""
+        record: dict[str, object | None] = {
+            "id": job_id, "name": "task", "data": "{}", "opts": "{}", "timestamp": 0, "attemptsMade": 0,
+            "delay": 0, "priority": 0, "maxAttempts": 0, "state": "waiting",
+        }  # fmt: skip
+        record |= fields
+        flat = [str(item) for pair in record.items() if pair[1] is not None for item in pair]
+        self.run("HSET", f"job:{job_id}", *flat)
+        self.push(jobId=job_id, name="task")
+        return job_id
+
+    def push(self, **fields: str) -> str:
+        """A stream entry of the fields."""
+        return str(self.run("XADD", "stream", "*", *(item for pair in fields.items() for item in pair)))
+
+    def events(self, job_id: str | None = None) -> list[dict[str, str]]:
+        found = [
+            dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in self.run("XRANGE", "events", "-", "+")
+        ]
+        return [event for event in found if job_id is None or event.get("jobId") == job_id]
+
+    def event_names(self, job_id: str) -> list[str]:
+        return [event["event"] for event in self.events(job_id)]
+
+    def metric(self, kind: str) -> int:
+        """Jobs counted in the metrics over all minutes."""
+        counts = self.resp.hash(self.key(f"metrics:{kind}"))
+        return sum(int(value) for field, value in counts.items() if field.endswith(":c"))
+
+    def pending(self) -> list[list[Any]]:
+        """What pends in the group of workers."""
+        return list(self.resp.execute("XPENDING", self.key("stream"), "workers", "-", "+", 1000))
+
+    def consumers(self) -> list[str]:
+        rows = self.resp.execute("XINFO", "CONSUMERS", self.key("stream"), "workers")
+        return [dict(zip(row[::2], row[1::2], strict=True))["name"] for row in rows]
