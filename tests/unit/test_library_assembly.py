@@ -160,3 +160,9 @@ def test_both_faces_load_beside_each_other(private_server: Callable[..., ServerP
             listed = dict(zip(found[::2], found[1::2], strict=True))["functions"]
             names = {dict(zip(function[::2], function[1::2], strict=True))["name"] for function in listed}
             assert names == {face.function(name) for name in face.functions}
+
+
+def test_the_reference_describes_every_function() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "functions.md").read_text(encoding="utf-8")
+    described = {name for heading in re.findall(r"(?m)^## (.+)$", page) for name in heading.split(", ")}
+    assert assemble().functions - described == set()
