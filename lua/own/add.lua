@@ -56,7 +56,9 @@ local function add_plain(q, now_text, quiet, id, row)
   local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
   call('HSET', q.J .. id, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
     'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', G.int(row[ATTEMPTS] or 0),
-    'state', 'waiting', 'eid', entry)
+    'state', 'waiting')
+  -- An entry made in the millisecond of its job is found again by that; any other one has to be noted.
+  if string.sub(entry, 1, #now_text + 1) ~= now_text .. '-' then call('HSET', q.J .. id, 'eid', entry) end
   if not quiet then
     redis.pcall('XADD', q.events, 'MAXLEN', '~', '1000', '*', 'event', 'added', 'jobId', id, 'name', name)
   end

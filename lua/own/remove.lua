@@ -1,23 +1,17 @@
 -- remove: delete a job wherever it stands, with every key of its own and its place in stream, set or list.
 -- KEYS 1 meta   ARGV 1 id   -> 1 removed, 0 there was none
 -- An active job is removed too: its worker's next call answers `gone`.
--- Bound: O(1), but for a job that sits in a list (LREM) or that a Node peer pushed (its entry id is not known: the
--- entry is acknowledged when a worker meets it).
-
--- `eid` is the last entry a job had; it may be long gone, and the job in a list since.
-local function has_entry(q, entry, id)
-  if not entry or entry == '' then return false end
-  local found = redis.pcall('XRANGE', q.stream, entry, entry)
-  return not found.err and found[1] ~= nil and G.entry_job(found[1][2]) == id
-end
+-- Bound: O(log n), but for a job in a list (LREM) and for the entries of one millisecond (at most 2000 are looked
+-- at). An entry that a Node peer pushed is not found here: it is acknowledged when a worker meets it.
 
 G.export('remove', { 'allow-oom' }, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]
   local key = q.J .. id
-  local h = redis.call('HMGET', key, 'state', 'eid', 'lifo', 'priority')
+  local h = redis.call('HMGET', key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
   if not h[1] then return 0 end
-  if has_entry(q, h[2], id) then
-    G.settle_entries(q, { h[2] })
+  local entry = (h[1] == 'waiting' or h[1] == 'active') and G.find_entry(q, id, h[2], h[5])
+  if entry then
+    G.settle_entries(q, { entry })
   elseif h[1] == 'active' and (h[3] == '1' or G.count_of(h[4]) > 0) then
     G.list_left(q, id)
   elseif h[1] == 'waiting' then

@@ -33,3 +33,19 @@ G.entry_job = function(fields)
   end
   return nil
 end
+
+local SAME_MS_MAX = 2000
+
+-- The entry of a job: the one its record names, else one made in the millisecond in which the job was added. Nil if
+-- neither is there: an entry of a Node peer, say, whose clock is its own.
+G.find_entry = function(q, id, eid, timestamp)
+  if eid == '' then return nil end
+  local from, count = eid or timestamp, eid and 1 or SAME_MS_MAX
+  if not from then return nil end
+  local found = redis.pcall('XRANGE', q.stream, from, from, 'COUNT', count)
+  if found.err then return nil end
+  for _, entry in ipairs(found) do
+    if G.entry_job(entry[2]) == id then return entry[1] end
+  end
+  return nil
+end

@@ -24,12 +24,14 @@ local function tokens_suffice(q, g, now)
   if now <= 0 or g.tbCapacity <= 0 then return true end
   local tokens = W.refill(g, now)
   for _ = 1, HEAD_LOOKS do
-    local id = redis.call('ZRANGE', g.queue, 0, 0)[1]
+    local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
+    local id = head[1]
     if not id then return false end
     local h = W.job(q, id)
     local cost = W.cost(h)
     if not h.state then
       redis.call('ZREM', g.queue, id)
+      W.mark_skip(g, tonumber(head[2]))
     elseif cost > g.tbCapacity then
       fail_costly(q, g, id, now, h)
     elseif tokens >= cost or g.tbRefillRate <= 0 then
@@ -71,6 +73,7 @@ local function promote_head(q, g, now, expected)
 end
 
 local function promote(q, g, now, budget)
+  W.skip(g)
   local expected, promoted = g.nextSeq, 0
   for _ = 1, budget + STALE_MAX do
     if promoted >= budget then break end
