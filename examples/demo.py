@@ -64,7 +64,8 @@ async def work(url: str) -> None:
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(parent), sys.stdin)
         await parent.read()
-        await worker.close()
+        # Where the parent was killed, its server is gone too, and there is nobody to report to.
+        await worker.close(timeout=1_000)
 
     watching = asyncio.create_task(close_with_parent())
     await worker.run()

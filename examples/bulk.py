@@ -1,0 +1,40 @@
+"""Ten thousand jobs in one call, some with options of their own; one worker does them all and then closes."""
+
+import asyncio
+
+from glidemq_py import Job, JobSpec, Queue, Worker
+
+JOBS = 10_000
+
+
+async def square(job: Job) -> int:
+    return job.data * job.data
+
+
+async def main() -> None:
+    async with Queue("squares") as queue:
+        jobs = await queue.add_bulk(("square", n) for n in range(JOBS))
+        # Rows may carry options; a JobSpec is checked when it is made.
+        jobs += await queue.add_bulk(
+            [
+                ("square", -1, {"priority": 1}),
+                JobSpec("square", -2, {"job_id": "minus-two"}),
+                JobSpec("square", -2, {"job_id": "minus-two"}),
+            ]
+        )
+        print(f"{len(jobs)} positions, the last two: {jobs[-2].outcome}, {jobs[-1].outcome}")
+
+        worker = Worker("squares", square, concurrency=100)
+        await worker.start()
+        await worker.drain()  # works until nothing is left, then closes
+
+        counts = await queue.get_job_counts()
+        print(f"{counts.completed} completed, {counts.unfinished} left")
+        total = 0
+        async for job in queue.iter_jobs("completed"):
+            total += job.returnvalue
+        print(f"sum of squares: {total}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,23 @@
+"""The smallest whole program: a queue, a worker, a job and its result.
+
+No connection is given and GLIDEMQ_URL is not set: a private Valkey runs as long as this program does.
+"""
+
+import asyncio
+
+from glidemq_py import Job, Queue, Worker
+
+
+async def handle(job: Job) -> str:
+    return f"{job.name}: hello {job.data['to']}"
+
+
+async def main() -> None:
+    async with Queue("emails") as queue, Worker("emails", handle, concurrency=10):
+        job = await queue.add("welcome", {"to": "ada"})
+        print("added", job.id)
+        print(await job.wait_until_finished(10_000))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

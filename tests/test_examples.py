@@ -1,0 +1,187 @@
+"""Every program under examples/ is run as a reader would run it, and says what it should say."""
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+SECONDS = 100
+
+# Program -> what must stand in its output, in this order (regular expressions).
+EXPECTED = {
+    "quickstart": [r"added 1", r"welcome: hello ada"],
+    "bulk": [
+        r"10003 positions, the last two: added, duplicate",
+        r"10002 completed, 0 left",
+        rf"sum of squares: {sum(n * n for n in range(10_000)) + 1 + 4}",
+    ],
+    "delays_and_retries": [
+        r"short delay done after 0 failures",
+        r"timedelta done after 0 failures",
+        r"instant done after 0 failures",
+        r"retrying flaky: attempt 1 found nobody at home",
+        r"retrying flaky: attempt 2 found nobody at home",
+        r"flaky done after 2 failures",
+        r"failed for good: UnrecoverableError: the address does not exist",
+    ],
+    "progress_and_events": [
+        r"added holiday convert",
+        r"progress holiday 25",
+        r"progress holiday 100",
+        r'completed holiday "converted"',
+        r"step 1: holiday\.mov",
+        r"step 4: holiday\.mov",
+    ],
+    "add_and_wait": [
+        r"7 / 2 = 3\.5",
+        r"halves: \[0\.0, 0\.5, 1\.0, 1\.5, 2\.0\]",
+        r"1 / 0: ZeroDivisionError: division by zero",
+        r"job '8' did not end within 50 ms",
+    ],
+    "lifespan": [r"database opened for orders", r"database closed with 3 orders of 6 pieces"],
+    "service": [
+        r"POST /reports -> 202 \{'job': '1'\}",
+        r"GET /reports/1 -> 200 .*'state': 'completed'.*'result': 'report of 2025'",
+        r"GET /reports/999 -> 404",
+    ],
+    "graceful_shutdown": [
+        r"closing",
+        r"part 0 done",
+        r"closed",
+        r"1 completed, 2 waiting, 0 stranded",
+        r"all closed",
+    ],
+}
+ELSEWHERE = {"demo", "test_emails", "typed_tasks"}
+"""Run by tests of their own: the first two below, the last by the tests of typed tasks."""
+
+
+def environment() -> dict[str, str]:
+    """Ours, without a server in it, and with the package importable where it is not installed."""
+    kept = {name: text for name, text in os.environ.items() if name not in ("GLIDEMQ_URL", "GLIDEMQ_TEST_SERVER")}
+    path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
+    return {**kept, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> str:
+    """Run Python with these arguments and return its output; its errors must be no tracebacks."""
+    ended = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True, text=True, timeout=SECONDS, env=environment(), cwd=cwd, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.stdout
+
+
+def assert_in_order(output: str, patterns: list[str]) -> None:
+    position = 0
+    for pattern in patterns:
+        found = re.compile(pattern).search(output, position)
+        assert found is not None, f"{pattern!r} is not where it should be in:\n{output}"
+        position = found.end()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_example_says_what_it_should(name: str, tmp_path: Path) -> None:
+    output = run(EXAMPLES / f"{name}.py", cwd=tmp_path)
+    assert_in_order(output, EXPECTED[name])
+    assert list(tmp_path.iterdir()) == [], "it left something in the directory it ran in"
+
+
+def test_every_example_is_run() -> None:
+    programs = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert programs <= EXPECTED.keys() | ELSEWHERE
+    assert EXPECTED.keys() <= programs
+
+
+def test_the_pytest_example_passes() -> None:
+    registered = any(point.name == "glidemq" for point in importlib.metadata.entry_points(group="pytest11"))
+    plugin = [] if registered else ["-p", "glidemq_py.testing.pytest_plugin"]
+    output = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, EXAMPLES / "test_emails.py", cwd=ROOT)
+    assert "2 passed" in output
+
+
+# -- the demo ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """Two hundred small modules, two of which are no Python."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    for n in range(198):
+        body = "".join(f"    if x > {i}:\n        x -= 1\n" for i in range(n % 7))
+        (folder / f"module_{n:03}.py").write_text(f"class C{n}:\n    pass\n\n\ndef f{n}(x):\n{body}    return x\n")
+    (folder / "old.py").write_text("print 'hello'\n")
+    (folder / "binary.py").write_bytes(b"x = '\xff'\n")
+    return folder
+
+
+def workers_of(output: str) -> list[str]:
+    """The demo's worker processes that still run, found by the server that its output names."""
+    url = re.search(r"valkey://\S+", output)
+    assert url is not None
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if f"--work-for\0{url[0]}\0" in (process / "cmdline").read_text(errors="replace"):
+                found.append(process.name)
+    return found
+
+
+def test_demo_measures_every_module(modules: Path) -> None:
+    output = run(EXAMPLES / "demo.py", "--source", modules, "--processes", "2")
+    assert_in_order(
+        output,
+        [
+            r"200 modules of ",
+            r"2 worker processes on valkey://127\.0\.0\.1:\d+",
+            r"200 jobs added in \d+ ms",
+            r"200/200 100%",
+            r"Largest modules\n",
+            r"Most complex functions\n +module +function +branches\n +module_006\.py +f6 +7\n",
+            r"Slowest to measure\n",
+            r"Failed for good: 2 files",
+            r"binary\.py\n +SyntaxError: ",
+            r"old\.py\n +SyntaxError: Missing parentheses",
+            r"jobs +200 \(198 completed, 2 failed for good\)",
+            r"retries +[1-9]\d*, all successful",
+            r"jobs per second +[\d,]+, in ",
+            r"add to completion +p50 \d+ ms, p99 ",
+        ],
+    )
+    assert workers_of(output) == [], "a worker process was left behind"
+
+
+def test_demo_with_a_killed_worker_completes_every_job_once(modules: Path) -> None:
+    output = run(EXAMPLES / "demo.py", "--source", modules, "--processes", "2", "--kill")
+    assert_in_order(
+        output, [r"killed worker process \d+", r"jobs +200 \(198 completed, 2 failed for good\)", r"recovered +\d"]
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_demo_leaves_no_process_when_it_is_killed() -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "demo.py"), "--processes", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as lines, process:
+        output = ""
+        while "jobs added" not in output:
+            output += lines.readline()
+        running = len(workers_of(output))
+        process.kill()
+        # The workers hold the other end of this pipe: it ends when the last of them has.
+        lines.read()
+    assert running == 2
+    assert workers_of(output) == []
