@@ -20,7 +20,8 @@ CONSUMER = "worker-1700000000000-0badcafe"
 
 ADD_ARGS = (
     "name", "data", "opts", "timestamp", "delay", "priority", "parent_id", "attempts", "ordering", "concurrency",
-    "rate_max", "rate_duration", "capacity", "refill", "cost", "ttl", "id", "lifo", "parent_queue", "scheduler", "quiet",
+    "rate_max", "rate_duration", "capacity", "refill", "cost", "ttl", "id", "lifo", "parent_queue", "scheduler",
+    "quiet",
 )  # fmt: skip
 """ARGV of addJob, in order (functions.md section 3)."""
 
@@ -133,7 +134,27 @@ class WireQueue:
 
     def complete_and_fetch(self, job_id: str, entry: str, started: object = "", quiet: int = 0) -> list[str]:
         keys = ["stream", "completed", "events", f"job:{job_id}", "metrics:completed"]
-        args = (job_id, entry, "null", self.now, GROUP, CONSUMER, "0", 0, 0, "", "", "", "", "", 0, started, "", quiet, 0)
+        args = (
+            job_id,
+            entry,
+            "null",
+            self.now,
+            GROUP,
+            CONSUMER,
+            "0",
+            0,
+            0,
+            "",
+            "",
+            "",
+            "",
+            "",
+            0,
+            started,
+            "",
+            quiet,
+            0,
+        )
         return [str(item) for item in self.call("completeAndFetchNext", keys, *args)]
 
     def fail(

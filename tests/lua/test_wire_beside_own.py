@@ -1,0 +1,62 @@
+"""Both faces on one queue: a peer calls the wire face, our own workers call ours."""
+
+import pytest
+
+from glidemq_py.testing import RespClient
+from tests.lua import wire_support
+from tests.lua.own_support import OwnQueue
+from tests.lua.wire_support import WireQueue
+
+wire = wire_support.wire_fixture
+
+
+@pytest.fixture(name="own")
+def own_fixture(core_resp: RespClient, wire: WireQueue) -> OwnQueue:
+    """Our face on the queue of `wire`."""
+    return OwnQueue(core_resp, wire.name)
+
+
+def test_a_peer_s_jobs_are_run_by_ours(wire: WireQueue, own: OwnQueue) -> None:
+    jobs = {wire.add(), wire.add(lifo=1), wire.add(priority=1)}
+    taken = own.take(5)
+    assert {job.id for job in taken} == jobs
+    own.finish(*(job.completed() for job in taken))
+    assert wire.scores("completed").keys() == jobs
+    assert (wire.pending(), wire.list_active()) == ([], 0)
+
+
+def test_our_jobs_are_run_by_a_peer(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = own.add_job()
+    assert own.exchange(0).jobs == []
+    taken, entry = wire.take_id()
+    assert (taken, wire.complete(job_id, entry, "7")) == (job_id, 1)
+    assert own.job(job_id)["returnvalue"] == "7"
+
+
+def test_our_remove_finds_a_peer_s_entry(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = wire.add()
+    assert own.fcall("remove", own.meta, job_id) == 1
+    assert wire.entries() == []
+
+
+def test_a_peer_s_push_to_a_list_wakes_our_idle_workers(wire: WireQueue, own: OwnQueue) -> None:
+    own.exchange(1)  # finds nothing and waits: from now on there is a stream of markers
+    before = own.redis("XLEN", "wake")
+    wire.add(lifo=1)
+    assert own.redis("XLEN", "wake") == before + 1
+
+
+def test_our_attempt_is_stale_once_a_peer_has_recovered_it(wire: WireQueue, own: OwnQueue) -> None:
+    own.add_job()
+    job = own.take_one()
+    wire.now = own.now + 60_000
+    assert wire.reclaim() == 1
+    _, entry = wire.take_id()
+    assert own.finish(job.completed()) == [3]
+    assert (wire.complete(job.id, entry), wire.state(job.id)) == (1, "completed")
+
+
+def test_heal_knows_list_jobs_that_ours_took(wire: WireQueue, own: OwnQueue) -> None:
+    wire.add(priority=1)
+    own.take_one()
+    assert (wire.call("healListActive", ["id"]), wire.list_active()) == (0, 1)
