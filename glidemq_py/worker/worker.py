@@ -345,8 +345,10 @@ class Worker:
                 if part is not None:
                     await part.close()
             runner.close()
-            with contextlib.suppress(GlideMQError):
-                await link.transport.call(working.leave(self._keys.meta, self.consumer))
+            # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
+            with contextlib.suppress(GlideMQError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await link.transport.call(working.leave(self._keys.meta, self.consumer))
         if self._queue is not None:
             await self._queue.close()
         await self._listeners.settle()
@@ -386,6 +388,7 @@ class Worker:
 
 
 _HAND_BACK_S = 5.0
+_LEAVE_S = 2.0
 
 
 def _consumer_name() -> str:
