@@ -1,0 +1,175 @@
+"""Time-outs of a job: an async handler is cancelled; one in a thread cannot be, but its attempt is over."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+async def test_an_async_handler_is_cancelled(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url) as worker:
+        job = await queue.add("n", timeout=40)
+        with pytest.raises(JobFailedError) as caught:
+            await job.wait_until_finished()
+        assert caught.value.failed_type == "JobTimeoutError"
+        assert "40 ms" in caught.value.failed_reason
+        assert gate.cancelled == 1
+        assert gate.begun[0].cancelled.is_set()
+        assert worker.active_count == 0
+        assert Raw(core_resp, queue_name).event_names(job.id) == ["added", "failed"]
+
+
+async def test_a_timeout_spends_an_attempt_and_the_next_one_may_be_quick_enough(url: str, queue_name: str):
+    async def handle(job: Job) -> int:
+        if job.attempts_made == 0:
+            await asyncio.Event().wait()
+        return job.attempts_made
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        assert await queue.add_and_wait("n", timeout=30, attempts=2) == 1
+
+
+async def test_a_handler_that_ends_in_time_hears_nothing_of_it(url: str, queue_name: str):
+    async def handle(job: Job) -> str:
+        await asyncio.sleep(0)
+        return "quick"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", timeout=60_000)
+        assert await job.wait_until_finished() == "quick"
+        await told.wait("completed")
+        assert not told.of("completed")[0][0].cancelled.is_set()
+
+
+async def test_a_handler_that_will_not_be_cancelled_keeps_its_slot_and_its_result_is_refused(
+    url: str, resp: RespClient, queue_name: str
+):
+    stubborn = asyncio.Event()
+    began: list[str] = []
+
+    async def handle(job: Job) -> str:
+        began.append(job.id)
+        if job.data == "stubborn":
+            while not stubborn.is_set():
+                try:
+                    await stubborn.wait()
+                except asyncio.CancelledError:
+                    continue
+            return "too late"
+        return "fine"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        late = await queue.add("n", "stubborn", timeout=30)
+        await told.wait("failed")
+        other = await queue.add("n", "other")
+        assert worker.active_count == 1
+        assert await other.is_waiting()
+        stubborn.set()
+        assert await other.wait_until_finished() == "fine"
+        assert began == [late.id, other.id]
+        assert await late.is_failed()
+        assert Raw(resp, queue_name).event_names(late.id) == ["added", "failed"]
+
+
+async def test_a_handler_in_a_thread_is_told_and_keeps_its_slot_until_it_returns(
+    core_url: str, core_resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    seen_cancelled = threading.Event()
+    leave = threading.Event()
+
+    def handle(job: Job) -> str:
+        if job.data == "slow":
+            if job.cancelled.wait(20):
+                seen_cancelled.set()
+            leave.wait(20)
+            return "too late"
+        return "fine"
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
+        told = Told(worker)
+        slow = await queue.add("crunch", "slow", timeout=40)
+        await told.wait("failed")
+        (job, error) = told.of("failed")[0]
+        assert (job.id, type(error).__name__) == (slow.id, "JobTimeoutError")
+        assert await asyncio.to_thread(seen_cancelled.wait, 20)
+        (warning,) = [r.getMessage() for r in caplog.records if "cannot be stopped" in r.getMessage()]
+        assert slow.id in warning
+        assert "crunch" in warning
+
+        other = await queue.add("n", "other")
+        assert worker.active_count == 1
+        assert await other.is_waiting()
+        leave.set()
+        assert await other.wait_until_finished() == "fine"
+        assert await slow.is_failed()
+        assert Raw(core_resp, queue_name).metric("completed") == 1
+
+
+async def test_a_retry_may_run_beside_the_thread_that_timed_out(url: str, queue_name: str):
+    leave = threading.Event()
+
+    def handle(job: Job) -> int:
+        if job.attempts_made == 0:
+            leave.wait(20)
+        return job.attempts_made
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=2):
+        assert await queue.add_and_wait("n", timeout=100, attempts=2) == 1
+        leave.set()
+
+
+async def test_a_job_that_timed_out_before_a_thread_was_free_is_not_begun(url: str, queue_name: str):
+    """Threads are added a moment after they are missed; what is over by then must not run any more."""
+    began: list[Any] = []
+    hold = threading.Event()
+
+    def handle(job: Job) -> None:
+        began.append(job.data)
+        hold.wait(20)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", 0), ("n", 1, {"timeout": 1}), ("n", 2, {"timeout": 1})])
+        worker = Worker(queue_name, handle, url, concurrency=3)
+        told = Told(worker)
+
+        def block_the_loop(job: Job) -> None:
+            if job.data == 2:
+                time.sleep(0.05)  # the point is a loop that stands still
+
+        worker.on("active", block_the_loop)
+        async with worker:
+            await told.wait("failed", 1)
+            hold.set()
+            await told.wait("completed")
+            await told.until(lambda told: worker.active_count == 0 or told.count["drained"] > 0)
+    assert began in ([0], [0, 2])
+    assert jobs[1].id in told.job_ids("failed")
+
+
+async def test_the_time_before_it_is_taken_does_not_count(url: str, queue_name: str):
+    gate = Gate()
+
+    async def handle(job: Job) -> Any:
+        return await gate(job) if job.data == "first" else "second"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        await queue.add("n", "first")
+        await gate.next()
+        second = await queue.add("n", "second", timeout=50)
+        # A third job's time-out is the clock: when it has passed elsewhere, so has the second one's.
+        async with Worker(f"{queue_name}-clock", Gate(), url), Queue(f"{queue_name}-clock", url) as clock:
+            with pytest.raises(JobFailedError):
+                await clock.add_and_wait("n", timeout=60)
+        gate.open()
+        assert await second.wait_until_finished() == "second"
+        assert told.count["failed"] == 0
