@@ -351,12 +351,19 @@ class ExchangeLoop:
         assert self._runner is not None
         cursor = ""
         while True:
-            known = [run.attempt.entry for run in self._runner.running]
-            known += [finished.run.attempt.entry for finished in self._finished]
+            runs = [*self._runner.running, *(finished.run for finished in self._finished)]
+            known = [run.attempt.entry for run in runs if run.attempt.entry]
+            known_ids = [run.job.id for run in runs if not run.attempt.entry]
             want = max(0, self.free) if self.taking else 0
             reply = await self._link.transport.call(
                 working.regain(
-                    self._link.keys.meta, self._consumer, known, want, not self._options.events, cursor
+                    self._link.keys.meta,
+                    self._consumer,
+                    known,
+                    want,
+                    not self._options.events,
+                    cursor,
+                    known_ids,
                 )
             )
             self._start_jobs(reply.jobs, reply.now)

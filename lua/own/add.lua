@@ -35,7 +35,8 @@ end
 
 -- In growing steps: a counter that was lost behind a million jobs finds its way past them in a few looks.
 local function next_free_id(q)
-  local id, step = nil, 1
+  local id
+  local step = 1
   repeat
     id = G.int(redis.call('INCRBY', q.id, G.int(step)))
     step = step * 2

@@ -21,7 +21,7 @@ end
 
 local KINDS = { progress, log, data }
 
-G.export('note', {}, function(keys, args)
+G.export('note', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local h = redis.call('HMGET', q.J .. r[2], 'state', 'fence', 'processedOn')
   if not h[1] then return G.GONE end

@@ -7,6 +7,7 @@
 -- lock_ms: how long a job of ours may go without a heartbeat, where its own lockDuration does not say otherwise.
 
 local PAGE = 100
+local CONSUMER_KEPT_MS = 3600000
 local WATCH_SAMPLE = 20
 local LISTS = 'lists' -- cursor: jobs from lists and the scheduled set are not all seen yet
 
@@ -111,6 +112,19 @@ local function sweep_watch(q)
   end
 end
 
+-- Consumers of workers that died are of no use once nothing pends for them. Those of Node peers are left alone.
+local function sweep_consumers(q, foreign)
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
+  if consumers.err then return end
+  for _, c in ipairs(consumers) do
+    local name, pending, idle = c[2], c[4], c[6]
+    local is_foreign = foreign ~= '' and string.sub(name, 1, #foreign) == foreign
+    if pending == 0 and idle > CONSUMER_KEPT_MS and not is_foreign and redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, name)
+    end
+  end
+end
+
 G.export('reclaim', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local lock_key, holder = q.P .. 'lock:reclaim', request[1]
@@ -120,7 +134,10 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
   local run = { now = G.now(q), lock = request[3], max_stalled = request[4], quiet = request[5],
     foreign = request[7], recovered = {}, failed = {} }
   local cursor = request[6]
-  if cursor == '' then sweep_watch(q) end
+  if cursor == '' then
+    sweep_watch(q)
+    sweep_consumers(q, run.foreign)
+  end
   if cursor == '' or cursor == LISTS then
     if look_at_lists(q, run) then return cmsgpack.pack({ run.recovered, run.failed, LISTS, 1 }) end
     cursor = ''

@@ -2,9 +2,10 @@
 -- a place that cannot be written (a key of a foreign type) fails the call before the job exists.
 
 -- Priority jobs that are ready at once are ordered by a clock of their queue that never stands still, so that
--- the rows of one bulk keep their order. It lags the real one and never passes it, so such a job is always due
--- (W65); order within a millisecond is lost only after a million such jobs more than milliseconds have passed.
-local PRIORITY_CLOCK_LAG = 1048576
+-- the rows of one bulk keep their order. It lags the real one and never passes it, so such a job is always due (W65).
+-- Order within a millisecond is lost only where 65,536 more such jobs than milliseconds have come; a job that was
+-- delayed counts from its due time, that is as if it had come up to a minute later.
+local PRIORITY_CLOCK_LAG = 65536
 
 local function priority_time(q, now)
   local last = tonumber(redis.call('HGET', q.meta, 'priorityClock') or '0') or 0

@@ -17,7 +17,7 @@ local function batch(q, now, quiet)
   return {
     q = q, now = now, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
-    keep_completed = nil, keep_failed = nil, removed = {},
+    keep_completed = {}, keep_failed = {}, removed = {},
   }
 end
 
@@ -45,7 +45,7 @@ local function index(b, zset, members, id, keep, rule)
   if #members == 0 then redis.call('ZCARD', zset) end
   members[#members + 1] = b.now_text
   members[#members + 1] = id
-  if type(keep) == 'table' then b[rule] = keep end
+  if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
 end
 
 local function complete(b, row)
@@ -114,8 +114,8 @@ local function write(b, no_metrics)
   if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
   G.purge(q, b.removed)
-  if b.keep_completed then G.retain(q, q.completed, b.keep_completed, b.now) end
-  if b.keep_failed then G.retain(q, q.failed, b.keep_failed, b.now) end
+  for _, keep in pairs(b.keep_completed) do G.retain(q, q.completed, keep, b.now) end
+  for _, keep in pairs(b.keep_failed) do G.retain(q, q.failed, keep, b.now) end
   if no_metrics then return end
   G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
   G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)

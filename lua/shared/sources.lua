@@ -2,12 +2,16 @@
 -- is empty now. Every source bounds its work: what must be refused is refused a bounded number of times a call.
 
 local REFUSALS_MAX = 100
+-- A reply is not made larger than this by one job more: data of many mebibytes would hold the server and the worker.
+local REPLY_BYTES = 4194304
+-- Entries read at a time, so that few are in hand when the reply is full.
+local STREAM_PAGE = 16
 
 -- Due members of the scheduled set that have a priority, most urgent band first (W59, W66). Bands whose first
 -- member is not due yet are skipped, and the earliest of those due times is kept for the worker's timer.
 local function due_priorities(q, taking, free)
   local now, from, budget = taking.now, G.int(G.BAND), free + REFUSALS_MAX
-  while free > 0 and budget > 0 do
+  while free > 0 and budget > 0 and taking.bytes < REPLY_BYTES do
     local found = redis.call('ZRANGEBYSCORE', q.scheduled, from, '+inf', 'WITHSCORES', 'LIMIT', 0, free)
     if #found == 0 then return true end
     local band = math.floor(tonumber(found[2]) / G.BAND)
@@ -24,6 +28,7 @@ local function due_priorities(q, taking, free)
         from = G.int((band + 1) * G.BAND)
         break
       end
+      if taking.bytes >= REPLY_BYTES then return false end
       redis.call('ZREM', q.scheduled, found[i])
       if not taking.quiet then G.emit(q.events, 'promoted', found[i]) end
       if G.activate(q, taking, found[i], '') then free = free - 1 end
@@ -37,8 +42,8 @@ end
 local function popped(field)
   return function(q, taking, free)
     local budget = free + REFUSALS_MAX
-    while free > 0 and budget > 0 do
-      local asked = free
+    while free > 0 and budget > 0 and taking.bytes < REPLY_BYTES do
+      local asked = math.min(free, STREAM_PAGE)
       local ids = redis.call('RPOP', q[field], asked) or {}
       for i = 1, #ids do
         if G.activate(q, taking, ids[i], '') then free = free - 1 end
@@ -52,8 +57,8 @@ end
 
 local function stream(q, taking, free)
   local budget = free + REFUSALS_MAX
-  while free > 0 and budget > 0 do
-    local asked = free
+  while free > 0 and budget > 0 and taking.bytes < REPLY_BYTES do
+    local asked = math.min(free, STREAM_PAGE)
     local entries = G.read_stream(q, taking.consumer, asked)
     for i = 1, #entries do
       local id = G.entry_job(entries[i][2])

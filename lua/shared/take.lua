@@ -12,7 +12,7 @@ local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 -- A taking in progress: what was taken, what was set aside, entries to acknowledge.
 G.taking = function(_, now, consumer, quiet)
   return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
-    settled = {}, from_lists = {}, deferred = {}, next_due = -1 }
+    settled = {}, from_lists = {}, deferred = {}, next_due = -1, bytes = 0 }
 end
 
 -- Set something aside for good: acknowledge its entry, tell the worker why.
@@ -75,8 +75,10 @@ G.activate = function(q, taking, id, entry)
   redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   if entry == '' then
     taking.from_lists[#taking.from_lists + 1] = id
+    redis.call('HSET', key, 'takenBy', taking.consumer) -- nothing pends for it that would say so
     if not taking.quiet then G.emit(q.events, 'active', id) end
   end
+  taking.bytes = taking.bytes + #h[DATA]
   taking.jobs[#taking.jobs + 1] = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
     h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
   return true

@@ -17,7 +17,7 @@ Snapshot = dict[str, dict[str, Any]]
 
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
 OUR_KEYS = re.compile(r":(wake|workers|list-active-ids|stall-watch|lock:[a-z]+|w:.*)$")
-OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "priorityClock"})
+OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock"})
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt"})
 
 

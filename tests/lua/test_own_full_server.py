@@ -51,7 +51,7 @@ def test_everything_but_adding_works(full: OwnQueue) -> None:
     full.let_idle(job.entry, 60_000)
     assert full.run(reclaim(full.meta, "py-1", 60_000, 30_000, 1, False, "")).recovered == [job.id]
     full.take_one()
-    assert len(full.run(regain(full.meta, "py-1", [], 5, False, "")).jobs) == 1
+    assert len(full.run(regain(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
     full.run(control.pause(full.meta))
     full.run(control.resume(full.meta))
     assert full.run(control.lock(full.key("lock:x"), "a", 1_000)) is True

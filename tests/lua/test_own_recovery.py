@@ -384,9 +384,14 @@ def test_what_ended_is_watched_no_longer(q: OwnQueue) -> None:
 
 
 def ask(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> list[Taken]:
-    reply = q.run(regain(q.meta, consumer, known, want, False, ""))
-    assert reply.cursor == ""
-    return [Taken(job, reply.now) for job in reply.jobs]
+    found: list[Taken] = []
+    cursor = ""
+    while True:
+        reply = q.run(regain(q.meta, consumer, known, want - len(found), False, cursor, []))
+        found += [Taken(job, reply.now) for job in reply.jobs]
+        cursor = reply.cursor
+        if not cursor:
+            return found
 
 
 def test_jobs_of_a_lost_reply_come_back(q: OwnQueue) -> None:
@@ -423,8 +428,9 @@ def test_regain_settles_what_cannot_run(q: OwnQueue) -> None:
     q.redis("HSET", "job:2", "state", "completed")
     q.redis("HSET", "job:3", "revoked", "1")
     q.redis("XDEL", "stream", jobs[3].entry)
-    reply = q.run(regain(q.meta, "py-1", [], 100, False, ""))
+    reply = q.run(regain(q.meta, "py-1", [], 100, False, "", []))
     assert reply.jobs == []
+    assert reply.cursor == "l:0"  # the lists are next
     reasons = [dropped[2] for dropped in reply.dropped]
     assert reasons == ["the job is gone", "state is completed", "revoked", "a stream entry without a job id"]
     assert q.pending() == []
@@ -435,11 +441,63 @@ def test_regain_pages(q: OwnQueue) -> None:
     q.take(250)
     found, cursor = [], ""
     while True:
-        reply = q.run(regain(q.meta, "py-1", [], 1_000, True, cursor))
+        reply = q.run(regain(q.meta, "py-1", [], 1_000, True, cursor, []))
         found += [job[0] for job in reply.jobs]
         if not (cursor := reply.cursor):
             break
     assert found == [str(i) for i in range(1, 251)]
+
+
+def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "py-1") -> list[Taken]:
+    """Everything that pends for a worker that knows its jobs without entries, too."""
+    found: list[Taken] = []
+    cursor = ""
+    while True:
+        known = [*known_ids, *[job.id for job in found]]
+        entries = [job.entry for job in found]
+        reply = q.run(regain(q.meta, consumer, entries, want - len(found), False, cursor, known))
+        found += [Taken(job, reply.now) for job in reply.jobs]
+        cursor = reply.cursor
+        if not cursor:
+            return found
+
+
+def test_jobs_without_entries_come_back_too(q: OwnQueue) -> None:
+    q.add(row("a", "", "{}"), *[row("a", "", "{}", lifo=i < 2, priority=int(i >= 2)) for i in range(4)])
+    known, *lost = q.take(4)
+    q.add_job(lifo=True)
+    others = q.take_one("py-2")
+    q.advance(5)
+    back = ask_lists(q, known.id)
+    assert {job.id for job in back} == {job.id for job in lost}
+    assert all(job.fence == 2 for job in back)
+    assert q.redis("GET", "list-active") == "5"
+    q.advance(LOCK - 1)
+    assert set(look(q).recovered) == {known.id, others.id}  # the others' heartbeat is younger
+    assert q.finish(lost[0].completed()) == [S.STALE]
+    assert q.finish(*[job.completed() for job in back]) == [S.OK] * 3
+    assert q.redis("GET", "list-active") == "0"
+
+
+def test_list_jobs_are_regained_page_by_page(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}", lifo=True) for _ in range(900)], quiet=True)
+    theirs = {job.id for i in range(9) for job in q.take(50, f"py-{i % 2 + 1}") if i % 2}
+    q.take(450)
+    q.advance(5)
+    back = [job.id for job in ask_lists(q)]
+    assert len(back) == len(set(back)) == 700
+    assert not theirs & set(back)
+
+
+def test_a_list_job_that_may_run_no_more_is_not_regained(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}", lifo=True) for _ in range(3)])
+    q.take(3)
+    q.redis("HSET", "job:1", "revoked", "1")
+    q.redis("HSET", "job:2", "processedOn", START + 1, "lastActive", START + 1)  # a Node peer has it now
+    q.redis("HSET", "job:3", "state", "waiting")
+    assert ask_lists(q) == []
+    assert (q.state("1"), q.state("2"), q.state("3")) == ("failed", "active", "waiting")
+    assert q.redis("GET", "list-active") == "2"
 
 
 def test_regain_without_a_group(q: OwnQueue) -> None:

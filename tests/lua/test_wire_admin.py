@@ -169,7 +169,8 @@ def test_no_budget(wire: WireQueue) -> None:
 @pytest.mark.parametrize(
     ("caps", "limits", "outcome"),
     [({"maxTotalTokens": 30}, (), "ok"), ({"maxTotalTokens": 29}, (), "exceeded"),
-     ({"maxTotalCost": 0.2}, (), "exceeded"), ({}, ({"input": 9},), "exceeded"), ({}, ({"input": 10},), "ok"), ({}, ({}, {"output": 0.1}), "exceeded"),
+     ({"maxTotalCost": 0.2}, (), "exceeded"), ({}, ({"input": 9},), "exceeded"), ({}, ({"input": 10},), "ok"),
+     ({}, ({}, {"output": 0.1}), "exceeded"),
      ({"maxTotalTokens": 0}, (), "ok")],
 )  # fmt: skip
 def test_budget(wire: WireQueue, caps: dict[str, float], limits: tuple[Any, ...], outcome: str) -> None:

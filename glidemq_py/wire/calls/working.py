@@ -166,9 +166,12 @@ def _reclaimed(reply: bytes) -> ReclaimReply:
     return ReclaimReply(*unpack(reply))
 
 
-def regain(meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str) -> Call[RegainReply]:
-    """Ask for jobs that pend for this consumer beside the entries it knows."""
-    return Call("regain", meta, (pack((consumer, known, want, quiet, cursor)),), _regained)
+def regain(
+    meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, known_ids: Sequence[str]
+) -> Call[RegainReply]:
+    """Ask for jobs that are this consumer's beside those it knows: ``known`` are stream entries, ``known_ids`` the
+    ids of jobs that came without one."""
+    return Call("regain", meta, (pack((consumer, known, want, quiet, cursor, known_ids)),), _regained)
 
 
 def _regained(reply: bytes) -> RegainReply:
