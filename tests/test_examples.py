@@ -168,6 +168,7 @@ def test_demo_with_a_killed_worker_completes_every_job_once(modules: Path) -> No
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_demo_leaves_no_process_when_it_is_killed() -> None:
     process = subprocess.Popen(
