@@ -18,7 +18,7 @@ from typing import Any, Self
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.wire.keys import QueueKeys
@@ -134,11 +134,14 @@ class QueueEvents:
         self._reader: EventReader | None = None
         self._transport: AsyncTransport | None = None
         self._task: asyncio.Task[None] | None = None
+        self._entered = False
         self._closed = False
 
     def on(self, event: str, listener: Listener) -> Listener:
         """Call ``listener`` (plain or async) for every event of that name; "*" is all of them."""
         self._listeners.setdefault(event, []).append(listener)
+        if self._entered:
+            self._listen()
         return listener
 
     def off(self, event: str, listener: Listener) -> None:
@@ -187,15 +190,20 @@ class QueueEvents:
                 _log.warning("events of queue %r: %s; reading on in %.2f s", self.name, error, pause)
             await asyncio.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
-            with contextlib.suppress(GlideMQConnectionError):
+            with contextlib.suppress(GlideMQError):
                 await reader.check_rewound()
         return []
 
     async def __aenter__(self) -> Self:
         await self.wait_until_ready()
+        self._entered = True
         if self._listeners:
-            self._task = asyncio.create_task(self._dispatch(), name=f"glidemq-events-{self.name}")
+            self._listen()
         return self
+
+    def _listen(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._dispatch(), name=f"glidemq-events-{self.name}")
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -10,9 +10,9 @@ import glide
 from glide_shared.exceptions import GlideError, RequestError
 
 from glidemq_py.client.connect import Connection, GlideClient, GlideConfig, create_async, resolve_async
-from glidemq_py.client.failures import is_function_missing, translate
+from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
-from glidemq_py.errors import AmbiguousResultError, ClosedError
+from glidemq_py.errors import ClosedError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -68,7 +68,7 @@ class AsyncTransport:
             raise ClosedError("the connection was closed") from error
         if isinstance(error, RequestError) and is_function_missing(error):
             await self._load()
-        elif not (call.repeatable and isinstance(translate(error), AmbiguousResultError)):
+        elif not (call.repeatable and was_lost(error)):
             raise translate(error, self.library) from error
         try:
             return await self._client.fcall(self._names[call.function], [call.key], list(call.args))

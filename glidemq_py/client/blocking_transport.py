@@ -8,9 +8,8 @@ import glide_sync
 from glide_shared.exceptions import GlideError, RequestError
 
 from glidemq_py.client.connect import GlideConfig, create_blocking
-from glidemq_py.client.failures import is_function_missing, translate
+from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
-from glidemq_py.errors import AmbiguousResultError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -34,7 +33,7 @@ class ThreadTransport:
         except GlideError as error:
             if isinstance(error, RequestError) and is_function_missing(error):
                 self._load()
-            elif not (call.repeatable and isinstance(translate(error), AmbiguousResultError)):
+            elif not (call.repeatable and was_lost(error)):
                 raise translate(error, self._library) from error
         try:
             return call.decode(self._client.fcall(name, [call.key], args))

@@ -11,6 +11,7 @@ import glide_sync
 from glide_shared.config import (
     AdvancedGlideClientConfiguration,
     AdvancedGlideClusterClientConfiguration,
+    BackoffStrategy,
     GlideClientConfiguration,
     GlideClusterClientConfiguration,
     IamAuthConfig,
@@ -56,6 +57,11 @@ def resolve(connection: Connection) -> ConnectionOptions | GlideClient:
     return ConnectionOptions.from_url(url) if url else ConnectionOptions.from_url(shared_embedded().url)
 
 
+# GLIDE's own strategy tells of a port that nobody listens on only when the connection timeout ends, and comes back
+# more than a second after a server does. This one: 0.7 s, and about 0.2 s.
+_RECONNECT = BackoffStrategy(num_of_retries=3, factor=50, exponent_base=2)
+
+
 def _credentials(options: ConnectionOptions) -> ServerCredentials | None:
     if options.iam is not None:
         iam = options.iam
@@ -81,6 +87,7 @@ def config_of(options: ConnectionOptions) -> GlideConfig:
         "client_name": options.client_name,
         "inflight_requests_limit": options.inflight_requests_limit,
         "client_az": options.client_az,
+        "reconnect_strategy": _RECONNECT,
     }
     if options.cluster:
         advanced = AdvancedGlideClusterClientConfiguration(options.connection_timeout, tls_config=tls)

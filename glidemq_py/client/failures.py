@@ -17,7 +17,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.wire.library import Library
 
-__all__ = ["is_function_missing", "translate"]
+__all__ = ["is_function_missing", "translate", "was_lost"]
 
 # Replies that mean "not now" or "not here": the command was refused before it did anything.
 _NOT_RUN = ("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY", "UNBLOCKED")
@@ -28,6 +28,11 @@ def is_function_missing(error: GlideError) -> bool:
     """True where the server does not know the function: our library is not loaded there (any more)."""
     text = str(error)
     return any(phrase in text for phrase in _NO_FUNCTION)
+
+
+def was_lost(error: GlideError) -> bool:
+    """True where the connection broke before the reply came. (After a time-out, asking again would only double it.)"""
+    return isinstance(error, GlideConnectionError)
 
 
 def translate(error: GlideError, library: Library | None = None) -> GlideMQError:

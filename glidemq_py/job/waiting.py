@@ -11,7 +11,7 @@ import contextlib
 import logging
 
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import GlideMQError, JobNotFoundError, WaitTimeoutError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, JobNotFoundError, WaitTimeoutError
 from glidemq_py.events import EventReader
 from glidemq_py.job.link import Outcome
 from glidemq_py.wire.keys import QueueKeys
@@ -77,7 +77,12 @@ class ResultWaiter:
         interval = _FIRST_POLL_S
         while True:
             happened.clear()
-            outcome = await self._look(job_id)
+            try:
+                outcome = await self._look(job_id)
+            except GlideMQConnectionError as error:
+                # A server that restarts comes back; how long that may take is for the wait's time limit to say.
+                _log.debug("waiting for job %r of queue %r: %s", job_id, self._keys.name, error)
+                outcome = None
             if outcome is not None:
                 return outcome
             with contextlib.suppress(TimeoutError):

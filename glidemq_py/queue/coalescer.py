@@ -31,7 +31,7 @@ class AddCoalescer:
         quiet: leave out the `added` events.
     """
 
-    __slots__ = ("_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting")
+    __slots__ = ("_idle", "_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting")
 
     def __init__(self, transport: Transport, meta: str, quiet: bool) -> None:
         self._transport = transport
@@ -40,6 +40,7 @@ class AddCoalescer:
         self._under_way = False
         self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
         self._sender: asyncio.Task[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
 
     async def add(self, row: Row) -> Added:
         """Add one row. Cancelling one caller touches nobody else: a row that has not left yet is not sent.
@@ -54,10 +55,10 @@ class AddCoalescer:
         try:
             reply = await self._transport.call(add(self._meta, (row,), self._quiet))
         finally:
-            self._under_way = False
             if self._waiting:
-                self._under_way = True
                 self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
+            else:
+                self._rest()
         return reply.now, reply.results[0]
 
     async def _send_waiting(self) -> None:
@@ -65,7 +66,12 @@ class AddCoalescer:
             while self._waiting:
                 await self._send(self._next_batch())
         finally:
-            self._under_way = False
+            self._rest()
+
+    def _rest(self) -> None:
+        self._under_way = False
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
     def _next_batch(self) -> list[tuple[Row, asyncio.Future[Added]]]:
         batch: list[tuple[Row, asyncio.Future[Added]]] = []
@@ -94,6 +100,8 @@ class AddCoalescer:
                 future.set_result((reply.now, result))
 
     async def drain(self) -> None:
-        """Wait until everything that was handed over has left."""
-        while self._sender is not None and not self._sender.done():
-            await asyncio.wait({self._sender})
+        """Wait until everything that was handed over has been answered."""
+        if self._under_way:
+            if self._idle is None or self._idle.done():
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
@@ -61,8 +62,9 @@ async def iterate(link: QueueLink, state: JobState, page: int) -> AsyncIterator[
     while True:
         found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS))
         for job_id, position, values in found.rows:
-            if position != seen_at:
-                # Only neighbours of one score (or of a list, which has none) can come twice.
+            if position != seen_at and state is not JobState.ACTIVE:
+                # Only neighbours of one score (or of a list, which has none) can come twice. Not so with active
+                # jobs, few as they are: a heartbeat moves those that came from a list.
                 seen_at, seen = position, set[str]()
             if job_id in seen:
                 continue
@@ -99,7 +101,8 @@ async def get_workers(link: QueueLink) -> list[WorkerInfo]:
         except SerializationError:
             continue
         if isinstance(info, dict):
-            found.append(_worker(consumer, cast("dict[str, Any]", info), now))
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # what no worker of ours or Node's writes
+                found.append(_worker(consumer, cast("dict[str, Any]", info), now))
     return sorted(found, key=lambda worker: worker.started_at)
 
 
