@@ -1,0 +1,56 @@
+"""The names that users import. A name is taken out of this list only with an entry in the changelog."""
+
+import inspect
+from types import ModuleType
+
+import glidemq_py
+
+EXPORTED = {
+    # what users hold
+    "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
+    "graceful_shutdown", "GracefulShutdown",
+    # options and values
+    "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
+    "JobCounts", "JobOutcome", "JobState", "WorkerInfo",
+    # errors
+    "AmbiguousResultError", "BulkAddError", "ClosedError", "EmbeddedServerError", "GlideMQConnectionError",
+    "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError", "JobNotFoundError",
+    "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "PayloadTooLargeError", "ScriptError",
+    "SerializationError", "ServerOutOfMemoryError", "StaleAttemptError", "UnknownOptionError",
+    "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
+    # the package
+    "__version__",
+}  # fmt: skip
+
+
+def test_exported_names_are_these() -> None:
+    assert set(glidemq_py.__all__) == EXPORTED
+    assert len(glidemq_py.__all__) == len(EXPORTED)
+
+
+def test_every_exported_name_is_there() -> None:
+    assert [name for name in EXPORTED if not hasattr(glidemq_py, name)] == []
+
+
+def test_nothing_else_is_public() -> None:
+    public = {
+        name
+        for name, value in vars(glidemq_py).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert public == EXPORTED - {"__version__"}
+
+
+def test_every_error_of_the_package_is_exported() -> None:
+    from glidemq_py import errors
+
+    assert set(errors.__all__) <= EXPORTED
+
+
+def test_public_classes_and_their_methods_have_docstrings() -> None:
+    for name in EXPORTED - {"__version__"}:
+        value = getattr(glidemq_py, name)
+        assert inspect.getdoc(value), name
+        for member, function in inspect.getmembers(value, inspect.isfunction):
+            if not member.startswith("_"):
+                assert inspect.getdoc(function), f"{name}.{member}"
