@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import glide
 from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries, ByAddressRoute
 
@@ -99,10 +98,8 @@ async def _on_primaries(transport: AsyncTransport, args: list[str]) -> Mapping[s
 
 
 async def _run(transport: AsyncTransport, args: list[str], route: Any) -> Any:
-    client = transport._client
-    if route is None:
-        return await client.custom_command(cast("Any", args))
-    return await cast("glide.GlideClusterClient", client).custom_command(cast("Any", args), route)
+    client: Any = transport._client
+    return await client.custom_command(args, *(() if route is None else (route,)))
 
 
 def _described(entry: Any) -> PublishedLibrary:

@@ -1,0 +1,119 @@
+"""`python -m glidemq_py.library`: the function library in an administrator's hands.
+
+    dump    print the code, for FUNCTION LOAD by other means
+    load    load it where it is missing; nothing is ever replaced
+    check   say per node whether it is there, and its version; exit code 1 if it is missing anywhere
+
+Applications load their own library by themselves where they may; this is for where they may not, and for
+publishing the documented library `glidemq` to clients in other languages (``--face wire``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.client.connect import URL_VARIABLE
+from glidemq_py.client.publishing import PublishedLibrary, load_everywhere, published, version_at
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
+from glidemq_py.wire.library import Face, Library, assemble
+
+__all__ = ["WIRE_FUNCTIONS", "main"]
+
+WIRE_FUNCTIONS: Final = frozenset({
+    "addFlow", "addJob", "changeDelay", "changePriority", "checkBudget", "checkConcurrency", "clean", "complete",
+    "completeAndFetchNext", "completeChild", "dedup", "deferActive", "drain", "fail", "getActiveListJobIds",
+    "healListActive", "moveActiveToDelayed", "moveToActive", "moveToWaitingChildren", "nextDue", "pause",
+    "popLists", "promote", "promoteJob", "promoteRateLimited", "rateLimit", "rateLimitGroup",
+    "rateLimitGroupExternal", "reclaimStalled", "reclaimStalledListJobs", "recordUsageAndCheckBudget",
+    "registerParent", "removeJob", "renewLock", "resume", "retryJobs", "revoke", "rpopAndReserve", "searchByName",
+    "signal", "suspend", "sweepSuspended", "tryLock", "unlock", "version",
+})  # fmt: skip
+"""The 45 functions that the documented library must have: half a library must not stand in a whole one's place."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code: 0 done, 1 missing or refused, 2 a command line that cannot be."""
+    parser = _parser()
+    given = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    library = assemble(Face(given.face))
+    if given.command == "dump":
+        sys.stdout.write(library.code)
+        return 0
+    url = given.url or os.environ.get(URL_VARIABLE)
+    if not url:
+        parser.error(f"which server? Give --url or set {URL_VARIABLE}")
+    try:
+        return asyncio.run(_load(url, library) if given.command == "load" else _check(url, library))
+    except GlideMQValidationError as error:
+        parser.error(str(error))
+    except GlideMQError as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m glidemq_py.library", description="The server-side function library of glidemq_py."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("dump", "print the assembled code"),
+        ("load", "FUNCTION LOAD it on every primary that lacks it"),
+        ("check", "say per node whether it is loaded; exit code 1 if not everywhere"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        meaning = "own: what glidemq_py calls (default); wire: the documented library `glidemq`"
+        command.add_argument("--face", choices=[face.value for face in Face], default=Face.OWN.value, help=meaning)
+        if name != "dump":
+            command.add_argument("--url", help=f"the server; {URL_VARIABLE} where it is not given")
+    return parser
+
+
+async def _load(url: str, library: Library) -> int:
+    if library.name == assemble(Face.WIRE).name and (missing := WIRE_FUNCTIONS - library.functions):
+        raise LibraryError(f"this build's wire library is not complete and is not loaded: {', '.join(sorted(missing))}")
+    transport = await AsyncTransport.connect(url)
+    try:
+        for node, new in sorted((await load_everywhere(transport, library)).items()):
+            _say(f"{node}: {library.name} {'is loaded now' if new else 'was there already and stays as it is'}")
+    finally:
+        await transport.close()
+    return 0
+
+
+async def _check(url: str, library: Library) -> int:
+    transport = await AsyncTransport.connect(url)
+    try:
+        missing = False
+        for node, found in sorted((await published(transport, library.name, with_code=True)).items()):
+            if not found:
+                missing = True
+                _say(f"{node}: {library.name} is missing")
+                continue
+            _say(f"{node}: {library.name} {await _described(transport, node, found[0], library)}")
+    finally:
+        await transport.close()
+    return 1 if missing else 0
+
+
+async def _described(transport: AsyncTransport, node: str, found: PublishedLibrary, library: Library) -> str:
+    try:
+        version = await version_at(transport, node, library.prefix)
+    except GlideMQError as error:
+        version = f"unknown ({error})"
+    origin = "" if found.code == library.code else " (not this build's code)"
+    return f"is loaded, version {version}, {len(found.functions)} functions{origin}"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""`python -m glidemq_py.worker TARGET`: the entry of the command. What it does is in command/."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, WorkerTargetError
+from glidemq_py.worker.command.arguments import read_arguments
+from glidemq_py.worker.command.child import run_workers
+from glidemq_py.worker.command.health import check_health
+from glidemq_py.worker.command.supervisor import supervise
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = read_arguments(given)
+    try:
+        if arguments.check:
+            return check_health(arguments)
+        if arguments.supervised and arguments.line is None:
+            return supervise(arguments, given)
+        return run_workers(arguments)
+    except (WorkerTargetError, GlideMQValidationError) as error:
+        return _complain(error, 2)
+    except GlideMQError as error:
+        return _complain(error, 1)
+
+
+def _complain(error: GlideMQError, code: int) -> int:
+    sys.stderr.write(f"python -m glidemq_py.worker: {error}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
