@@ -15,7 +15,7 @@ PERMANENT = frozenset(
     {
         *("completed", "dedup", "events", "failed", "id", "lifo", "list-active", "list-active-ids", "meta"),
         *("metrics:completed", "metrics:failed", "ordering", "priority", "rate", "ratelimited", "scheduled"),
-        *("schedulers", "stall-watch", "stream", "suspended", "wake", "workers"),
+        *("dedup-expiry", "list-popped", "list-taken", "schedulers", "stall-watch", "stream", "suspended", "wake", "workers"),
     }
 )
 # data-model.md section 3: the part of the key before the job's id.

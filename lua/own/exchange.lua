@@ -1,31 +1,51 @@
 -- exchange: hand in what is finished, promote what is due, take what is ready. The one call a worker lives on.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics}
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped}        want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
---   next_due: ms until the next scheduled job is due, or -1  flags: 1 = paused, 2 = nothing ready was left
+--   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
+--   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
 
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- what one call may spread over the arguments of a command
-local PAUSED, EXHAUSTED = 1, 2
+local PAUSED, EXHAUSTED, LIMITED = 1, 2, 4
+
+local function earlier(a, b)
+  if a < 0 or (b >= 0 and b < a) then return b end
+  return a
+end
+
+-- Returns the flags.
+local function take(q, taking, want, limiter)
+  local limits = G.limits(q, taking, want, limiter)
+  local flags = 0
+  if limits.paused then
+    flags = PAUSED
+  elseif limits.want > 0 then
+    if G.take(q, taking, limits.want) then flags = EXHAUSTED end
+    G.spend(q, limits, #taking.jobs)
+  end
+  if flags == 0 and limits.limited and #taking.jobs == limits.want then flags = LIMITED end
+  -- Whoever can take nothing now sleeps until something new is pushed.
+  if flags ~= 0 then G.forget_old_wakes(q) end
+  return flags
+end
 
 G.export('exchange', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local consumer, want, quiet = request[1], math.min(request[2], WANT_MAX), request[4]
-  local now = G.now(q)
-  local statuses = G.finish(q, now, request[3], quiet, request[5])
-  local next_due = G.promote_due(q, now, PROMOTE_MAX, quiet)
-  local taking = G.taking(q, now, consumer, quiet)
+  local want, finished, quiet = math.min(request[2], WANT_MAX), request[3], request[4]
+  local taking = G.taking(q, G.now(q), request[1], quiet)
+  local statuses = G.finish(q, taking, finished, quiet, request[5])
+  local next_due = earlier(G.promote_due(q, taking.now, PROMOTE_MAX, quiet), G.due_groups(q, taking))
   local flags = 0
-  if redis.call('HGET', q.meta, 'paused') == '1' then
-    flags = PAUSED
-    if want > 0 then G.forget_old_wakes(q) end
-  elseif want > 0 then
-    if G.take(q, taking, want) then
-      flags = EXHAUSTED
-      G.forget_old_wakes(q)
-    end
-    if taking.next_due >= 0 and (next_due < 0 or taking.next_due < next_due) then next_due = taking.next_due end
+  if want > 0 then
+    flags = take(q, taking, want, request[6])
+  elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
+    G.wake(q, 1) -- a place is free, and this worker does not want it
   end
-  return cmsgpack.pack({ now, statuses, taking.jobs, next_due, flags, taking.dropped })
+  G.kick_groups(q, taking)
+  if taking.parked then next_due = earlier(next_due, G.next_group(q, taking.now)) end
+  return cmsgpack.pack({
+    taking.now, statuses, taking.jobs, earlier(next_due, taking.next_due), flags, taking.dropped,
+  })
 end)

@@ -5,6 +5,25 @@
 -- index names (jobs of waiting-children, groups) by a SCAN bounded to this queue's own hash tag.
 
 -- A key of a foreign type names no job; it goes with the rest.
+-- Groups, found through the counters of their sequences: parked jobs first, then the group itself.
+local function group_ids(q, count)
+  local names, ids, groups = redis.call('HSCAN', q.ordering, 0, 'COUNT', 50)[2], {}, 0
+  for i = 1, #names, 2 do
+    local parked = q.P .. 'groupq:' .. names[i]
+    local found = redis.call('ZRANGE', parked, 0, count - #ids - 1)
+    if #found > 0 then
+      redis.call('ZREM', parked, unpack(found))
+      for _, id in ipairs(found) do ids[#ids + 1] = id end
+      if #ids >= count then break end
+    else
+      redis.call('UNLINK', parked, q.P .. 'group:' .. names[i], q.P .. 'orderdone:pending:' .. names[i])
+      redis.call('HDEL', q.ordering, names[i])
+      groups = groups + 1
+    end
+  end
+  return ids, groups
+end
+
 local function first_ids(q, count)
   local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids }
   for _, key in ipairs(sets) do
@@ -41,6 +60,7 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   if not r[1] and is_active(q) then return cmsgpack.pack({ 'active', 0 }) end
   local ids, entries = first_ids(q, r[2])
+  if #ids == 0 and (entries or 0) == 0 then ids, entries = group_ids(q, r[2]) end
   G.purge(q, ids)
   if #ids > 0 or (entries or 0) > 0 then return cmsgpack.pack({ 'more', #ids }) end
   local P = q.P
@@ -49,7 +69,7 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
   end
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
     q.list_active, q.list_active_ids, q.wake, q.workers, q.stall_watch, q.metrics_completed, q.metrics_failed,
-    q.suspended, P .. 'dedup', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',
-    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim')
+    q.suspended, P .. 'dedup', P .. 'dedup-expiry', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',
+    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim', P .. 'list-popped', P .. 'list-taken')
   return cmsgpack.pack({ 'done', 0 })
 end)

@@ -29,13 +29,18 @@ local function foreign_alive(q, now, id, last_active, lock)
   return true
 end
 
+local function go_back(q, run, id, h)
+  local g = G.requeue(q, id, run.now, h)
+  if g then G.groups.kick(q, g, run.now) end
+end
+
 local function recover(q, run, id, entry, h)
   if G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
     G.bump(q.J .. id, 'fence')
-    G.end_failed(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h[7])
+    G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     run.failed[#run.failed + 1] = id
   else
-    G.requeue(q, id, run.now, h[4], G.count_of(h[5]), h[6] == '1')
+    go_back(q, run, id, h)
     if not run.quiet then G.emit(q.events, 'stalled', id) end
     run.recovered[#run.recovered + 1] = id
   end
@@ -44,30 +49,30 @@ local function recover(q, run, id, entry, h)
 end
 
 local function read(q, id)
-  local h = redis.pcall('HMGET', q.J .. id, 'state', 'lastActive', 'opts', 'name', 'priority', 'lifo', 'processedOn',
-    'groupKey')
-  if h.err or not h[1] then return nil end
-  return h
+  local kind = redis.call('TYPE', q.J .. id).ok
+  if kind ~= 'hash' then return nil end
+  local h = G.job_of(q, id)
+  return h.state and h or nil
 end
 
 local function look_at_entry(q, run, entry, consumer, idle)
   local found = redis.call('XRANGE', q.stream, entry, entry)[1]
   local id = found and G.entry_job(found[2])
   local h = id and read(q, id)
-  if not h or h[1] == 'completed' or h[1] == 'failed' then
+  if not h or h.state == 'completed' or h.state == 'failed' then
     G.settle_entries(q, { entry })
     return
   end
-  local lock = lock_of(h[3], run.lock)
-  if idle < lock or h[8] then return end
+  local lock = lock_of(h.opts, run.lock)
+  if idle < lock then return end
   local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
-  if h[1] == 'active' then
-    if foreign and foreign_alive(q, run.now, id, h[2], lock) then return end
+  if h.state == 'active' then
+    if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
     recover(q, run, id, entry, h)
-  elseif h[1] == 'waiting' then
+  elseif h.state == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
-    if foreign and foreign_alive(q, run.now, id, h[2], lock) then return end
-    G.requeue(q, id, run.now, h[4], 0, false)
+    if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
+    go_back(q, run, id, { name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state })
     redis.call('HDEL', q.stall_watch, id)
     G.settle_entries(q, { entry })
     run.recovered[#run.recovered + 1] = id
@@ -93,10 +98,10 @@ local function look_at_lists(q, run)
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
     local h = read(q, id)
-    if not h or h[1] ~= 'active' or tonumber(h[2] or '') ~= beat then
+    if not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
       redis.call('ZREM', q.list_active_ids, id)
       gone = gone + 1
-    elseif run.now - beat >= lock_of(h[3], run.lock) then
+    elseif run.now - beat >= lock_of(h.opts, run.lock) then
       recover(q, run, id, '', h)
       gone = gone + 1
     end
@@ -136,6 +141,7 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
   local cursor = request[6]
   if cursor == '' then
     sweep_watch(q)
+    G.sweep_dedup(q, run.now)
     sweep_consumers(q, run.foreign)
   end
   if cursor == '' or cursor == LISTS then

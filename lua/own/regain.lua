@@ -63,6 +63,7 @@ G.export('regain', { 'allow-oom' }, function(keys, args)
   else
     cursor = from_stream(q, taking, set_of(request[2]), want, cursor)
   end
+  G.kick_groups(q, taking)
   G.settle_entries(q, taking.settled)
   return cmsgpack.pack({ taking.now, taking.jobs, taking.dropped, cursor })
 end)

@@ -24,6 +24,8 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   redis.call('ZREM', q.suspended, id)
   redis.call('ZREM', q.list_active_ids, id)
   redis.call('HDEL', q.stall_watch, id)
+  local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
+  if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
   G.purge(q, { id })
   G.emit(q.events, 'removed', id)
   return 1

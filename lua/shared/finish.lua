@@ -8,14 +8,15 @@
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
 local COMPLETED = { completed = true }
-local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true }
+local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
 local ROWS_MAX = 1000
 
 -- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
-local function batch(q, now, quiet)
+local function batch(q, taking, quiet)
+  local now = taking.now
   return {
-    q = q, now = now, now_text = G.int(now), quiet = quiet,
+    q = q, now = now, taking = taking, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {},
   }
@@ -48,13 +49,24 @@ local function index(b, zset, members, id, keep, rule)
   if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
 end
 
+-- The job's slot in its group, if it has one, is free for the next.
+local function leave_group(b, id, group)
+  if not group then return end
+  local h = G.pick(b.q.J .. id, 'orderingSeq', 'slot')
+  h.state, h.groupKey = 'active', group
+  G.groups.leave(b.q, id, h)
+  G.group_may_go_on(b.taking, group)
+end
+
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local refused = G.refused_attempt(read(key), row[FENCE], row[PROCESSED_ON], COMPLETED)
+  local h = read(key, 'groupKey')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
   if refused then return refused end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
   leave_source(b, row)
+  leave_group(b, row[ID], h[4])
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then
@@ -78,7 +90,7 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'attemptsMade', 'priority')
+  local h = read(key, 'attemptsMade', 'priority', 'groupKey')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
   if refused then return refused end
   local attempts = G.count_of(h[4]) + 1
@@ -89,6 +101,7 @@ local function fail(b, row)
   redis.call('HSET', key, 'state', 'failed', 'attemptsMade', G.int(attempts), 'failedReason', row[6],
     'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text, 'finishedOn', b.now_text)
   leave_source(b, row)
+  leave_group(b, row[ID], h[6])
   b.failed_n = b.failed_n + 1
   b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', row[6]) end
@@ -97,12 +110,12 @@ end
 
 -- The next activation gets a new token at once, so that nothing of this attempt counts any more.
 local function release(b, row)
-  local q, key = b.q, b.q.J .. row[ID]
-  local h = read(key, 'name', 'priority', 'lifo')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], RELEASED)
+  local q, id = b.q, row[ID]
+  local refused = G.refused_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
   if refused then return refused end
-  G.requeue(q, row[ID], b.now, h[4], G.count_of(h[5]), h[6] == '1')
+  local g = G.requeue(q, id, b.now, G.job_of(q, id))
   leave_source(b, row)
+  if g then G.group_may_go_on(b.taking, g.name) end
   return G.RELEASED
 end
 
@@ -121,12 +134,12 @@ local function write(b, no_metrics)
   G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
 end
 
--- rows: finished attempts, at most ROWS_MAX. Returns their statuses in order.
-G.finish = function(q, now, rows, quiet, no_metrics)
+-- rows: finished attempts, at most ROWS_MAX. Returns their statuses in order; groups with room go into `taking`.
+G.finish = function(q, taking, rows, quiet, no_metrics)
   local statuses = {}
   if #rows == 0 then return statuses end
   if #rows > ROWS_MAX then error('too many finished rows: ' .. #rows) end
-  local b = batch(q, now, quiet)
+  local b = batch(q, taking, quiet)
   -- A row that fails ends the call, but not before what the others did is written. Handed in again they answer
   -- G.ALREADY.
   local ok, failure = pcall(function()

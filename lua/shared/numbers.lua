@@ -21,3 +21,20 @@ G.bump = function(key, field)
   redis.call('HSET', key, field, '1')
   return 1
 end
+
+G.num = function(text, default)
+  local n = tonumber(text or '')
+  if not n or n ~= n or n == math.huge or n == -math.huge then return default or 0 end
+  return n
+end
+
+-- Numbers as a peer writes them: whole ones with all their digits.
+G.text = function(n)
+  if n == math.floor(n) then return G.int(n) end
+  return tostring(n)
+end
+
+G.score = function(n)
+  if n == math.floor(n) then return G.int(n) end
+  return string.format('%.17g', n)
+end

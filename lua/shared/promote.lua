@@ -10,7 +10,7 @@ local function promote_one(q, id, now, quiet)
   if h.err or not h[1] or NOT_WAITING[h[1]] then return end
   local expire_at = tonumber(h[4] or '')
   if expire_at and expire_at > 0 and now > expire_at then
-    return G.end_failed(q, id, now, 'expired', 'expired', h[5])
+    return G.end_job(q, id, now, 'expired', 'expired', h[5])
   end
   if h[3] == '1' then
     redis.call('RPUSH', q.lifo, id)
@@ -48,4 +48,23 @@ G.promote_due = function(q, now, limit, quiet)
   local score = tonumber(head[2] or '')
   if not score or score >= G.BAND then return -1 end
   return math.max(0, score - now)
+end
+
+local GROUPS_MAX = 100
+
+-- Milliseconds until a limited group may go on (0 = at once), or -1.
+G.next_group = function(q, now)
+  local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
+  return head[2] and math.max(0, tonumber(head[2]) - now) or -1
+end
+
+-- Groups whose limit is over may go on; returns what next_group does.
+G.due_groups = function(q, taking)
+  local wait = G.next_group(q, taking.now)
+  if wait ~= 0 then return wait end
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', taking.now_text, 'LIMIT', 0, GROUPS_MAX)) do
+    redis.call('ZREM', q.ratelimited, name)
+    G.group_may_go_on(taking, name)
+  end
+  return G.next_group(q, taking.now)
 end

@@ -1,10 +1,21 @@
 -- Back to the ready source a job came from, as good as new: its attempt is void (a new fence), no attempt is spent.
 -- Callers take it out of its old place afterwards, so that a place that cannot be written loses nothing.
 
-G.requeue = function(q, id, now, name, priority, lifo)
+-- h: name, priority, lifo, groupKey, orderingSeq, slot, state. Returns the group of a job that has one: it stands at
+-- the head of it now, and the caller lets the group go on.
+G.requeue = function(q, id, now, h)
   local key = q.J .. id
-  local state, entry = G.place(q, now, { id = id, name = name or '', priority = priority, lifo = lifo })
+  if h.groupKey then
+    local g = G.groups.come_back(q, id, h)
+    G.bump(key, 'fence')
+    redis.call('HDEL', key, 'processedOn', 'lastActive')
+    return g
+  end
+  local state, entry = G.place(q, now, {
+    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
+  })
   G.bump(key, 'fence')
   redis.call('HDEL', key, 'processedOn', 'lastActive')
   redis.call('HSET', key, 'state', state, 'eid', entry)
+  return nil
 end

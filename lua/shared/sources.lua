@@ -74,4 +74,53 @@ local function stream(q, taking, free)
   return false
 end
 
-G.sources = { popped('priority'), due_priorities, popped('lifo'), stream }
+-- Parked jobs of groups that have room again. Such a group is listed by whatever made the room in this call.
+local function pull(q, taking, name, free)
+  local M, taken = G.groups, 0
+  for _ = 1, free + REFUSALS_MAX do
+    if taken >= free or taking.bytes >= REPLY_BYTES then return taken, false end
+    local g = M.group(q, name)
+    M.skip(g)
+    if g.maxConcurrency > 0 and g.active >= g.maxConcurrency then return taken, true end
+    local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
+    local id, seq = head[1], tonumber(head[2])
+    if not id or M.limited_until(q, g, taking.now) then return taken, true end
+    if g.nextSeq > 0 and seq > g.nextSeq then return taken, true end
+    taking.refused_by = nil
+    if G.activate(q, taking, id, '') then
+      taken = taken + 1
+      redis.call('ZREM', g.queue, id)
+    elseif taking.refused_by then
+      return taken, true -- parked again, until its time comes
+    else
+      redis.call('ZREM', g.queue, id)
+      if redis.call('EXISTS', q.J .. id) == 0 then M.mark_skip(g, seq) end
+    end
+  end
+  return taken, false
+end
+
+local function ready_groups(q, taking, free)
+  local groups = taking.groups
+  taking.pulling = true
+  while #groups > 0 and free > 0 do
+    local name = groups[1]
+    local taken, empty = pull(q, taking, name, free)
+    free = free - taken
+    if not empty then break end
+    table.remove(groups, 1)
+    taking.group_listed[name] = nil
+  end
+  taking.pulling = false
+  return #groups == 0
+end
+
+-- What had no room in this call goes to the stream, for whoever has.
+G.kick_groups = function(q, taking)
+  for _, name in ipairs(taking.groups) do
+    G.groups.kick(q, G.groups.group(q, name), taking.now)
+  end
+  taking.groups, taking.group_listed = {}, {}
+end
+
+G.sources = { popped('priority'), due_priorities, popped('lifo'), ready_groups, stream, ready_groups }

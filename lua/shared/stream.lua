@@ -4,6 +4,11 @@ G.push_stream = function(q, id, name)
   return redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '')
 end
 
+-- A job that is ready goes to the end of the stream; `eid` lets it be found there again without a search.
+G.make_waiting = function(q, id, name)
+  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name))
+end
+
 -- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). What cannot be deleted,
 -- because a foreign key stands in the stream's place, is no reason to forget what has been done.
 G.settle_entries = function(q, entries)

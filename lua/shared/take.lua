@@ -7,12 +7,14 @@ local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1
 local EXPIRE_AT, REVOKED, GROUP_KEY, PARENT_ID, PARENT_IDS, PROCESSED_ON = 10, 11, 12, 13, 14, 15
 local PRIORITY, STACKTRACE = 16, 17
 
+local M = G.groups
+
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
 -- A taking in progress: what was taken, what was set aside, entries to acknowledge.
 G.taking = function(_, now, consumer, quiet)
   return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
-    settled = {}, from_lists = {}, deferred = {}, next_due = -1, bytes = 0 }
+    settled = {}, from_lists = {}, deferred = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
 end
 
 -- Set something aside for good: acknowledge its entry, tell the worker why.
@@ -23,27 +25,49 @@ end
 
 local function refuse(q, taking, id, entry, h)
   local state = h[STATE]
-  if not (RUNNABLE[state] or (taking.regain and state == 'active')) then
+  if not (RUNNABLE[state] or (taking.regain and state == 'active') or (taking.pulling and state == 'group-waiting')) then
     G.drop(taking, id, entry, 'state is ' .. state)
     return true
   end
   if not h[NAME] or not h[DATA] or not h[OPTS] then
-    G.end_failed(q, id, taking.now, 'malformed job record: no name, data or opts', 'failed')
+    G.end_job(q, id, taking.now, 'malformed job record: no name, data or opts', 'failed')
     G.drop(taking, id, entry, 'malformed')
     return true
   end
   if h[REVOKED] == '1' then
-    G.end_failed(q, id, taking.now, 'revoked', 'revoked')
+    G.end_job(q, id, taking.now, 'revoked', 'revoked')
     G.drop(taking, id, entry, 'revoked')
     return true
   end
   local expire_at = tonumber(h[EXPIRE_AT] or '')
   if expire_at and expire_at > 0 and taking.now > expire_at then
-    G.end_failed(q, id, taking.now, 'expired', 'expired', h[PROCESSED_ON])
+    G.end_job(q, id, taking.now, 'expired', 'expired', h[PROCESSED_ON])
     G.drop(taking, id, entry, 'expired')
     return true
   end
   return false
+end
+
+-- A group whose parked jobs may go on: they are taken in this call (G.sources), or sent to the stream at its end.
+G.group_may_go_on = function(taking, name)
+  if taking.group_listed[name] then return end
+  taking.group_listed[name] = true
+  taking.groups[#taking.groups + 1] = name
+end
+
+-- The gates of the job's group; true if it may run. What is refused is parked or has failed.
+local function enter_group(q, taking, id, entry, h)
+  local job = G.pick(q.J .. id, 'orderingSeq', 'slot', 'cost', 'timestamp')
+  job.state, job.groupKey, job.processedOn = h[STATE], h[GROUP_KEY], h[PROCESSED_ON] or nil
+  local refused, g = M.enter(q, id, job, taking.now)
+  if refused then
+    taking.refused_by, taking.parked = g, true
+    if entry ~= '' then taking.settled[#taking.settled + 1] = entry end
+    return false
+  end
+  redis.call('HSET', q.J .. id, 'slot', '1')
+  if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.group_may_go_on(taking, g.name) end
+  return true
 end
 
 -- Activate one job found under `entry` (a stream entry id, or '' for a list); returns true if it was taken.
@@ -59,8 +83,11 @@ G.activate = function(q, taking, id, entry)
     return false
   end
   if refuse(q, taking, id, entry, h) then return false end
-  if h[GROUP_KEY] or h[PARENT_ID] or h[PARENT_IDS] then
+  if h[PARENT_ID] or h[PARENT_IDS] then
     taking.deferred[#taking.deferred + 1] = { id, entry, h[NAME] }
+    return false
+  end
+  if h[GROUP_KEY] and not (taking.regain and h[STATE] == 'active') and not enter_group(q, taking, id, entry, h) then
     return false
   end
   if taking.regain then
@@ -84,7 +111,7 @@ G.activate = function(q, taking, id, entry)
   return true
 end
 
--- Jobs that this library must not run (a group, a parent) go back to the end of the stream for others.
+-- Jobs that this library must not run (a parent) go back to the end of the stream for others.
 local function give_back(q, taking)
   for _, job in ipairs(taking.deferred) do
     if job[2] ~= '' then taking.settled[#taking.settled + 1] = job[2] end
@@ -110,6 +137,7 @@ G.take = function(q, taking, want)
   end
   G.list_taken(q, taking.from_lists, taking.now_text)
   give_back(q, taking)
+  G.kick_groups(q, taking)
   G.settle_entries(q, taking.settled)
   -- A source that cannot be read fails the call, but not before what was taken on the way is handed out.
   if failure and #taking.jobs == 0 then error(failure, 0) end

@@ -15,3 +15,10 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   local started = tonumber(processed_on or '')
   G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
 end
+
+-- The same for a job that may belong to a group: its slot or its turn goes to the next.
+G.end_job = function(q, id, now, reason, event, processed_on)
+  local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
+  G.end_failed(q, id, now, reason, event, processed_on)
+  if h.groupKey then G.groups.leave_group(q, id, h, now) end
+end

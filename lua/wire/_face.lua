@@ -1,33 +1,13 @@
 -- What the functions of the wire face share (docs/reference/wire-library.md): arguments, keys, jobs and their places.
 -- Here times come from the client, and keys and arguments are those that the protocol documents.
 
-G.W = {}
+-- The group routines of both faces are found here too (no other way of inheriting them exists while a library loads).
+G.W = G.groups
 local W = G.W
 
 -- ------------------------------------------------------------------ arguments
 
-W.num = function(text, default)
-  local n = tonumber(text or '')
-  if not n or n ~= n or n == math.huge or n == -math.huge then return default or 0 end
-  return n
-end
-
--- Numbers as a peer writes them: whole ones with all their digits.
-W.text = function(n)
-  if n == math.floor(n) then return G.int(n) end
-  return tostring(n)
-end
-
-W.score = function(n)
-  if n == math.floor(n) then return G.int(n) end
-  return string.format('%.17g', n)
-end
-
--- An argument that may be missing; '' stands for absence.
-W.given = function(text)
-  if text and text ~= '' then return text end
-  return nil
-end
+W.num, W.text, W.score, W.given = G.num, G.text, G.score, G.given
 
 W.json = function(text)
   local ok, value = pcall(cjson.decode, text or '')
@@ -48,8 +28,9 @@ W.job_queue = function(key, id) return W.queue(key, 'job:' .. id) end
 
 -- ------------------------------------------------------------------ jobs
 
-local TERMINAL = { completed = true, failed = true }
+local TERMINAL = G.TERMINAL
 W.TERMINAL = TERMINAL
+W.pick, W.job, W.is_expired = G.pick, G.job_of, G.is_expired
 
 -- All fields of a hash: by name, and flat as the server gives them. nil where there is none.
 W.read = function(key)
@@ -60,28 +41,9 @@ W.read = function(key)
   return h, flat
 end
 
--- Named fields of a hash; absent ones are nil.
-W.pick = function(key, ...)
-  local names, h = { ... }, {}
-  local values = redis.call('HMGET', key, ...)
-  for i = 1, #names do
-    if values[i] then h[names[i]] = values[i] end
-  end
-  return h
-end
-
--- What every routine here may need to know of a job that changes hands.
-W.job = function(q, id)
-  return W.pick(q.J .. id, 'state', 'name', 'groupKey', 'orderingSeq', 'slot', 'eid', 'lifo', 'priority', 'opts',
-    'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src')
-end
-
 -- ------------------------------------------------------------------ places
 
--- XADDJOB: to the end of the stream. `eid` lets a job be found there again without a search.
-W.push_stream = function(q, id, name)
-  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name))
-end
+W.push_stream = G.make_waiting
 
 -- Idle workers of glidemq_py block on a stream of markers; it exists where there are such workers.
 W.wake = function(q)

@@ -27,33 +27,11 @@ G.export('addJob', {}, function(keys, args)
   return W.add(W.queue(keys[1], 'id'), s)
 end)
 
--- A job that the newer one replaces: with all its keys, and without stopping its group.
-local function replace(q, id, h, now, quiet)
-  redis.call('ZREM', q.scheduled, id)
-  W.leave_group(q, id, h, now, true)
-  G.purge(q, { id })
-  if not quiet then G.emit(q.events, 'removed', id) end
-end
-
-local function skipped(q, mode, ttl, found, s)
-  local id, at = string.match(found or '', '^(.*):(%d+)$')
-  if not id then return false end
-  if mode == 'throttle' then return ttl > 0 and s.timestamp - tonumber(at) < ttl end
-  if mode ~= 'simple' and mode ~= 'debounce' then return false end
-  local h = W.job(q, id)
-  if not h.state or W.TERMINAL[h.state] then return false end
-  if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then
-    replace(q, id, h, s.timestamp, s.quiet)
-    return false
-  end
-  return true
-end
-
 G.export('dedup', {}, function(keys, args)
   local q, s = W.queue(keys[2], 'id'), spec(keys, 2, args, 4)
   s.quiet = args[23] == '1'
   if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
-  if skipped(q, args[3], W.num(args[2]), redis.call('HGET', keys[1], args[1]), s) then return 'skipped' end
+  if G.deduplicate(q, args[1], args[3], W.num(args[2]), s.timestamp, s.quiet) == 'skipped' then return 'skipped' end
   local id = W.add(q, s)
   if id ~= 'duplicate' and string.sub(id, 1, 4) ~= 'ERR:' then
     redis.call('HSET', keys[1], args[1], id .. ':' .. s.timestamp_text)

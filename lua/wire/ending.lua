@@ -1,11 +1,6 @@
 -- Ends that no handler decides: expiry, stalling. And what is kept of ended jobs.
 local W = G.W
 
-W.is_expired = function(h, now)
-  local at = tonumber(h.expireAt or '')
-  return at ~= nil and at > 0 and now > at
-end
-
 -- EXPIRE: the slot that an ordered job kept while it paused is given back too (W92).
 W.expire = function(q, id, h, now)
   if W.TERMINAL[h.state] then return end

@@ -168,8 +168,8 @@ def test_a_job_runs_at_the_very_moment_of_its_expiry(q: OwnQueue) -> None:
     assert q.take_one().id == "1"
 
 
-@pytest.mark.parametrize("field", ["groupKey", "parentId", "parentIds"])
-def test_jobs_of_groups_and_flows_are_left_to_others(q: OwnQueue, field: str) -> None:
+@pytest.mark.parametrize("field", ["parentId", "parentIds"])
+def test_jobs_of_flows_are_left_to_others(q: OwnQueue, field: str) -> None:
     q.push_entry(q.put_job("7", **{field: "x"}))
     q.add_job()
     reply = q.exchange(5)

@@ -243,14 +243,18 @@ def test_junk_in_a_record_does_not_stop_recovery(q: OwnQueue, junk: str) -> None
     assert len(q.take(2)) == 2
 
 
-def test_jobs_in_groups_are_their_librarys_to_recover(q: OwnQueue) -> None:
-    q.push_entry(q.put_job("7", state="active", groupKey="g", orderingSeq=1, lastActive=START))
+def test_a_grouped_job_of_a_silent_peer_goes_back_to_its_group(q: OwnQueue) -> None:
+    q.redis("HSET", "group:g", "active", "1", "maxConcurrency", "1", "nextSeq", "2")
+    q.push_entry(q.put_job("7", state="active", groupKey="g", orderingSeq=1, lastActive=START, processedOn=START))
     (entry,) = q.read_as(NODE_CONSUMER)
-    for _ in range(3):
-        q.let_idle(entry, LOCK, NODE_CONSUMER)
-        q.advance(LOCK)
-        assert look(q) == ([], [], "", 1)
-    assert q.pending() == [(entry, NODE_CONSUMER)]
+    q.let_idle(entry, LOCK, NODE_CONSUMER)
+    assert look(q) == ([], [], "", 1)  # what its heartbeat says is only looked at
+    q.advance(LOCK)
+    q.let_idle(entry, LOCK, NODE_CONSUMER)
+    assert look(q).recovered == ["7"]
+    assert q.redis("HGET", "group:g", "active") == "0"
+    assert q.take_one().id == "7"
+    assert q.redis("HMGET", "group:g", "active", "nextSeq") == ["1", "2"]
 
 
 def test_recovery_goes_page_by_page(q: OwnQueue) -> None:

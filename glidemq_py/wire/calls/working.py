@@ -57,6 +57,7 @@ class ExchangeFlags(IntFlag):
 
     PAUSED = 1
     EXHAUSTED = 2
+    LIMITED = 4
 
 
 class ExchangeReply(NamedTuple):
@@ -131,11 +132,17 @@ def released(job_id: str, entry: str, fence: int, processed_on: int) -> Finished
 
 
 def exchange(
-    meta: str, consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool
+    meta: str,
+    consumer: str,
+    want: int,
+    finished: Sequence[Finished],
+    quiet: bool,
+    no_metrics: bool,
+    limiter: tuple[int, int] | None = None,
 ) -> Call[ExchangeReply]:
-    """Hand in ``finished``, take up to ``want`` jobs. Repeatable for the finished rows (fencing makes a second
+    """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms) and the queue's own limits. Repeatable for the finished rows (fencing makes a second
     hand-in answer `ALREADY`); the jobs of a lost reply come back through `regain`."""
-    return Call("exchange", meta, (pack((consumer, want, finished, quiet, no_metrics)),), _exchanged)
+    return Call("exchange", meta, (pack((consumer, want, finished, quiet, no_metrics, limiter or False)),), _exchanged)
 
 
 def _exchanged(reply: bytes) -> ExchangeReply:

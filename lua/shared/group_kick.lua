@@ -1,5 +1,5 @@
 -- Letting parked jobs of a group go on (functions.md section 1.1, steps 2 to 6).
-local W = G.W
+local M = G.groups
 
 local PROMOTIONS_MAX, STALE_MAX, HEAD_LOOKS = 1000, 20, 10
 
@@ -8,42 +8,42 @@ local function window_room(q, g, now)
   if now <= 0 or g.rateMax <= 0 or g.rateDuration <= 0 then return PROMOTIONS_MAX end
   if now - g.rateWindowStart >= g.rateDuration then return g.rateMax end
   if g.rateCount < g.rateMax then return g.rateMax - g.rateCount end
-  redis.call('ZADD', q.P .. 'ratelimited', W.score(g.rateWindowStart + g.rateDuration), g.name)
+  redis.call('ZADD', q.P .. 'ratelimited', G.score(g.rateWindowStart + g.rateDuration), g.name)
   return nil
 end
 
 -- A parked job whose cost the bucket can never pay.
 local function fail_costly(q, g, id, now, h)
   redis.call('ZREM', g.queue, id)
-  W.mark_skip(g, G.count_of(h.orderingSeq))
+  M.mark_skip(g, G.count_of(h.orderingSeq))
   G.end_failed(q, id, now, 'cost exceeds token bucket capacity', 'failed')
 end
 
 -- Step 4: whether the bucket can pay for the first parked job; if not, the group is registered for later.
 local function tokens_suffice(q, g, now)
   if now <= 0 or g.tbCapacity <= 0 then return true end
-  local tokens = W.refill(g, now)
+  local tokens = M.refill(g, now)
   for _ = 1, HEAD_LOOKS do
     local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
     local id = head[1]
     if not id then return false end
-    local h = W.job(q, id)
-    local cost = W.cost(h)
+    local h = G.job_of(q, id)
+    local cost = M.cost(h)
     if not h.state then
       redis.call('ZREM', g.queue, id)
-      W.mark_skip(g, tonumber(head[2]))
+      M.mark_skip(g, tonumber(head[2]))
     elseif cost > g.tbCapacity then
       fail_costly(q, g, id, now, h)
     elseif tokens >= cost or g.tbRefillRate <= 0 then
       return true
     else
       local wait = math.ceil((cost - tokens) * 1000 / g.tbRefillRate)
-      redis.call('ZADD', q.P .. 'ratelimited', W.score(now + wait), g.name)
+      redis.call('ZADD', q.P .. 'ratelimited', G.score(now + wait), g.name)
       return false
     end
   end
   -- More of the same may follow: come back at once rather than never (W10).
-  redis.call('ZADD', q.P .. 'ratelimited', W.score(now), g.name)
+  redis.call('ZADD', q.P .. 'ratelimited', G.score(now), g.name)
   return false
 end
 
@@ -54,48 +54,48 @@ local function promote_head(q, g, now, expected)
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
   local id = head[1]
   if not id then return STOP end
-  local h = W.job(q, id)
+  local h = G.job_of(q, id)
   local seq = G.count_of(h.orderingSeq)
   if h.state ~= 'group-waiting' then
     redis.call('ZREM', g.queue, id)
-    if not h.state then W.mark_skip(g, tonumber(head[2])) end
+    if not h.state then M.mark_skip(g, tonumber(head[2])) end
     return DROPPED
   end
   if expected > 0 and seq > expected then return STOP end
   redis.call('ZREM', g.queue, id)
-  if now > 0 and W.is_expired(h, now) then
-    W.mark_skip(g, seq)
+  if now > 0 and G.is_expired(h, now) then
+    M.mark_skip(g, seq)
     G.end_failed(q, id, now, 'expired', 'expired')
     return DROPPED
   end
-  W.push_stream(q, id, h.name)
+  G.make_waiting(q, id, h.name)
   return PROMOTED, seq
 end
 
 local function promote(q, g, now, budget)
-  W.skip(g)
+  M.skip(g)
   local expected, promoted = g.nextSeq, 0
   for _ = 1, budget + STALE_MAX do
     if promoted >= budget then break end
     local outcome, seq = promote_head(q, g, now, expected)
     if outcome == STOP then break end
     if outcome == DROPPED then
-      W.skip(g)
+      M.skip(g)
       expected = math.max(expected, g.nextSeq)
     else
       promoted = promoted + 1
-      if seq == expected then expected = W.after(g, seq) end
+      if seq == expected then expected = M.after(g, seq) end
     end
   end
   return promoted
 end
 
 -- Promotes what slots, window and bucket admit; returns how many jobs went to the stream.
-W.kick = function(q, g, now)
-  W.skip(g)
+M.kick = function(q, g, now)
+  M.skip(g)
   local parked = redis.call('ZCARD', g.queue)
   if parked == 0 or (g.maxConcurrency > 0 and g.active >= g.maxConcurrency) then return 0 end
-  if now > 0 and W.limited_until(q, g, now) then return 0 end
+  if now > 0 and M.limited_until(q, g, now) then return 0 end
   local room = window_room(q, g, now)
   if not room or not tokens_suffice(q, g, now) then return 0 end
   local free = g.maxConcurrency > 0 and g.maxConcurrency - g.active or parked

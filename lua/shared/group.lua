@@ -1,21 +1,22 @@
 -- The record of an ordering group (data-model.md section 5): its fields, its sequence, its token bucket.
 -- A table `g` mirrors the hash; a routine that writes the hash writes the mirror too.
-local W = G.W
+G.groups = {}
+local M = G.groups
 
 local FIELDS = { 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'rateDuration', 'rateWindowStart', 'rateCount',
   'tbCapacity', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder', 'tbTokens' }
 local SKIPS_MAX = 1000
 
-W.group = function(q, name)
+M.group = function(q, name)
   local g = { name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name }
   local values = redis.call('HMGET', g.key, unpack(FIELDS))
-  for i = 1, #FIELDS do g[FIELDS[i]] = W.num(values[i] or '') end
+  for i = 1, #FIELDS do g[FIELDS[i]] = G.num(values[i] or '') end
   if not values[#FIELDS] then g.tbTokens = g.tbCapacity end
   return g
 end
 
 -- SKIP: pass over sequences that no job holds any more.
-W.skip = function(g)
+M.skip = function(g)
   if g.nextSeq <= 0 then return end
   local n, steps = g.nextSeq, 0
   while steps < SKIPS_MAX and redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 1 do
@@ -28,12 +29,12 @@ W.skip = function(g)
 end
 
 -- A sequence whose job will never be activated must not stop the ones behind it (W1).
-W.mark_skip = function(g, seq)
+M.mark_skip = function(g, seq)
   if g.nextSeq > 0 and seq >= g.nextSeq then redis.call('HSET', g.key, 'skip:' .. G.int(seq), '1') end
 end
 
 -- The sequence expected after `n`, looking past markers without consuming them.
-W.after = function(g, n)
+M.after = function(g, n)
   local steps = 0
   n = n + 1
   while steps < SKIPS_MAX and redis.call('HEXISTS', g.key, 'skip:' .. G.int(n)) == 1 do
@@ -43,7 +44,7 @@ W.after = function(g, n)
 end
 
 -- REFILL: tokens at `now`, in millitokens; the remainder keeps what is less than one.
-W.refill = function(g, now)
+M.refill = function(g, now)
   local capacity, rate = g.tbCapacity, g.tbRefillRate
   if capacity <= 0 then return 0 end
   if g.tbTokens >= capacity then
@@ -56,19 +57,19 @@ W.refill = function(g, now)
   local raw = elapsed * rate + g.tbRefillRemainder
   g.tbTokens = math.min(capacity, g.tbTokens + math.floor(raw / 1000))
   g.tbLastRefill, g.tbRefillRemainder = now, raw % 1000
-  redis.call('HSET', g.key, 'tbTokens', W.text(g.tbTokens), 'tbLastRefill', W.text(now), 'tbRefillRemainder',
-    W.text(g.tbRefillRemainder))
+  redis.call('HSET', g.key, 'tbTokens', G.text(g.tbTokens), 'tbLastRefill', G.text(now), 'tbRefillRemainder',
+    G.text(g.tbRefillRemainder))
   return g.tbTokens
 end
 
 -- Cost of a job in millitokens, one token where it states none.
-W.cost = function(h)
-  local cost = W.num(h.cost)
+M.cost = function(h)
+  local cost = G.num(h.cost)
   return cost > 0 and cost or 1000
 end
 
 -- Until when the group is limited, if that is later than `now` (W5).
-W.limited_until = function(q, g, now)
+M.limited_until = function(q, g, now)
   local at = tonumber(redis.call('ZSCORE', q.P .. 'ratelimited', g.name) or '')
   return at and at > now and at or nil
 end
@@ -77,13 +78,13 @@ end
 local function score_of(id, h)
   local seq = G.count_of(h.orderingSeq)
   if seq > 0 then return seq end
-  return tonumber(id) or W.num(h.timestamp)
+  return tonumber(id) or G.num(h.timestamp)
 end
 
-W.park = function(q, g, id, h, resume_at)
-  redis.call('ZADD', g.queue, W.score(score_of(id, h)), id)
+M.park = function(q, g, id, h, resume_at)
+  redis.call('ZADD', g.queue, G.score(score_of(id, h)), id)
   redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
-  if resume_at then redis.call('ZADD', q.P .. 'ratelimited', 'GT', W.score(resume_at), g.name) end
+  if resume_at then redis.call('ZADD', q.P .. 'ratelimited', 'GT', G.score(resume_at), g.name) end
 end
 
 -- ------------------------------------------------------------------ slots
@@ -92,36 +93,51 @@ local RETAINING = { waiting = true, delayed = true, prioritized = true, suspende
 
 -- Whether the job holds a slot of its group. `slot` says so; where it is absent (activated by another library) the
 -- rule of the protocol: active jobs do, and jobs whose sequence has already had its turn.
-W.holds_slot = function(g, h)
+M.holds_slot = function(g, h)
   if h.slot then return h.slot == '1' end
   if h.state == 'active' then return true end
   local seq = G.count_of(h.orderingSeq)
   return seq > 0 and seq < g.nextSeq and RETAINING[h.state] or false
 end
 
-W.free_slot = function(q, g, id, gone)
+M.free_slot = function(q, g, id, gone)
   if g.active > 0 then
     g.active = g.active - 1
-    redis.call('HSET', g.key, 'active', W.text(g.active))
+    redis.call('HSET', g.key, 'active', G.text(g.active))
   end
   if not gone then redis.call('HSET', q.J .. id, 'slot', '0') end
 end
 
--- A job leaves its group for good: its slot, or the turn it never took, goes to the next (RELEASE, W1, W8, W92).
--- now = 0: limits are not looked at. gone: the job's hash is about to be deleted.
-W.leave_group = function(q, id, h, now, gone)
-  local name = W.given(h.groupKey)
-  if not name then return end
-  local g = W.group(q, name)
-  if W.holds_slot(g, h) then
-    W.free_slot(q, g, id, gone)
+-- A job leaves its group for good: its slot, or the turn it never took, is free for the next (RELEASE, W1, W8, W92).
+-- gone: the job's hash is about to be deleted. Returns the group, or nil for a job that has none.
+M.leave = function(q, id, h, gone)
+  local name = G.given(h.groupKey)
+  if not name then return nil end
+  local g = M.group(q, name)
+  if M.holds_slot(g, h) then
+    M.free_slot(q, g, id, gone)
   else
-    W.mark_skip(g, G.count_of(h.orderingSeq))
+    M.mark_skip(g, G.count_of(h.orderingSeq))
   end
-  W.kick(q, g, now)
+  if h.state == 'group-waiting' then redis.call('ZREM', g.queue, id) end
+  return g
+end
+
+-- The same, and the next one goes on. now = 0: limits are not looked at.
+M.leave_group = function(q, id, h, now, gone)
+  local g = M.leave(q, id, h, gone)
+  if g then M.kick(q, g, now) end
+end
+
+-- A job whose attempt is void goes back to the head of its group, without a slot. Returns the group.
+M.come_back = function(q, id, h)
+  local g = M.group(q, h.groupKey)
+  if M.holds_slot(g, h) then M.free_slot(q, g, id) end
+  M.park(q, g, id, h)
+  return g
 end
 
 -- Ordered jobs keep their slot while they pause (retry, delay, children, suspension); others give it back.
-W.pause_in_group = function(q, id, h, now)
-  if G.count_of(h.orderingSeq) == 0 then W.leave_group(q, id, h, now) end
+M.pause_in_group = function(q, id, h, now)
+  if G.count_of(h.orderingSeq) == 0 then M.leave_group(q, id, h, now) end
 end

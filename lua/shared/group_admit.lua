@@ -1,14 +1,14 @@
 -- The gates that a job of a group passes to become active (functions.md section 5, moveToActive).
-local W = G.W
+local M = G.groups
 
 -- When the bucket, the rate window or an explicit limit admits the job: nil = now, else epoch ms and the reply.
 local function limited(q, g, now, cost)
-  local at, reply = W.limited_until(q, g, now), 'GROUP_RATE_LIMITED'
+  local at, reply = M.limited_until(q, g, now), 'GROUP_RATE_LIMITED'
   if g.rateMax > 0 and g.rateDuration > 0 and now - g.rateWindowStart < g.rateDuration and g.rateCount >= g.rateMax then
     at = math.max(at or 0, g.rateWindowStart + g.rateDuration)
   end
   if g.tbCapacity > 0 then
-    local tokens = W.refill(g, now)
+    local tokens = M.refill(g, now)
     if tokens < cost then
       at = math.max(at or 0, now + math.ceil((cost - tokens) * 1000 / math.max(g.tbRefillRate, 1)))
       reply = 'GROUP_TOKEN_LIMITED'
@@ -21,10 +21,10 @@ end
 local function charge(g, now, cost, holds, seq)
   local set = {}
   local function put(field, value)
-    set[#set + 1], set[#set + 2] = field, W.text(value)
+    set[#set + 1], set[#set + 2] = field, G.text(value)
     g[field] = value
   end
-  if g.tbCapacity > 0 then put('tbTokens', W.refill(g, now) - cost) end
+  if g.tbCapacity > 0 then put('tbTokens', M.refill(g, now) - cost) end
   if g.rateMax > 0 and g.rateDuration > 0 then
     if now - g.rateWindowStart >= g.rateDuration then
       put('rateWindowStart', now)
@@ -42,37 +42,42 @@ end
 
 local function refuse_cost(q, id, h, now)
   G.end_failed(q, id, now, 'cost exceeds token bucket capacity', 'failed')
-  W.leave_group(q, id, h, now)
+  M.leave_group(q, id, h, now)
   return 'ERR:COST_EXCEEDS_CAPACITY'
 end
 
--- Returns nil if the job may become active (its group is charged), else the documented reply; then it is parked
--- or failed. A job that holds a slot already (it comes back from a retry, a delay, a stall) passes the limits.
-W.admit = function(q, id, h, now)
-  local name = W.given(h.groupKey)
-  if not name then return nil end
-  local g, seq, cost = W.group(q, name), G.count_of(h.orderingSeq), W.cost(h)
-  W.skip(g)
-  local holds = W.holds_slot(g, h)
+-- Returns nil if the job may become active (its group is charged), else the documented reply: then it is parked or has
+-- failed. With it the group as it is now. A job that holds a slot already (it comes back from a retry, a delay, a
+-- stall) passes the limits.
+M.enter = function(q, id, h, now)
+  local g, seq, cost = M.group(q, h.groupKey), G.count_of(h.orderingSeq), M.cost(h)
+  M.skip(g)
+  local holds = M.holds_slot(g, h)
   if seq > 0 and g.nextSeq > 0 and seq > g.nextSeq then
-    W.park(q, g, id, h)
-    return 'GROUP_ORDERED'
+    M.park(q, g, id, h)
+    return 'GROUP_ORDERED', g
   end
   if not holds and g.maxConcurrency > 0 and g.active >= g.maxConcurrency then
-    W.park(q, g, id, h)
-    return 'GROUP_FULL'
+    M.park(q, g, id, h)
+    return 'GROUP_FULL', g
   end
-  if g.tbCapacity > 0 and cost > g.tbCapacity then return refuse_cost(q, id, h, now) end
+  if g.tbCapacity > 0 and cost > g.tbCapacity then return refuse_cost(q, id, h, now), g end
   if not holds then
     local at, reply = limited(q, g, now, cost)
     if at then
-      W.park(q, g, id, h, at)
-      return reply
+      M.park(q, g, id, h, at)
+      return reply, g
     end
   end
   charge(g, now, cost, holds, seq)
   if seq > 0 then redis.call('ZREM', g.queue, id) end
-  -- The turn has passed on: those parked behind it may have become next (W100).
-  W.kick(q, g, now)
-  return nil
+  return nil, g
+end
+
+-- The same for a job that may have no group; those parked behind it, which may have become next, go on (W100).
+M.admit = function(q, id, h, now)
+  if not G.given(h.groupKey) then return nil end
+  local reply, g = M.enter(q, id, h, now)
+  if not reply then M.kick(q, g, now) end
+  return reply
 end

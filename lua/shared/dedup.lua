@@ -1,0 +1,54 @@
+-- Deduplication (functions.md, dedup): one entry a dedup id, `jobId:timestamp` of the job that was added last.
+-- `dedup-expiry` remembers when an entry may be looked at to go; nothing else keeps that hash small (W70).
+
+local SWEEP_MAX, LOOK_AGAIN_MS = 100, 3600000
+
+-- A job that the newer one replaces: with all its keys, and without stopping its group.
+local function replace(q, id, h, now, quiet)
+  redis.call('ZREM', q.scheduled, id)
+  G.groups.leave_group(q, id, h, now, true)
+  G.purge(q, { id })
+  if not quiet then G.emit(q.events, 'removed', id) end
+end
+
+local function standing(q, dedup_id)
+  local found = redis.call('HGET', q.dedup, dedup_id)
+  return string.match(found or '', '^(.*):(%d+)$')
+end
+
+-- nil = add; 'skipped' and the id of the job that stands; 'replaced' = add, the job that stood is gone.
+G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
+  local id, at = standing(q, dedup_id)
+  if not id then return nil end
+  if mode == 'throttle' then
+    if ttl > 0 and now - tonumber(at) < ttl then return 'skipped', id end
+    return nil
+  end
+  if mode ~= 'simple' and mode ~= 'debounce' then return nil end
+  local h = G.job_of(q, id)
+  if not h.state or G.TERMINAL[h.state] then return nil end
+  if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then
+    replace(q, id, h, now, quiet)
+    return 'replaced'
+  end
+  return 'skipped', id
+end
+
+G.remember_dedup = function(q, dedup_id, id, ttl, now)
+  redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
+  redis.call('ZADD', q.dedup_expiry, G.int(now + math.max(ttl, LOOK_AGAIN_MS)), dedup_id)
+end
+
+-- Entries whose time is over and whose job has ended are of no use any more. At most SWEEP_MAX a call.
+G.sweep_dedup = function(q, now)
+  for _, dedup_id in ipairs(redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, SWEEP_MAX)) do
+    local id = standing(q, dedup_id)
+    local state = id and redis.pcall('HGET', q.J .. id, 'state')
+    if type(state) == 'string' and not G.TERMINAL[state] then
+      redis.call('ZADD', q.dedup_expiry, G.int(now + LOOK_AGAIN_MS), dedup_id)
+    else
+      redis.call('HDEL', q.dedup, dedup_id)
+      redis.call('ZREM', q.dedup_expiry, dedup_id)
+    end
+  end
+end

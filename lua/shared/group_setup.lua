@@ -1,0 +1,46 @@
+-- What an add writes of its group: limits, and the job's turn. A spec `s` as in wire/adding.lua.
+local M = G.groups
+
+M.too_costly = function(s)
+  return s.group ~= nil and s.tb_capacity > 0 and (s.cost > 0 and s.cost or 1000) > s.tb_capacity
+end
+
+local function set_if_different(key, field, value)
+  local text = G.text(value)
+  if redis.call('HGET', key, field) ~= text then redis.call('HSET', key, field, text) end
+end
+
+M.set_rate = function(key, s)
+  if s.rate_max > 0 then
+    set_if_different(key, 'rateMax', s.rate_max)
+    set_if_different(key, 'rateDuration', s.rate_duration)
+  elseif redis.call('HEXISTS', key, 'rateMax') == 1 then
+    redis.call('HDEL', key, 'rateMax', 'rateDuration', 'rateWindowStart', 'rateCount')
+  end
+end
+
+M.set_bucket = function(key, s)
+  if s.tb_capacity > 0 then
+    local first = redis.call('HEXISTS', key, 'tbTokens') == 0
+    set_if_different(key, 'tbCapacity', s.tb_capacity)
+    set_if_different(key, 'tbRefillRate', s.tb_rate)
+    if first then
+      redis.call('HSET', key, 'tbTokens', G.text(s.tb_capacity), 'tbLastRefill', s.timestamp_text,
+        'tbRefillRemainder', '0')
+    end
+  elseif redis.call('HEXISTS', key, 'tbCapacity') == 1 then
+    redis.call('HDEL', key, 'tbCapacity', 'tbRefillRate', 'tbTokens', 'tbLastRefill', 'tbRefillRemainder')
+  end
+end
+
+-- The last one to add a job to a group sets its limits (functions.md, addJob step 3).
+M.set_group = function(q, s)
+  local key = q.P .. 'group:' .. s.group
+  set_if_different(key, 'maxConcurrency', s.concurrency > 0 and s.concurrency or 1)
+  redis.call('HSETNX', key, 'nextSeq', '1')
+  M.set_rate(key, s)
+  M.set_bucket(key, s)
+end
+
+M.next_seq = function(q, group) return redis.call('HINCRBY', q.P .. 'ordering', group, 1) end
+

@@ -1,0 +1,56 @@
+-- What bounds the taking of jobs in a queue as a whole: pause, global concurrency, rate limit (api.md section 10).
+-- Permits are spent on jobs that are taken, by the call that takes them.
+
+local FIELDS = { 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration' }
+
+-- Jobs being worked on, by whomever.
+G.active_count = function(q)
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
+  local from_stream = type(pending[1]) == 'number' and pending[1] or 0
+  local listed = math.max(redis.call('ZCARD', q.list_active_ids), G.num(redis.call('GET', q.list_active) or ''))
+  return from_stream + listed
+end
+
+-- Permits left in the fixed window, and ms until the next one begins.
+local function window(q, rate, now)
+  local state = redis.call('HMGET', q.rate, 'windowStart', 'count')
+  local start, count = G.num(state[1] or ''), G.num(state[2] or '')
+  if now - start >= rate.duration then
+    rate.start, rate.count = now, 0
+  else
+    rate.start, rate.count = start, count
+  end
+  return rate.max - rate.count, rate.start + rate.duration - now
+end
+
+-- limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence.
+-- Returns a table: paused, want (what may be taken), limited, and the rate whose permits are to be spent.
+G.limits = function(q, taking, want, limiter)
+  local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
+  local limits = { paused = meta[1] == '1', want = want, limited = false }
+  local concurrency = G.num(meta[2] or '')
+  if concurrency > 0 then
+    limits.concurrency = concurrency
+    limits.want = math.min(limits.want, math.max(0, concurrency - G.active_count(q)))
+  end
+  local max, duration = G.num(meta[3] or ''), G.num(meta[4] or '')
+  if max <= 0 and limiter then max, duration = limiter[1], limiter[2] end
+  if max > 0 and duration > 0 then
+    local rate = { max = max, duration = duration }
+    local left, wait = window(q, rate, taking.now)
+    limits.rate = rate
+    if left < limits.want then
+      limits.want = math.max(0, left)
+      if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+    end
+  end
+  limits.limited = limits.want < want
+  return limits
+end
+
+-- After taking: `taken` permits are used up.
+G.spend = function(q, limits, taken)
+  local rate = limits.rate
+  if not rate or taken == 0 then return end
+  redis.call('HSET', q.rate, 'windowStart', G.int(rate.start), 'count', G.int(rate.count + taken))
+end

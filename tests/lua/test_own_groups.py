@@ -1,0 +1,187 @@
+"""Groups and limits in the library's own face: order per key, slots, rate windows, token buckets, global limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glidemq_py.wire.calls import Call, pack, unpack
+from tests.lua.own_support import OwnQueue, Taken
+
+
+def add(q: OwnQueue, *rows: list[Any]) -> list[Any]:
+    return q.run(Call("add", q.meta, (pack((rows, False)),), unpack))[1]
+
+
+def member(key: str, concurrency: int = 1, *, rate: tuple[int, int] = (0, 0), bucket: tuple[int, int] = (0, 0),
+           cost: int = 0, name: str = "a") -> list[Any]:  # fmt: skip
+    ordering = [key, concurrency, *rate, *bucket, cost]
+    return [name, "null", "{}", "", False, 0, False, 0, 0, False, ordering]
+
+
+def take(q: OwnQueue, want: int, *finished: Any, limiter: Any = False) -> tuple[list[Taken], Any]:
+    request = ("py-1", want, finished, False, False, limiter)
+    reply = q.run(Call("exchange", q.meta, (pack(request),), unpack))
+    return [Taken(job, reply[0]) for job in reply[2]], reply
+
+
+def ids(jobs: list[Taken]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def test_one_at_a_time_and_in_order(q: OwnQueue) -> None:
+    assert add(q, *[member("k") for _ in range(5)]) == ["1", "2", "3", "4", "5"]
+    done = []
+    jobs, _ = take(q, 10)
+    while jobs:
+        assert len(jobs) == 1
+        done += ids(jobs)
+        jobs, _ = take(q, 10, jobs[0].completed())
+    assert done == ["1", "2", "3", "4", "5"]
+    assert q.redis("HMGET", "group:k", "active", "nextSeq") == ["0", "6"]
+    assert q.pending() == []
+    assert q.counts()["active"] == 0
+
+
+def test_many_keys_run_side_by_side(q: OwnQueue) -> None:
+    add(q, *[member(f"k{i % 3}") for i in range(9)])
+    jobs, _ = take(q, 100)
+    assert ids(jobs) == ["1", "2", "3"]
+    jobs, _ = take(q, 100, *[job.completed() for job in jobs])
+    assert sorted(ids(jobs)) == ["4", "5", "6"]
+
+
+def test_a_wider_group_takes_its_width(q: OwnQueue) -> None:
+    add(q, *[member("k", 3) for _ in range(7)])
+    jobs, _ = take(q, 100)
+    assert ids(jobs) == ["1", "2", "3"]
+    jobs, _ = take(q, 100, jobs[1].completed())
+    assert ids(jobs) == ["4"]
+
+
+def test_a_retried_job_keeps_its_turn(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    jobs, _ = take(q, 5, first.failed(limit=3, backoff=50))
+    assert jobs == []
+    q.advance(50)
+    (again,), _ = take(q, 5)
+    assert again.id == "1"
+    (second,), _ = take(q, 5, again.failed(limit=0))
+    assert second.id == "2"
+    take(q, 0, second.completed())
+    assert q.redis("HGET", "group:k", "active") == "0"
+
+
+def test_a_job_handed_back_comes_first_again(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    jobs, _ = take(q, 5, first.released())
+    assert ids(jobs) == ["1"]
+    assert q.redis("HGET", "group:k", "active") == "1"
+
+
+def test_removed_and_expired_jobs_do_not_stop_the_group(q: OwnQueue) -> None:
+    from glidemq_py.wire.calls.control import remove
+
+    add(q, *[member("k") for _ in range(4)])
+    q.redis("HSET", "job:3", "expireAt", "1")
+    assert q.run(remove(q.meta, "2")) is True
+    (first,), _ = take(q, 5)
+    (last,), _ = take(q, 5, first.completed())
+    assert last.id == "4"
+    assert q.state("3") == "failed"
+
+
+def test_removing_a_running_job_frees_its_slot(q: OwnQueue) -> None:
+    from glidemq_py.wire.calls.control import remove
+
+    add(q, member("k"), member("k"))
+    take(q, 5)
+    q.run(remove(q.meta, "1"))
+    jobs, _ = take(q, 5)
+    assert ids(jobs) == ["2"]
+
+
+def test_a_rate_window_stops_the_group_until_it_ends(q: OwnQueue) -> None:
+    add(q, *[member("k", 10, rate=(2, 1000)) for _ in range(5)])
+    jobs, reply = take(q, 10)
+    assert ids(jobs) == ["1", "2"]
+    assert reply[3] == 1000
+    jobs, _ = take(q, 10, *[job.completed() for job in jobs])
+    assert jobs == []
+    q.advance(1000)
+    jobs, _ = take(q, 10)
+    assert ids(jobs) == ["3", "4"]
+
+
+def test_a_token_bucket_pays_for_costs(q: OwnQueue) -> None:
+    add(q, *[member("k", 10, bucket=(3_000, 1_000), cost=2_000) for _ in range(3)])
+    jobs, reply = take(q, 10)
+    assert ids(jobs) == ["1"]
+    assert reply[3] == 1000
+    q.advance(1000)
+    jobs, _ = take(q, 10)
+    assert ids(jobs) == ["2"]
+    assert add(q, member("k", 10, cost=4_000)) == [["cost", ""]]
+
+
+def test_a_limited_group_waits_from_outside(q: OwnQueue) -> None:
+    add(q, member("k"), member("j"))
+    q.redis("ZADD", "ratelimited", str(q.now + 500), "k")
+    jobs, reply = take(q, 10)
+    assert ids(jobs) == ["2"]
+    assert reply[3] == 500
+    q.advance(500)
+    jobs, _ = take(q, 10)
+    assert ids(jobs) == ["1"]
+
+
+def test_global_concurrency_holds_in_every_batch(q: OwnQueue) -> None:
+    q.redis("HSET", "meta", "globalConcurrency", "3")
+    add(q, *[["a", "null", "{}"] for _ in range(5)], ["a", "null", "{}", "", False, 0, False, 1])
+    jobs, reply = take(q, 10)
+    assert len(jobs) == 3
+    more, reply = take(q, 10)
+    assert more == []
+    assert reply[4] == 4
+    more, _ = take(q, 10, jobs[0].completed(), jobs[1].completed())
+    assert len(more) == 2
+
+
+def test_the_rate_limit_is_spent_on_what_is_taken(q: OwnQueue) -> None:
+    add(q, *[["a", "null", "{}"] for _ in range(5)])
+    jobs, _ = take(q, 2, limiter=(3, 1000))
+    assert len(jobs) == 2
+    jobs, reply = take(q, 5, limiter=(3, 1000))
+    assert len(jobs) == 1
+    jobs, reply = take(q, 5, limiter=(3, 1000))
+    assert (jobs, reply[3], reply[4]) == ([], 1000, 4)
+    q.redis("HSET", "meta", "rateLimitMax", "1", "rateLimitDuration", "100")
+    q.advance(1000)
+    jobs, _ = take(q, 5, limiter=(3, 1000))
+    assert len(jobs) == 1
+
+
+def dedup(mode: str, ttl: int = 0, delay: int | bool = False) -> list[Any]:
+    return ["a", "null", "{}", "", delay, 0, 0 if delay else False, 0, 0, False, False, ["d", ttl, mode]]
+
+
+def test_simple_deduplication_lasts_as_long_as_the_job(q: OwnQueue) -> None:
+    assert add(q, dedup("simple"), dedup("simple")) == ["1", ["skipped", "1"]]
+    (job,), _ = take(q, 1)
+    take(q, 0, job.completed())
+    assert isinstance(add(q, dedup("simple"))[0], str)
+
+
+def test_throttle_counts_from_the_last_add(q: OwnQueue) -> None:
+    assert add(q, dedup("throttle", 100), dedup("throttle", 100)) == ["1", ["skipped", "1"]]
+    q.advance(100)
+    assert isinstance(add(q, dedup("throttle", 100))[0], str)
+
+
+def test_debounce_replaces_what_has_not_begun(q: OwnQueue) -> None:
+    (first, second) = add(q, dedup("debounce", 0, 1000), dedup("debounce", 0, 1000))
+    assert first == "1"
+    assert second == ["replaced", "2"]
+    assert q.redis("EXISTS", "job:1") == 0
+    assert q.redis("ZRANGE", "scheduled", 0, -1) == ["2"]
