@@ -174,6 +174,11 @@ class Runner:
                 self._stop(run, "the worker closes")
                 self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no attempt is going on; a handler whose attempt is over may still run."""
+        return all(run.attempt.ended for run in self.running)
+
     async def cancelled_ended(self) -> None:
         """Wait for the tasks that were cancelled, a moment at most; threads are left to themselves."""
         tasks = {run.task for run in self.running if run.task is not None}

@@ -198,20 +198,20 @@ async def test_stack_traces_are_bounded_in_number_and_length(url: str, queue_nam
         assert all(len(text) <= 8_192 for text in failed.stacktrace)
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
-class _Silent(Exception):
+class _SilentError(Exception):
     pass
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (_Broken(), "_Broken"),
-        (_Silent(), "_Silent"),
+        (_BrokenError(), "_BrokenError"),
+        (_SilentError(), "_SilentError"),
         (ValueError("ünïcode ☃"), "ünïcode ☃"),
         (ValueError("half \ud800 a pair"), "half ? a pair"),
         (ExceptionGroup("many", [ValueError("one"), KeyError("two")]), "many (2 sub-exceptions)"),

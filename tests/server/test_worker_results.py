@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from glidemq_py import (
-    Job, JobFailedError, JobNotFoundError, KeepJobs, PayloadTooLargeError, Queue, QueueEvents, Worker,
+    Job,
+    JobFailedError,
+    JobNotFoundError,
+    KeepJobs,
+    PayloadTooLargeError,
+    Queue,
+    QueueEvents,
+    Worker,
 )  # fmt: skip
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Gate, Raw, Told, soon
