@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
@@ -35,10 +35,11 @@ from glidemq_py.worker.library_sweep import LibrarySweep
 from glidemq_py.worker.lifespan import LifespanTask
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.routes import Route, Routes
 from glidemq_py.worker.runner import Runner
 from glidemq_py.worker.running_out import run_out
 from glidemq_py.worker.shutdown import closing_on_signals
-from glidemq_py.worker.tasks import Task, TaskRouter
+from glidemq_py.worker.tasks import TaskDecorator, TaskRegistry
 from glidemq_py.worker.wake import WakeReader
 
 __all__ = ["Worker"]
@@ -110,7 +111,7 @@ class Worker:
         )
         self._keys = QueueKeys(prefix, queue_name)
         self._handler = handler
-        self._tasks = TaskRouter(self)
+        self._tasks = TaskRegistry(self)
         self._connection = connection
         self._lifespan = lifespan
         self._listeners = Listeners()
@@ -147,13 +148,18 @@ class Worker:
         """Take a listener away again."""
         self._listeners.off(event, listener)
 
-    @overload
-    def task(self, name: Callable[..., Any], /) -> Task[..., Any]: ...
-    @overload
-    def task(self, name: str | None = None, /) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
-    def task(self, name: Any = None, /) -> Any:
-        """Placeholder; see tasks.py."""
-        return self._tasks.register(name)
+    @property
+    def task(self) -> TaskDecorator:
+        """Decorator that makes a function the handler of one job name, with adding typed by its signature.
+
+        ``@worker.task`` takes the function's own name, ``@worker.task("welcome", attempts=3)`` another, with options
+        for the jobs that are added through it. See `Task`.
+
+        Raises:
+            GlideMQValidationError: the function or an option cannot be, or the name is another task's.
+            GlideMQError: the worker is running.
+        """
+        return self._tasks.decorator
 
     def override(
         self, *, concurrency: int | None = None, connection: Connection = None, prefix: str | None = None
@@ -221,9 +227,9 @@ class Worker:
             raise GlideMQError("the worker has been started already")
         if self._closing is not None:
             raise ClosedError("the worker is closed")
-        handler = self._handler or self._tasks.handler()
+        routes = self._routes()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
-        starting = self._starting = asyncio.create_task(self._open(handler), name=f"glidemq-start-{self.queue_name}")
+        starting = self._starting = asyncio.create_task(self._open(routes), name=f"glidemq-start-{self.queue_name}")
         try:
             await starting
         except BaseException:
@@ -234,7 +240,13 @@ class Worker:
             self._starting = None
             raise
 
-    async def _open(self, handler: Callable[[Any], Any]) -> None:
+    def _routes(self) -> Routes:
+        by_name = self._tasks.routes()
+        if self._handler is None and not by_name:
+            raise GlideMQValidationError("handler", None, "the worker has neither a handler nor tasks")
+        return Routes(None if self._handler is None else Route.to(self._handler), by_name)
+
+    async def _open(self, routes: Routes) -> None:
         transport = await connect_patiently(self._connection, self._keys, self._life, self._listeners)
         link = QueueLink(
             transport=transport, keys=self._keys, waiter=ResultWaiter(transport, self._keys),
@@ -250,7 +262,7 @@ class Worker:
             link=link, consumer=self.consumer, options=self.options, listeners=self._listeners, context=context
         )
         runner = Runner(
-            handler=handler, outcomes=Outcomes(link, self.options), hand_in=exchange, listeners=self._listeners,
+            routes=routes, outcomes=Outcomes(link, self.options), hand_in=exchange, listeners=self._listeners,
             concurrency=self.options.concurrency, name=self.queue_name,
         )  # fmt: skip
         exchange.attach(runner)
