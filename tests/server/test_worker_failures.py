@@ -56,16 +56,19 @@ async def test_without_attempts_there_is_one(url: str, queue_name: str, attempts
 
 async def _delays(url: str, name: str, backoff: Any, attempts: int = 4, **worker_options: Any) -> list[int]:
     """The waits before each retry, as the events say."""
-    async with Queue(name, url) as queue, QueueEvents(name, url) as events:
-        async with Worker(name, failing(attempts - 1), url, **worker_options):
-            job = await queue.add("n", attempts=attempts, backoff=backoff)
-            delays: list[int] = []
-            async for event in events:
-                if event.event == "retrying":
-                    delays.append(int(event.fields["delay"]))
-                if event.event in ("completed", "failed"):
-                    break
-            assert await job.is_completed()
+    async with (
+        Queue(name, url) as queue,
+        QueueEvents(name, url) as events,
+        Worker(name, failing(attempts - 1), url, **worker_options),
+    ):
+        job = await queue.add("n", attempts=attempts, backoff=backoff)
+        delays: list[int] = []
+        async for event in events:
+            if event.event == "retrying":
+                delays.append(int(event.fields["delay"]))
+            if event.event in ("completed", "failed"):
+                break
+        assert await job.is_completed()
     return delays
 
 
