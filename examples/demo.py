@@ -29,7 +29,7 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py.client.embedded import start_embedded
 
 QUEUE = "demo-modules"
-THREADS = 2  # per worker process: the next job is in hand while the last result travels
+THREADS = 4  # per worker process: the next jobs are in hand while results travel
 UNLUCKY = 25  # one module in so many fails on its first attempt
 SHOWN = 5
 REDRAW_S = 0.1

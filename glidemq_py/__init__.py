@@ -18,6 +18,7 @@ from glidemq_py.errors import (
     JobStateError,
     JobTimeoutError,
     LibraryError,
+    NoHandlerError,
     PayloadTooLargeError,
     ScriptError,
     SerializationError,
@@ -39,7 +40,7 @@ from glidemq_py.options.job import JobOptions
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
 from glidemq_py.queue import Queue
-from glidemq_py.worker import Worker
+from glidemq_py.worker import Task, Worker
 from glidemq_py.worker.shutdown import GracefulShutdown, graceful_shutdown
 
 __version__ = "0.1.0"
@@ -72,6 +73,7 @@ __all__ = [
     "JobTimeoutError",
     "KeepJobs",
     "LibraryError",
+    "NoHandlerError",
     "PayloadTooLargeError",
     "Queue",
     "QueueEvent",
@@ -81,6 +83,7 @@ __all__ = [
     "Serializer",
     "ServerOutOfMemoryError",
     "StaleAttemptError",
+    "Task",
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedOptionError",

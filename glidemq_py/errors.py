@@ -26,6 +26,7 @@ __all__ = [
     "JobStateError",
     "JobTimeoutError",
     "LibraryError",
+    "NoHandlerError",
     "PayloadTooLargeError",
     "ScriptError",
     "SerializationError",
@@ -295,6 +296,10 @@ class UnrecoverableError(GlideMQError):
 
 class JobDataError(UnrecoverableError):
     """The job's data is not what its handler takes."""
+
+
+class NoHandlerError(GlideMQError):
+    """No handler of this worker takes jobs of that name; a later attempt may meet a worker that has one."""
 
 
 class WorkerTargetError(GlideMQError):

@@ -21,6 +21,8 @@ __all__ = ["is_function_missing", "translate", "was_lost"]
 
 # Replies that mean "not now" or "not here": the command was refused before it did anything.
 _NOT_RUN = ("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY", "UNBLOCKED")
+# GLIDE's core says PermissionDenied for the server's NOPERM.
+_REFUSED = ("NOPERM", "PermissionDenied", "NOAUTH", "WRONGPASS")
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 
 
@@ -58,6 +60,6 @@ def _of_reply(text: str, library: Library | None) -> GlideMQError:
     if "user_function" in bare or "script:" in bare:
         location = library.locate_error(bare) if library is not None else None
         return ScriptError(bare, None if location is None else str(location))
-    if bare.startswith(("NOPERM", "NOAUTH", "WRONGPASS")):
+    if bare.startswith(_REFUSED):
         return LibraryError(f"the server refuses this user: {bare} (docs/operate/permissions.md lists what is needed)")
     return GlideMQError(bare)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
@@ -84,6 +84,8 @@ class Job(Generic[DataT, ResultT]):
     _result_text: str | None = None
     _progress_text: str | None = None
     _attempt: Attempt | None = None
+    _read_result: Callable[[Any], Any] | None = None
+    """Makes a typed result of the plain one; set for jobs of a task."""
 
     def __init__(self, link: QueueLink, job_id: str, name: str) -> None:
         """Made by queues and workers; users get jobs from them."""
@@ -150,7 +152,11 @@ class Job(Generic[DataT, ResultT]):
         """What the handler returned, for a completed job that was read back. Raises SerializationError."""
         if self._result_text is None:
             return None
-        return cast("ResultT", decode_result(self._result_text, self._link.serializer))
+        return self._decode_result(self._result_text)
+
+    def _decode_result(self, text: str) -> ResultT:
+        value = decode_result(text, self._link.serializer)
+        return cast("ResultT", value if self._read_result is None else self._read_result(value))
 
     @property
     def progress(self) -> Any:
@@ -287,4 +293,4 @@ class Job(Generic[DataT, ResultT]):
         outcome = await self._link.waiter.wait(self.id, to_ms("timeout", timeout, minimum=1))
         if outcome.state == JobState.FAILED:
             raise JobFailedError(self.id, outcome.failed_reason or "", outcome.failed_type)
-        return cast("ResultT", decode_result(outcome.returnvalue or "null", self._link.serializer))
+        return self._decode_result(outcome.returnvalue or "null")

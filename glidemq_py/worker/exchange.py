@@ -138,6 +138,10 @@ class ExchangeLoop:
         """Wait until every outcome so far has been taken by the server; handlers may still run."""
         await self._until(lambda: self._is_handed_in)
 
+    async def recovered(self) -> None:
+        """Wait until it is known what a lost reply held, if one was lost."""
+        await self._until(lambda: self._recovering is None and self._is_handed_in)
+
     async def _until(self, reached: Callable[[], bool]) -> None:
         self.poke()
         while not reached():
@@ -354,24 +358,27 @@ class ExchangeLoop:
             runs = [*self._runner.running, *(finished.run for finished in self._finished)]
             known = [run.attempt.entry for run in runs if run.attempt.entry]
             known_ids = [run.job.id for run in runs if not run.attempt.entry]
-            want = max(0, self.free) if self.taking else 0
+            want = max(0, self.free) if self.taking else MAX_ROWS
+            quiet = not self._options.events
             reply = await self._link.transport.call(
-                working.regain(
-                    self._link.keys.meta,
-                    self._consumer,
-                    known,
-                    want,
-                    not self._options.events,
-                    cursor,
-                    known_ids,
-                )
+                working.regain(self._link.keys.meta, self._consumer, known, want, quiet, cursor, known_ids)
             )
-            self._start_jobs(reply.jobs, reply.now)
+            if self.taking:
+                self._start_jobs(reply.jobs, reply.now)
+            else:
+                self._hand_back(reply.jobs, reply.now)
             if reply.dropped:
                 self._report(reply.dropped)
             cursor = reply.cursor
             if not cursor:
                 return
+
+    def _hand_back(self, jobs: list[working.TakenJob], now: int) -> None:
+        """We take no jobs any more: let others have them."""
+        for taken in jobs:
+            run = Run(self._link, taken, now, None)
+            token = run.attempt.entry, *run.attempt.token
+            self._finished.append(Finished(working.released(run.job.id, *token), run, None, None))
 
     async def close(self) -> None:
         """Stop timers and give up on calls that are under way."""

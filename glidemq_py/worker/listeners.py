@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
@@ -64,7 +65,7 @@ class Listeners:
         if not future.cancelled() and future.exception() is not None:
             _log.error("an async listener failed", exc_info=future.exception())
 
-    async def settle(self) -> None:
-        """Wait until the async listeners that are running have ended."""
-        while self._running:
-            await asyncio.wait(self._running)
+    async def settle(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
+        """Wait until the async listeners that are running have ended, but for those that wait for us."""
+        while waited_for := self._running - without:
+            await asyncio.wait(waited_for)

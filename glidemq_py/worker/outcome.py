@@ -7,7 +7,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
-from glidemq_py.errors import GlideMQError, SerializationError, UnrecoverableError
+from glidemq_py.errors import SerializationError, UnrecoverableError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.model.record import MAX_STACKTRACES
 from glidemq_py.options.retention import KeepJobs, Retention
@@ -18,7 +18,7 @@ from glidemq_py.wire.calls import working
 from glidemq_py.wire.payload import encode_result
 from glidemq_py.worker.run import Run
 
-__all__ = ["NoHandlerError", "Outcomes"]
+__all__ = ["Outcomes"]
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +136,3 @@ def _stacktraces(earlier: object, error: BaseException) -> str:
     lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-_TRACE_FRAMES)
     text = _clean("".join(lines)[-_TRACE_CHARS:], _TRACE_CHARS)
     return json.dumps([*known[-(MAX_STACKTRACES - 1) :], text])
-
-
-class NoHandlerError(GlideMQError):
-    """No handler of this worker takes jobs of that name."""

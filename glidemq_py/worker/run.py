@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from glidemq_py.job.attempt import Attempt
@@ -21,11 +22,14 @@ class Run:
     Attributes:
         job, attempt: what the handler sees, and its token.
         options: the job's options as stored.
+        handler: what runs it; set when it is started.
         task: of an async handler; None for one in a thread.
         timer: of the job's time-out.
     """
 
-    __slots__ = ("attempt", "job", "options", "stacktrace", "task", "timer")
+    __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "task", "timer")
+
+    handler: Callable[[Any], Any]
 
     def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
         # Positions: see TakenJob. Hot path: no more than what every job needs.

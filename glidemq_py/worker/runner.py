@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
 from typing import Any, Protocol
 
-from glidemq_py.errors import GlideMQError, JobRevokedError, JobTimeoutError, StaleAttemptError
+from glidemq_py.errors import GlideMQError, JobRevokedError, JobTimeoutError, NoHandlerError, StaleAttemptError
 from glidemq_py.job.current import running_job
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.routes import Routes
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.threads import HandlerThreads
 
-__all__ = ["HandIn", "Runner", "is_async"]
+__all__ = ["HandIn", "Runner"]
 
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[Any], Any]
 
 
 class HandIn(Protocol):
@@ -39,16 +37,11 @@ class HandIn(Protocol):
         ...
 
 
-def is_async(handler: Handler) -> bool:
-    """True for coroutine functions, partials of them and objects whose ``__call__`` is one."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
-
-
 class Runner:
     """Runs the jobs that a worker took.
 
     Args:
-        handler: async or plain, called with the job.
+        routes: which handler runs which job.
         outcomes: what an end means for a job.
         hand_in: where outcomes go.
         listeners: who is told.
@@ -59,21 +52,22 @@ class Runner:
     def __init__(
         self,
         *,
-        handler: Handler,
+        routes: Routes,
         outcomes: Outcomes,
         hand_in: HandIn,
         listeners: Listeners,
         concurrency: int,
         name: str,
     ) -> None:
-        self._handler = handler
+        self._routes = routes
+        self._only = routes.only
         self._outcomes = outcomes
         self._hand_in = hand_in
         self._listeners = listeners
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._threads = (
-            None if is_async(handler) else HandlerThreads(handler, concurrency, self._ended, f"glidemq-{name}")
+            HandlerThreads(concurrency, self._ended, f"glidemq-{name}") if routes.need_threads else None
         )
         self.running: set[Run] = set()
         """Every handler that has not ended; each takes a slot."""
@@ -83,18 +77,23 @@ class Runner:
         self.running.add(run)
         if self._listeners.wanted("active"):
             self._listeners.tell("active", run.job)
+        route = self._only or self._routes.find(run.job.name)
+        if route is None:
+            self._ended(run, None, NoHandlerError(f"no handler of this worker takes jobs named {run.job.name!r}"))
+            return
+        run.handler = route.handler
         timeout = run.options.timeout
         if timeout is not None:
             run.timer = self._loop.call_later(timeout / 1000, self._time_out, run)
-        if self._threads is None:
-            run.task = self._loop.create_task(self._run(run))
-        else:
+        if route.in_thread and self._threads is not None:
             self._threads.submit(run)
+        else:
+            run.task = self._loop.create_task(self._run(run))
 
     async def _run(self, run: Run) -> None:
         running_job.set(run.job)
         try:
-            result = await self._handler(run.job)
+            result = await run.handler(run.job)
         except asyncio.CancelledError as error:
             self._ended(run, None, error)
         except KeyboardInterrupt:
@@ -169,10 +168,15 @@ class Runner:
 
     def give_back_all(self) -> None:
         """Stop every handler and hand its job back; no attempt is spent."""
-        for run in list(self.running):
+        for run in sorted(self.running, key=_age):
             if not run.attempt.ended:
                 self._stop(run, "the worker closes")
                 self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no attempt is going on; a handler whose attempt is over may still run."""
+        return all(run.attempt.ended for run in self.running)
 
     async def cancelled_ended(self) -> None:
         """Wait for the tasks that were cancelled, a moment at most; threads are left to themselves."""
@@ -184,3 +188,8 @@ class Runner:
         """Let idle threads end."""
         if self._threads is not None:
             self._threads.close()
+
+
+def _age(run: Run) -> tuple[int, int, str]:
+    """Sorts jobs of one source as they were added. (Entry ids of one millisecond differ in their last number.)"""
+    return run.job.timestamp, len(run.attempt.entry), run.attempt.entry

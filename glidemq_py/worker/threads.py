@@ -33,14 +33,12 @@ class HandlerThreads:
     """Runs handlers in daemon threads.
 
     Args:
-        handler: the plain function.
         size: most threads.
         deliver: called on the loop with (run, result, error) for each handler that ended.
         name: first part of the threads' names.
     """
 
-    def __init__(self, handler: Callable[..., Any], size: int, deliver: Deliver, name: str) -> None:
-        self._handler = handler
+    def __init__(self, size: int, deliver: Deliver, name: str) -> None:
         self._size = size
         self._deliver = deliver
         self._name = name
@@ -75,11 +73,11 @@ class HandlerThreads:
         threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        take, handler = self._waiting.get, self._handler
+        take = self._waiting.get
         while (run := take()) is not None:
             context = contextvars.copy_context()
             try:
-                result, error = context.run(self._invoke, handler, run), None
+                result, error = context.run(self._invoke, run), None
             except BaseException as raised:
                 # SystemExit and the like end the attempt, not the thread.
                 result, error = None, raised
@@ -93,11 +91,11 @@ class HandlerThreads:
                     return  # the loop is gone, and with it whoever wanted the result
 
     @staticmethod
-    def _invoke(handler: Callable[..., Any], run: Run) -> Any:
+    def _invoke(run: Run) -> Any:
         if run.attempt.ended:
             return None  # it ended (its time-out, a close) before a thread was free: it may run elsewhere by now
         running_job.set(run.job)
-        return handler(run.job)
+        return run.handler(run.job)
 
     def _deliver_all(self) -> None:
         self._woken = False

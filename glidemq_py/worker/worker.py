@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.job import QueueLink
 from glidemq_py.job.current import label_log_records
 from glidemq_py.job.waiting import ResultWaiter
@@ -29,15 +27,19 @@ from glidemq_py.queue import Queue
 from glidemq_py.wire.calls import reading, working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.payload import JSON_SERIALIZER
+from glidemq_py.worker.connecting import connect_patiently
 from glidemq_py.worker.duties import StalledRecovery
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.heartbeat import Heartbeat
 from glidemq_py.worker.library_sweep import LibrarySweep
+from glidemq_py.worker.lifespan import LifespanTask
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.routes import Route, Routes
 from glidemq_py.worker.runner import Runner
+from glidemq_py.worker.running_out import run_out
 from glidemq_py.worker.shutdown import closing_on_signals
-from glidemq_py.worker.tasks import Task, TaskRouter
+from glidemq_py.worker.tasks import TaskDecorator, TaskRegistry
 from glidemq_py.worker.wake import WakeReader
 
 __all__ = ["Worker"]
@@ -50,7 +52,6 @@ Lifespan = Callable[["Worker"], AbstractAsyncContextManager[Any]]
 
 _DRAIN_POLL_S = 0.1
 _SILENT_S = 30.0
-_MAX_START_PAUSE_S = 5.0
 
 
 class Worker:
@@ -110,7 +111,7 @@ class Worker:
         )
         self._keys = QueueKeys(prefix, queue_name)
         self._handler = handler
-        self._tasks = TaskRouter(self)
+        self._tasks = TaskRegistry(self)
         self._connection = connection
         self._lifespan = lifespan
         self._listeners = Listeners()
@@ -124,7 +125,9 @@ class Worker:
         self._recovery: StalledRecovery | None = None
         self._life = contextlib.AsyncExitStack()
         self._paused = False
+        self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._closers: set[asyncio.Task[Any]] = set()
         self._force: asyncio.Event | None = None
         self._closed: asyncio.Event | None = None
 
@@ -145,13 +148,18 @@ class Worker:
         """Take a listener away again."""
         self._listeners.off(event, listener)
 
-    @overload
-    def task(self, name: Callable[..., Any], /) -> Task[..., Any]: ...
-    @overload
-    def task(self, name: str | None = None, /) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
-    def task(self, name: Any = None, /) -> Any:
-        """Placeholder; see tasks.py."""
-        return self._tasks.register(name)
+    @property
+    def task(self) -> TaskDecorator:
+        """Decorator that makes a function the handler of one job name, with adding typed by its signature.
+
+        ``@worker.task`` takes the function's own name, ``@worker.task("welcome", attempts=3)`` another, with options
+        for the jobs that are added through it. See `Task`.
+
+        Raises:
+            GlideMQValidationError: the function or an option cannot be, or the name is another task's.
+            GlideMQError: the worker is running.
+        """
+        return self._tasks.decorator
 
     def override(
         self, *, concurrency: int | None = None, connection: Connection = None, prefix: str | None = None
@@ -172,6 +180,10 @@ class Worker:
         self._connection = self._connection if connection is None else connection
 
     # -- life ---------------------------------------------------------------------------------------------
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._closing is not None
 
     @property
     def is_running(self) -> bool:
@@ -208,16 +220,34 @@ class Worker:
 
         Raises:
             GlideMQValidationError: neither a handler nor a task is registered.
-            ClosedError: it was closed.
+            ClosedError: it was closed, before or meanwhile.
+            and whatever the lifespan raises; such a worker may be started again.
         """
-        if self._exchange is not None:
+        if self._starting is not None:
             raise GlideMQError("the worker has been started already")
         if self._closing is not None:
             raise ClosedError("the worker is closed")
-        handler = self._handler or self._tasks.handler()
+        routes = self._routes()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
-        transport = await self._connect()
-        self._life.push_async_callback(transport.close)
+        starting = self._starting = asyncio.create_task(self._open(routes), name=f"glidemq-start-{self.queue_name}")
+        try:
+            await starting
+        except BaseException:
+            if self._is_closing:
+                raise ClosedError("the worker was closed while it started") from None
+            # Nothing of it may stay behind.
+            await self._life.aclose()
+            self._starting = None
+            raise
+
+    def _routes(self) -> Routes:
+        by_name = self._tasks.routes()
+        if self._handler is None and not by_name:
+            raise GlideMQValidationError("handler", None, "the worker has neither a handler nor tasks")
+        return Routes(None if self._handler is None else Route.to(self._handler), by_name)
+
+    async def _open(self, routes: Routes) -> None:
+        transport = await connect_patiently(self._connection, self._keys, self._life, self._listeners)
         link = QueueLink(
             transport=transport, keys=self._keys, waiter=ResultWaiter(transport, self._keys),
             serializer=self._queue_options.serializer or JSON_SERIALIZER, compression=self._queue_options.compression,
@@ -225,12 +255,14 @@ class Worker:
         label_log_records()
         context = None
         if self._lifespan is not None:
-            context = await self._life.enter_async_context(self._lifespan(self))
+            lifespan = LifespanTask(self._lifespan(self))
+            context = await lifespan.open()
+            self._life.push_async_callback(lifespan.close)
         exchange = ExchangeLoop(
             link=link, consumer=self.consumer, options=self.options, listeners=self._listeners, context=context
         )
         runner = Runner(
-            handler=handler, outcomes=Outcomes(link, self.options), hand_in=exchange, listeners=self._listeners,
+            routes=routes, outcomes=Outcomes(link, self.options), hand_in=exchange, listeners=self._listeners,
             concurrency=self.options.concurrency, name=self.queue_name,
         )  # fmt: skip
         exchange.attach(runner)
@@ -240,6 +272,7 @@ class Worker:
             silence=lambda: exchange.silence,
         )  # fmt: skip
         exchange.short_lock = self._heartbeat.expect
+        self._life.push_async_callback(self._heartbeat.close)
         await self._heartbeat.start()
         self._recovery = StalledRecovery(
             link=link, consumer=self.consumer, options=self.options, listeners=self._listeners
@@ -254,24 +287,12 @@ class Worker:
             exchange.taking = True
             exchange.look_for_jobs()
 
-    async def _connect(self) -> AsyncTransport:
-        pause = 0.1
-        while True:
-            try:
-                transport = await AsyncTransport.connect(self._connection)
-                await transport.call(reading.version(self._keys.meta))
-                return transport
-            except GlideMQConnectionError as error:
-                _log.warning("worker of queue %r: %s; trying again in %.1f s", self.queue_name, error, pause)
-                self._listeners.tell("error", error)
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(pause * 2, _MAX_START_PAUSE_S)
-
     async def run(self) -> None:
         """Work until closed. SIGTERM or SIGINT closes gracefully, a second one hands running jobs back at once."""
         await self.start()
         with closing_on_signals(self):
             await self.wait_until_closed()
+        await self.close()  # raises what the lifespan raised at its end
 
     async def wait_until_closed(self) -> None:
         """Wait for the end of `close`, whoever called it."""
@@ -321,26 +342,40 @@ class Worker:
         Nothing is stranded and no attempt is spent: what is still running when ``timeout`` (ms or timedelta; None =
         as long as it takes) is over, or at once with ``force``, is stopped and handed back to the queue. Plain
         functions in threads cannot be stopped; their jobs are handed back all the same.
+
+        Raises:
+            GlideMQError: called by one of its own handlers, for which it would have to wait.
+            and whatever the lifespan raises at its end.
         """
         limit = None if timeout is None else to_ms("timeout", timeout) / 1000
+        caller = asyncio.current_task()
+        if caller is not None and self._runner is not None and any(r.task is caller for r in self._runner.running):
+            raise GlideMQError("a handler cannot wait for its own worker to close: asyncio.create_task(worker.close())")
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self.queue_name}")
         if force and self._force is not None:
             self._force.set()
-        elif limit is not None and self._force is not None:
+        handle = None
+        if limit is not None and self._force is not None:
             handle = asyncio.get_running_loop().call_later(limit, self._force.set)
-            try:
-                await asyncio.shield(self._closing)
-            finally:
+        if caller is not None:
+            self._closers.add(caller)
+        try:
+            await asyncio.shield(self._closing)
+        finally:
+            if handle is not None:
                 handle.cancel()
-        await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        exchange, runner, link = self._exchange, self._runner, self._link
         self._listeners.tell("closing")
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        exchange, runner, link = self._exchange, self._runner, self._link
         if exchange is not None and runner is not None and link is not None:
             exchange.taking = False
-            await self._let_run_out(exchange, runner)
+            assert self._force is not None
+            await run_out(exchange, runner, self._force)
             for part in (self._wake, self._recovery, exchange, self._heartbeat):
                 if part is not None:
                     await part.close()
@@ -351,27 +386,14 @@ class Worker:
                     await link.transport.call(working.leave(self._keys.meta, self.consumer))
         if self._queue is not None:
             await self._queue.close()
-        await self._listeners.settle()
-        await self._life.aclose()
-        self._listeners.tell("closed")
-        await self._listeners.settle()
-        if self._closed is not None:
-            self._closed.set()
-
-    async def _let_run_out(self, exchange: ExchangeLoop, runner: Runner) -> None:
-        """Wait until all is handed in; when time is up, hand back what still runs."""
-        assert self._force is not None
-        settled = asyncio.ensure_future(exchange.settled())
-        forced = asyncio.ensure_future(self._force.wait())
-        await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
-        forced.cancel()
-        if not settled.done():
-            runner.give_back_all()
-            await runner.cancelled_ended()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_HAND_BACK_S):
-                    await exchange.handed_in()
-            settled.cancel()
+        await self._listeners.settle(self._closers)
+        try:
+            await self._life.aclose()
+        finally:
+            self._listeners.tell("closed")
+            await self._listeners.settle(self._closers)
+            if self._closed is not None:
+                self._closed.set()
 
     # -- for its tasks --------------------------------------------------------------------------------------
 
@@ -387,7 +409,6 @@ class Worker:
         return self._queue
 
 
-_HAND_BACK_S = 5.0
 _LEAVE_S = 2.0
 
 

@@ -83,7 +83,8 @@ W.is_current = function(h, entry, acked)
   if not state or TERMINAL[state] then return false end
   if entry ~= '' and acked == 1 and state == 'waiting' then return true end
   if state == 'active' then
-    return entry == '' or acked == 1 or not W.given(h.eid) or h.eid == entry
+    if entry == '' then return h.src ~= 's' end
+    return acked == 1 or not h.eid or h.eid == entry
   end
   -- A list job that was refused as revoked is failed by its worker without having been active.
   return entry == '' and h.revoked == '1' and (state == 'waiting' or state == 'prioritized')

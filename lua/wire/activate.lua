@@ -49,7 +49,7 @@ local NOT_READY = { completed = true, failed = true, suspended = true, ['waiting
 local function is_left_over(h, entry)
   if NOT_READY[h.state] then return true end
   if h.state ~= 'active' or not entry then return false end
-  return entry == '' or (W.given(h.eid) ~= nil and h.eid ~= entry)
+  return entry == '' or (h.eid ~= nil and h.eid ~= entry)
 end
 
 -- Why a job must not be activated now: a documented reply, or nil. Parks, expires and fails as documented.

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.bench.install import FINDERS, Peer, PeerMissingError, find_peer
-from tests.bench.measure import CASES, OURS, Bench, Case, run_cases
-from tests.bench.report import Medians, markdown, verdicts
+from tests.bench.measure import CASES, OURS, Bench, Case, Runs, run_cases
+from tests.bench.report import markdown, verdicts
 from tests.bench.server import running_server
 
 QUICK_PEERS = (OURS, "bullmq")
@@ -22,22 +22,18 @@ def main(arguments: list[str] | None = None) -> int:
     for text in missing:
         _say(f"left out: {text}")
     rounds = options.rounds or (1 if options.quick else 3)
-    medians, server = run(peers, chosen_cases(options.only, options.quick), rounds, quick=options.quick)
-    page = markdown(medians, peers, server, rounds, missing)
+    found, server = run(peers, chosen_cases(options.only), rounds, quick=options.quick)
+    page = markdown(found, peers, server, rounds, missing)
     print(page)
     if options.write:
         Path(options.write).write_text(page, encoding="utf-8")
-    failed = [verdict.row.label for verdict in verdicts(medians) if verdict.passed() is False]
-    _say(
-        f"{len(failed)} of the requirements not met: {', '.join(failed)}"
-        if failed
-        else "all requirements met"
-    )
+    failed = [verdict.row.label for verdict in verdicts(found) if verdict.passed() is False]
+    _say(f"{len(failed)} of the requirements not met: {', '.join(failed)}" if failed else "all requirements met")
     return 1 if failed else 0
 
 
-def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) -> tuple[Medians, str]:
-    """Run `cases` on a server of our own; medians, and the server's version."""
+def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) -> tuple[Runs, str]:
+    """Run `cases` on a server of our own; their figures, and the server's version."""
     with running_server() as server:
         bench = Bench(server=server, peers=peers)
         if quick:
@@ -45,14 +41,12 @@ def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) 
         return run_cases(bench, cases, rounds, _say), server.version()
 
 
-def chosen_cases(only: str | None, quick: bool) -> list[Case]:
-    """Cases whose key starts with one of `only` (comma-separated); the short form leaves out uvloop."""
-    starts = tuple(only.split(",")) if only else ("",)
-    return [
-        case
-        for case in CASES
-        if case.key.startswith(starts) and (only or not quick or "uvloop" not in case.key)
-    ]
+def chosen_cases(only: str | None) -> list[Case]:
+    """Cases named by `only` (comma-separated keys, or starts of keys); all without it."""
+    names = only.split(",") if only else [""]
+    exact = {case.key for case in CASES}.intersection(names)
+    starts = tuple(name for name in names if name not in exact)
+    return [case for case in CASES if case.key in exact or case.key.startswith(starts)]
 
 
 def find_peers(keys: list[str]) -> tuple[dict[str, Peer], list[str]]:
@@ -68,15 +62,13 @@ def find_peers(keys: list[str]) -> tuple[dict[str, Peer], list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench", description="Measure glidemq_py and its peers."
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="short runs, once each, against bullmq (Python) only"
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure glidemq_py and its peers.")
+    parser.add_argument("--quick", action="store_true", help="short runs, once each, against bullmq (Python) only")
     parser.add_argument("--only", help=f"comma-separated starts of: {', '.join(case.key for case in CASES)}")
     parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(FINDERS)} (ours always runs)")
-    parser.add_argument("--rounds", type=int, help="runs of each measure (default 3, quick 1)")
+    parser.add_argument(
+        "--rounds", type=int, help="runs of each measure (default 3, quick 1; some measures double it or more)"
+    )
     parser.add_argument("--write", metavar="FILE", help="also write the page to FILE")
     return parser
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,9 +67,7 @@ def _tarsk() -> Peer:
 
 def _tarsk_bare() -> Peer:
     without = {"TARSK_BENCH_RESULTS": "0"}
-    return _python_peer(
-        "tarsk-bare", "tarsk {}, no results", _peers_python(), "tarsk-redis", "tarsk", without
-    )
+    return _python_peer("tarsk-bare", "tarsk {}, no results", _peers_python(), "tarsk-redis", "tarsk", without)
 
 
 def _python_peer(
@@ -88,6 +87,18 @@ def _python_peer(
         label=label.format(asked.stdout.strip()).replace("  ", " ").strip(),
         command=(python, "-m", f"tests.bench.peers.{module}"),
         environment=environment or {},
+    )
+
+
+def _on_uvloop(peer: Peer) -> Peer:
+    asked = subprocess.run([peer.command[0], "-c", "import uvloop"], capture_output=True, check=False)
+    if asked.returncode != 0:
+        raise PeerMissingError(f"uvloop is not installed for {peer.command[0]}")
+    return Peer(
+        key=f"{peer.key}-uvloop",
+        label=f"{peer.label} on uvloop",
+        command=peer.command,
+        environment={**peer.environment, "BENCH_UVLOOP": "1"},
     )
 
 
@@ -147,9 +158,11 @@ def _run(command: list[str], folder: Path) -> None:
         raise PeerMissingError(f"could not be installed: {done.stderr.strip().splitlines()[-1:] or command}")
 
 
-FINDERS = {
+FINDERS: dict[str, Callable[[], Peer]] = {
     "glidemq": _glidemq,
+    "glidemq-uvloop": lambda: _on_uvloop(_glidemq()),
     "bullmq": _bullmq,
+    "bullmq-uvloop": lambda: _on_uvloop(_bullmq()),
     "tarsk": _tarsk,
     "tarsk-bare": _tarsk_bare,
     "bullmq-node": _bullmq_node,

@@ -1,7 +1,7 @@
 """Runs one measure for one library, and all of them in turns.
 
 Turns: within a measure the libraries alternate (A B C A B C ...), so that a slow minute of a shared machine
-falls on all of them; figures are medians. What must be reached and how it is shown is `tests.bench.report`.
+falls on all of them. What must be reached and how it is shown is `tests.bench.report`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ from tests.bench.server import BenchServer
 Figures = dict[str, float]
 """Of one run, by name: jobs per second "rate", server microseconds per job "cpu", "p50", "p99", "bytes"."""
 
+Runs = dict[tuple[str, str], list[Figures | None]]
+"""Runs by (case key, peer key), in the order of time."""
+
 OURS = "glidemq"
-ALL = (OURS, "bullmq", "tarsk", "tarsk-bare", "bullmq-node")
-PYTHON_PAIR = (OURS, "bullmq")
+NO_VARIANTS = (OURS, "bullmq", "tarsk", "tarsk-bare", "bullmq-node")
+ASYNC = (OURS, "bullmq", "glidemq-uvloop", "bullmq-uvloop", "bullmq-node")
+SINGLE = (*ASYNC, "tarsk")
+ALL = (*ASYNC, "tarsk", "tarsk-bare")
+"""Who takes part, in the order of turns: those that are compared stand side by side."""
+
 MEMORY_JOBS = 20_000
 TIMEOUT_SECONDS = 120
 
@@ -87,54 +94,47 @@ class Case:
     """Runs per round: more where single round trips count, which depend on how processes are placed."""
 
 
-def run_cases(
-    bench: Bench, cases: list[Case], rounds: int, say: Callable[[str], None]
-) -> dict[tuple[str, str], Figures]:
+def run_cases(bench: Bench, cases: list[Case], rounds: int, say: Callable[[str], None]) -> Runs:
     """Every case for every peer, `rounds` times in turns.
 
-    Returns medians by (case key, peer key), empty where every run failed.
+    A run that failed is None in its place, so that the runs of two peers with one index are neighbours in time.
     """
-    medians: dict[tuple[str, str], Figures] = {}
+    found: Runs = {}
     for case in cases:
-        runs: dict[str, list[Figures]] = {}
+        present = [peer for peer in case.peers if peer in bench.peers]
         for _ in range(rounds * case.turns):
-            for peer in case.peers:
-                if peer not in bench.peers:
-                    continue
-                runs.setdefault(peer, [])
+            for peer in present:
+                runs = found.setdefault((case.key, peer), [])
                 try:
-                    runs[peer].append(case.run(bench, peer))
+                    runs.append(case.run(bench, peer))
                 except RunFailedError as failure:
-                    say(f"{case.key:18} {peer:12} FAILED: {failure}")
-        for peer, figures in runs.items():
-            names = figures[0] if figures else ()
-            medians[case.key, peer] = {
-                name: statistics.median(run[name] for run in figures) for name in names
-            }
-            if figures:
-                first = next(iter(names))
-                spread = ", ".join(f"{run[first]:,.6g}" for run in figures)
-                say(f"{case.key:19} {peer:12} {_shown(medians[case.key, peer])}   ({first}: {spread})")
-    return medians
+                    runs.append(None)
+                    say(f"{case.key:16} {peer:15} FAILED: {failure}")
+        for peer in present:
+            say(f"{case.key:16} {peer:15} {_shown(found[case.key, peer])}")
+    return found
 
 
-def drain(
-    concurrency: int, *, threads: bool = False, uvloop: bool = False
-) -> Callable[[Bench, str], Figures]:
+def median(runs: list[Figures | None], figure: str) -> float | None:
+    """Median of one figure over the runs that did not fail; None where none is left."""
+    values = [run[figure] for run in runs if run is not None and figure in run]
+    return statistics.median(values) if values else None
+
+
+def drain(concurrency: int, *, threads: bool = False) -> Callable[[Bench, str], Figures]:
     """Fill, then drain in a worker process; repeated with more jobs when the run was far too short."""
 
     def once(bench: Bench, peer: str) -> Figures:
-        memo = (peer, (concurrency, threads, uvloop))
+        plain = threads and peer == OURS
+        memo = (peer, (concurrency, plain))
         jobs, cpu = 0, 0.0
         for _ in range(3):
-            rate = bench.rates.get(memo) or GUESSED_RATES[peer, concurrency]
+            rate = bench.rates.get(memo) or GUESSED_RATES[peer.removesuffix("-uvloop"), concurrency]
             jobs = max(200, int(rate * bench.drain_seconds))
             bench.server.empty()
             bench.play(peer, "fill", jobs=jobs)
             before = bench.server.cpu_seconds()
-            result = bench.play(
-                peer, "drain", jobs=jobs, concurrency=concurrency, threads=threads, uvloop=uvloop
-            )
+            result = bench.play(peer, "drain", jobs=jobs, concurrency=concurrency, threads=plain)
             cpu = bench.server.cpu_seconds() - before
             if result.get("completed") not in (None, jobs):
                 raise RunFailedError(f"{result['completed']} of {jobs} jobs are completed")
@@ -146,12 +146,14 @@ def drain(
     return once
 
 
-def add(how: str, *, uvloop: bool = False) -> Callable[[Bench, str], Figures]:
-    """Jobs added per second into an empty queue without a worker."""
+def add(how: str, *, one_cpu: bool = False) -> Callable[[Bench, str], Figures]:
+    """Jobs added per second into an empty queue without a worker; "single" in short runs, since it has many."""
 
     def once(bench: Bench, peer: str) -> Figures:
+        seconds = bench.add_seconds * (0.4 if how == "single" else 1)
         bench.server.empty()
-        result = bench.play(peer, "add", how=how, seconds=bench.add_seconds, uvloop=uvloop)
+        with bench.server.on_one_cpu() if one_cpu else contextlib.nullcontext():
+            result = bench.play(peer, "add", how=how, seconds=seconds)
         return {"rate": result["jobs"] / result["seconds"]}
 
     return once
@@ -185,61 +187,27 @@ def memory(bench: Bench, peer: str) -> Figures:
 
 
 CASES = [
-    Case(key="drain-100", label="drain, async, concurrency 100 (jobs/s)", peers=ALL, run=drain(100)),
-    Case(key="drain-10", label="drain, async, concurrency 10 (jobs/s)", peers=ALL, run=drain(10)),
-    Case(key="drain-1", label="drain, async, concurrency 1 (jobs/s)", peers=ALL, run=drain(1)),
+    Case(key="drain-100", label="drain, async, concurrency 100", peers=ALL, run=drain(100)),
+    Case(key="drain-10", label="drain, async, concurrency 10", peers=NO_VARIANTS, run=drain(10)),
+    Case(key="drain-1", label="drain, async, concurrency 1", peers=NO_VARIANTS, run=drain(1)),
     Case(
         key="drain-threads",
-        label="drain, plain def in threads, 100 (jobs/s)",
-        peers=(OURS,),
+        label="drain, plain def in threads, 100",
+        peers=(OURS, "bullmq"),  # bullmq has async handlers only, and runs these
         run=drain(100, threads=True),
     ),
-    Case(
-        key="drain-uvloop",
-        label="drain, async, 100, uvloop (jobs/s)",
-        peers=PYTHON_PAIR,
-        run=drain(100, uvloop=True),
-    ),
-    Case(key="add-single", label="add, one by one (jobs/s)", peers=ALL, run=add("single"), turns=2),
-    Case(
-        key="add-single-uvloop",
-        label="add, one by one, uvloop (jobs/s)",
-        peers=PYTHON_PAIR,
-        run=add("single", uvloop=True),
-        turns=2,
-    ),
-    Case(
-        key="add-together",
-        label="add, 100 awaited together (jobs/s)",
-        peers=(*PYTHON_PAIR, "bullmq-node"),
-        run=add("together"),
-    ),
-    Case(
-        key="add-together-uvloop",
-        label="add, 100 awaited together, uvloop (jobs/s)",
-        peers=PYTHON_PAIR,
-        run=add("together", uvloop=True),
-    ),
-    Case(
-        key="add-bulk",
-        label="add_bulk of 1000 (jobs/s)",
-        peers=(*PYTHON_PAIR, "bullmq-node"),
-        run=add("bulk"),
-    ),
-    Case(
-        key="add-bulk-uvloop",
-        label="add_bulk of 1000, uvloop (jobs/s)",
-        peers=PYTHON_PAIR,
-        run=add("bulk", uvloop=True),
-    ),
-    Case(key="idle", label="idle worker, add to start (ms)", peers=ALL, run=lateness()),
+    Case(key="add-single", label="add, one by one, one CPU", peers=SINGLE, run=add("single", one_cpu=True), turns=2),
+    Case(key="add-single-free", label="add, one by one, placed freely", peers=SINGLE, run=add("single"), turns=2),
+    Case(key="add-together", label="add, 100 awaited together", peers=ASYNC, run=add("together")),
+    Case(key="add-bulk", label="add_bulk of 1000", peers=ASYNC, run=add("bulk")),
+    Case(key="idle", label="idle worker, add to start", peers=NO_VARIANTS, run=lateness(), turns=2),
     Case(
         key="delayed",
-        label="idle worker, lateness of a delayed job (ms)",
-        peers=(*PYTHON_PAIR, "bullmq-node"),
+        label="idle worker, lateness of a delayed job",
+        peers=(OURS, "bullmq", "bullmq-node"),
         run=lateness(delayed=True),
     ),
-    Case(key="memory", label="memory of a waiting job (bytes)", peers=ALL, run=memory),
+    Case(key="memory", label="memory of a waiting job", peers=NO_VARIANTS, run=memory),
 ]
 
 
@@ -280,7 +248,11 @@ def _next(driver: subprocess.Popen[str], key: str) -> Any:
     raise RunFailedError(f"no {key} (exit code {driver.returncode}): {last_words}")
 
 
-def _shown(figures: Figures) -> str:
-    return "  ".join(
-        f"{name} {value:,.2f}" if value < 100 else f"{name} {value:,.0f}" for name, value in figures.items()
-    )
+def _shown(runs: list[Figures | None]) -> str:
+    """Medians of every figure, and the first figure of each run."""
+    done = [run for run in runs if run is not None]
+    if not done:
+        return "no run"
+    parts = [f"{name} {median(runs, name):,.6g}" for name in done[0]]
+    first = next(iter(done[0]))
+    return f"{'  '.join(parts)}   ({first}: {', '.join(f'{run[first]:,.5g}' for run in done)})"

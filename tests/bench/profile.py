@@ -127,9 +127,7 @@ def _command_costs(server: BenchServer, jobs: int) -> Iterator[str]:
     for name, text in server.info("commandstats").items():
         facts = dict(pair.split("=") for pair in text.split(","))
         micros = float(facts["usec"]) / jobs
-        costs.append(
-            (micros, f"  {micros:8.2f} µs/job {int(facts['calls']) / jobs:8.3f} calls/job  {name[8:]}")
-        )
+        costs.append((micros, f"  {micros:8.2f} µs/job {int(facts['calls']) / jobs:8.3f} calls/job  {name[8:]}"))
     for _, line in sorted(costs, reverse=True)[:14]:
         yield line
 

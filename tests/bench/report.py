@@ -9,14 +9,15 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from tests.bench.install import Peer
-from tests.bench.measure import CASES, OURS, Figures
+from tests.bench.measure import CASES, OURS, Runs, median
 
-Medians = Mapping[tuple[str, str], Figures]
+OURS_UVLOOP = f"{OURS}-uvloop"
 
 FIGURES = {"rate": "jobs/s", "cpu": "µs", "p50": "ms", "p99": "ms", "bytes": "bytes"}
 """Every figure a run yields, and its unit."""
@@ -33,9 +34,9 @@ class Row:
     label: str
     case: str
     figure: str = "rate"
+    ours: str = OURS
     peer: str | None = None
-    peer_case: str | None = None
-    required: float | None
+    required: float | None = None
 
     @property
     def less_is_better(self) -> bool:
@@ -45,36 +46,37 @@ class Row:
 ROWS = [
     Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq", required=12),
     Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk", required=2.5),
-    Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk-bare", required=None),
+    Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk-bare"),
     Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq-node", required=1.5),
+    Row(label="drain, async, 100, both on uvloop", case="drain-100", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
     Row(label="drain, async, concurrency 10", case="drain-10", peer="bullmq", required=6),
     Row(label="drain, async, concurrency 1", case="drain-1", peer="bullmq", required=1.5),
+    Row(label="drain, plain `def` in threads, 100", case="drain-threads", peer="bullmq", required=8),
+    Row(label="`add` one by one, one CPU", case="add-single", peer="bullmq", required=1.0),
     Row(
-        label="drain, plain `def` in threads, 100",
-        case="drain-threads",
+        label="`add` one by one, one CPU, ours on uvloop",
+        case="add-single",
+        ours=OURS_UVLOOP,
         peer="bullmq",
-        peer_case="drain-100",
-        required=8,
-    ),
-    Row(label="drain, async, 100, both on uvloop", case="drain-uvloop", peer="bullmq", required=None),
-    Row(label="`add` one by one", case="add-single", peer="bullmq", required=1.0),
-    Row(
-        label="`add` one by one, ours on uvloop",
-        case="add-single-uvloop",
-        peer="bullmq",
-        peer_case="add-single",
         required=1.15,
     ),
-    Row(label="`add` one by one, both on uvloop", case="add-single-uvloop", peer="bullmq", required=None),
+    Row(label="`add` one by one, one CPU, both on uvloop", case="add-single", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
+    Row(label="`add` one by one, placed freely", case="add-single-free", peer="bullmq"),
+    Row(
+        label="`add` one by one, placed freely, ours on uvloop",
+        case="add-single-free",
+        ours=OURS_UVLOOP,
+        peer="bullmq",
+    ),
     Row(label="100 `add` awaited together", case="add-together", peer="bullmq", required=5),
     Row(
         label="100 `add` awaited together, both on uvloop",
-        case="add-together-uvloop",
-        peer="bullmq",
-        required=None,
+        case="add-together",
+        ours=OURS_UVLOOP,
+        peer="bullmq-uvloop",
     ),
     Row(label="`add_bulk` of 1000", case="add-bulk", peer="bullmq", required=4),
-    Row(label="`add_bulk` of 1000, both on uvloop", case="add-bulk-uvloop", peer="bullmq", required=None),
+    Row(label="`add_bulk` of 1000, both on uvloop", case="add-bulk", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
     Row(label="idle worker, add to start, p50", case="idle", figure="p50", peer="bullmq", required=1.0),
     Row(label="idle worker, add to start, p99", case="idle", figure="p99", required=5),
     Row(label="idle worker, lateness of a delayed job, p99", case="delayed", figure="p99", required=25),
@@ -87,13 +89,10 @@ LIMITS: dict[tuple[str, str], str] = {
     ("drain-10", "rate"): "",
     ("drain-1", "rate"): "",
     ("drain-threads", "rate"): "",
-    ("drain-uvloop", "rate"): "",
     ("add-single", "rate"): "",
-    ("add-single-uvloop", "rate"): "",
+    ("add-single-free", "rate"): "",
     ("add-together", "rate"): "",
-    ("add-together-uvloop", "rate"): "",
     ("add-bulk", "rate"): "",
-    ("add-bulk-uvloop", "rate"): "",
     ("idle", "p50"): "",
     ("idle", "p99"): "",
     ("delayed", "p99"): "",
@@ -101,7 +100,6 @@ LIMITS: dict[tuple[str, str], str] = {
     ("memory", "bytes"): "",
 }
 """What limits a line now, by (case, figure)."""
-
 
 PREAMBLE = """\
 # Benchmarks
@@ -117,10 +115,14 @@ this page is from one run, on one machine, against one server.
 - A drain is one worker process and a queue filled beforehand; the time is that from the first to the last
   start of a handler, and all jobs must have been completed. Server CPU is what the server's INFO counts
   (user and system) from before that process starts until it has ended, divided by the jobs.
+- `add` one by one is judged with the server and the client on one CPU: where only one process is busy at a
+  time, its rate on free CPUs is that of waking a sleeping CPU, which on a virtual machine differs twofold with
+  where the kernel puts the processes (measured too, for information: "placed freely").
 - Idle: one `add` each 8 ms from another process, worker at concurrency 10; delayed jobs one at a time,
   20 to 80 ms ahead.
-- The libraries take turns within each measure; figures are medians of {rounds} runs. Absolute figures
-  vary with the machine and its neighbours: read the ratios.
+- The libraries take turns within each measure; figures are medians of {rounds} runs or more, and a ratio is the
+  median over pairs of neighbouring runs. Absolute figures vary with the machine and its neighbours: read the
+  ratios.
 """
 
 
@@ -131,11 +133,8 @@ class Verdict:
     row: Row
     ours: float | None
     theirs: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """Ours divided by the peer's."""
-        return self.ours / self.theirs if self.ours is not None and self.theirs else None
+    ratio: float | None
+    """Ours divided by the peer's: the median over pairs of neighbouring runs."""
 
     def passed(self, margin: float = 1.0) -> bool | None:
         """Whether the requirement is met when it is made `margin` times easier.
@@ -151,27 +150,30 @@ class Verdict:
         return judged <= required * margin if self.row.less_is_better else judged >= required / margin
 
 
-def verdicts(medians: Medians) -> list[Verdict]:
-    """Every row whose case was run."""
-    run = {case for case, _ in medians}
+def verdicts(found: Runs) -> list[Verdict]:
+    """Every row that we were run for; those without a requirement only where the peer was measured too."""
     return [
-        Verdict(
-            row=row,
-            ours=medians.get((row.case, OURS), {}).get(row.figure),
-            theirs=medians.get((row.peer_case or row.case, row.peer), {}).get(row.figure)
-            if row.peer
-            else None,
-        )
+        _verdict(found, row)
         for row in ROWS
-        if row.case in run and (row.required is not None or (row.peer_case or row.case, row.peer) in medians)
+        if (row.case, row.ours) in found and (row.required is not None or (row.case, row.peer) in found)
     ]
 
 
-def markdown(
-    medians: Medians, peers: Mapping[str, Peer], server: str, rounds: int, missing: list[str]
-) -> str:
+def _verdict(found: Runs, row: Row) -> Verdict:
+    ours = found.get((row.case, row.ours), [])
+    theirs = found.get((row.case, row.peer), []) if row.peer else []
+    pairs = [(our[row.figure], their[row.figure]) for our, their in zip(ours, theirs, strict=False) if our and their]
+    return Verdict(
+        row=row,
+        ours=median(ours, row.figure),
+        theirs=median(theirs, row.figure),
+        ratio=statistics.median(our / their for our, their in pairs) if pairs else None,
+    )
+
+
+def markdown(found: Runs, peers: Mapping[str, Peer], server: str, rounds: int, missing: list[str]) -> str:
     """The whole page."""
-    parts = [_preamble(server, rounds, missing), _requirements(medians, peers), _everything(medians, peers)]
+    parts = [_preamble(server, rounds, missing), _requirements(found, peers), _everything(found, peers)]
     return "\n".join(parts)
 
 
@@ -188,18 +190,16 @@ def _preamble(server: str, rounds: int, missing: list[str]) -> str:
     return text + "".join(f"- Not measured: {reason}\n" for reason in missing)
 
 
-def _requirements(medians: Medians, peers: Mapping[str, Peer]) -> str:
+def _requirements(found: Runs, peers: Mapping[str, Peer]) -> str:
     lines = [
         "## Against what is required",
         "",
         "| measure | ours | against | theirs | ratio | required | result | what limits it now |",
         "| --- | ---: | --- | ---: | ---: | ---: | --- | --- |",
     ]
-    for verdict in verdicts(medians):
+    for verdict in verdicts(found):
         row = verdict.row
-        against = (
-            "fixed bound" if row.peer is None else peers[row.peer].label if row.peer in peers else row.peer
-        )
+        against = "fixed bound" if row.peer is None else peers[row.peer].label if row.peer in peers else row.peer
         ratio = "" if verdict.ratio is None else f"{verdict.ratio:.2f} x"
         cells = [
             row.label,
@@ -208,26 +208,22 @@ def _requirements(medians: Medians, peers: Mapping[str, Peer]) -> str:
             _quantity(verdict.theirs, row.figure) if row.peer else "",
             ratio,
             _required(row),
-            {True: "pass", False: "**FAIL**", None: "-" if row.required is None else "not measured"}[
-                verdict.passed()
-            ],
+            {True: "pass", False: "**FAIL**", None: "-" if row.required is None else "not measured"}[verdict.passed()],
             LIMITS.get((row.case, row.figure), ""),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _everything(medians: Medians, peers: Mapping[str, Peer]) -> str:
-    keys = [key for key in peers if any(peer == key for _, peer in medians)]
+def _everything(found: Runs, peers: Mapping[str, Peer]) -> str:
+    keys = [key for key in peers if any(peer == key for _, peer in found)]
     lines = ["## All figures", "", f"| measure | {' | '.join(peers[key].label for key in keys)} |"]
     lines.append("| --- |" + " ---: |" * len(keys))
     for case in CASES:
         for figure in FIGURES:
-            values = [medians.get((case.key, key), {}).get(figure) for key in keys]
+            values = [median(found.get((case.key, key), []), figure) for key in keys]
             if any(value is not None for value in values):
-                label = (
-                    f"{case.label.rsplit(' (', 1)[0]}: {'server CPU per job' if figure == 'cpu' else figure}"
-                )
+                label = f"{case.label}: {'server CPU per job' if figure == 'cpu' else figure}"
                 lines.append(f"| {label} | {' | '.join(_quantity(value, figure) for value in values)} |")
     return "\n".join([*lines, ""])
 

@@ -83,6 +83,28 @@ class BenchServer:
         facts = self.info("server")
         return f"{facts.get('server_name', 'redis')} {facts.get('valkey_version', facts['redis_version'])}"
 
+    @contextlib.contextmanager
+    def on_one_cpu(self) -> Generator[None]:
+        """Keep the server, and every process started meanwhile, on one CPU (Linux; elsewhere nothing happens).
+
+        One round trip at a time keeps one process busy at a time, and its figure is then that of waking a
+        sleeping CPU, which differs by a factor of two with where the kernel happens to put the processes.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            yield
+            return
+        allowed = os.sched_getaffinity(0)
+        try:
+            self._place({min(allowed)})
+            yield
+        finally:
+            self._place(allowed)
+
+    def _place(self, cpus: set[int]) -> None:
+        os.sched_setaffinity(0, cpus)
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cpus)
+
     def empty(self) -> None:
         """Drop all data, at once and in the foreground."""
         self.call("FLUSHALL", "SYNC")

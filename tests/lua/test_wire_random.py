@@ -103,7 +103,9 @@ class Driver:
             if not any(self.wire.state(job_id) in OPEN_STATES for job_id in self.jobs):
                 return
         left = {job_id: self.wire.job(job_id) for job_id in self.jobs if self.wire.state(job_id) in OPEN_STATES}
-        raise AssertionError(f"not finished: {left}, group {self.wire.group('k')}, parked {self.wire.scores('groupq:k')}")
+        raise AssertionError(
+            f"not finished: {left}, group {self.wire.group('k')}, parked {self.wire.scores('groupq:k')}"
+        )
 
 
 @pytest.mark.parametrize("limits", [{}, {"rate_max": 2, "rate_duration": 25}, {"capacity": 2000, "refill": 100_000}])
@@ -112,7 +114,9 @@ def test_a_group_survives_everything(wire: WireQueue, seed: int, limits: dict[st
     driver = Driver(wire, seed, width=1 + seed % 3, limits=limits)
     driver.add()
     for _ in range(150):
-        step = driver.random.choices((driver.add, driver.take, driver.end, driver.disturb, driver.tick), (3, 4, 4, 1, 2))
+        step = driver.random.choices(
+            (driver.add, driver.take, driver.end, driver.disturb, driver.tick), (3, 4, 4, 1, 2)
+        )
         step[0]()
         driver.check()
     driver.settle()
@@ -120,5 +124,7 @@ def test_a_group_survives_everything(wire: WireQueue, seed: int, limits: dict[st
     assert group["active"] == "0"
     assert wire.scores("groupq:k") == {}
     assert wire.entries() == []
+    assert wire.list_active() == 0
+    assert not wire.has_keys() & {"list-popped", "list-taken"}
     assert int(group["nextSeq"]) == int(wire.redis("HGET", "ordering", "k")) + 1
     assert not [field for field in group if field.startswith("skip:")]

@@ -56,16 +56,19 @@ async def test_without_attempts_there_is_one(url: str, queue_name: str, attempts
 
 async def _delays(url: str, name: str, backoff: Any, attempts: int = 4, **worker_options: Any) -> list[int]:
     """The waits before each retry, as the events say."""
-    async with Queue(name, url) as queue, QueueEvents(name, url) as events:
-        async with Worker(name, failing(attempts - 1), url, **worker_options):
-            job = await queue.add("n", attempts=attempts, backoff=backoff)
-            delays: list[int] = []
-            async for event in events:
-                if event.event == "retrying":
-                    delays.append(int(event.fields["delay"]))
-                if event.event in ("completed", "failed"):
-                    break
-            assert await job.is_completed()
+    async with (
+        Queue(name, url) as queue,
+        QueueEvents(name, url) as events,
+        Worker(name, failing(attempts - 1), url, **worker_options),
+    ):
+        job = await queue.add("n", attempts=attempts, backoff=backoff)
+        delays: list[int] = []
+        async for event in events:
+            if event.event == "retrying":
+                delays.append(int(event.fields["delay"]))
+            if event.event in ("completed", "failed"):
+                break
+        assert await job.is_completed()
     return delays
 
 
@@ -198,20 +201,20 @@ async def test_stack_traces_are_bounded_in_number_and_length(url: str, queue_nam
         assert all(len(text) <= 8_192 for text in failed.stacktrace)
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
-class _Silent(Exception):
+class _SilentError(Exception):
     pass
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (_Broken(), "_Broken"),
-        (_Silent(), "_Silent"),
+        (_BrokenError(), "_BrokenError"),
+        (_SilentError(), "_SilentError"),
         (ValueError("ünïcode ☃"), "ünïcode ☃"),
         (ValueError("half \ud800 a pair"), "half ? a pair"),
         (ExceptionGroup("many", [ValueError("one"), KeyError("two")]), "many (2 sub-exceptions)"),

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from glidemq_py import (
-    Job, JobFailedError, JobNotFoundError, KeepJobs, PayloadTooLargeError, Queue, QueueEvents, Worker,
+    Job,
+    JobFailedError,
+    JobNotFoundError,
+    KeepJobs,
+    PayloadTooLargeError,
+    Queue,
+    QueueEvents,
+    Worker,
 )  # fmt: skip
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Gate, Raw, Told, soon
@@ -61,15 +68,17 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(
     async def handle(job: Job) -> Any:
         return result
 
-    async with Queue(queue_name, url) as queue:
-        async with Worker(queue_name, (lambda job: result) if plain else handle, url) as worker:
-            told = Told(worker)
-            job = await queue.add("n")
-            with pytest.raises(JobFailedError) as caught:
-                await soon(job.wait_until_finished())
-            assert caught.value.failed_type == kind
-            assert reason in caught.value.failed_reason
-            await told.wait("failed")
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, (lambda job: result) if plain else handle, url) as worker,
+    ):
+        told = Told(worker)
+        job = await queue.add("n")
+        with pytest.raises(JobFailedError) as caught:
+            await soon(job.wait_until_finished())
+        assert caught.value.failed_type == kind
+        assert reason in caught.value.failed_reason
+        await told.wait("failed")
 
 
 async def test_a_result_as_large_as_may_be(url: str, queue_name: str):
@@ -93,10 +102,9 @@ async def test_a_serializer_that_fails_fails_the_job(url: str, queue_name: str):
     async def handle(job: Job) -> str:
         return "bad"
 
-    async with Queue(queue_name, url, serializer=Fussy()) as queue:
-        async with Worker(queue_name, handle, url, serializer=Fussy()):
-            with pytest.raises(JobFailedError, match="not this one"):
-                await queue.add_and_wait("n", "fine")
+    async with Queue(queue_name, url, serializer=Fussy()) as queue, Worker(queue_name, handle, url, serializer=Fussy()):
+        with pytest.raises(JobFailedError, match="not this one"):
+            await queue.add_and_wait("n", "fine")
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -136,9 +144,8 @@ async def test_new_data_is_what_the_next_attempt_gets(url: str, queue_name: str)
             raise ValueError
         return job.data
 
-    async with Queue(queue_name, url, compression="gzip") as queue:
-        async with Worker(queue_name, handle, url, compression="gzip"):
-            assert await queue.add_and_wait("n", ["first"], attempts=2) == ["first", "second"]
+    async with Queue(queue_name, url, compression="gzip") as queue, Worker(queue_name, handle, url, compression="gzip"):
+        assert await queue.add_and_wait("n", ["first"], attempts=2) == ["first", "second"]
 
 
 async def test_log_lines_are_bounded(url: str, queue_name: str):
@@ -241,12 +248,14 @@ async def test_a_quiet_worker_writes_no_events_and_no_metrics(url: str, resp: Re
         if job.attempts_made == 0:
             raise ValueError
 
-    async with Queue(queue_name, url, events=False) as queue:
-        async with Worker(queue_name, handle, url, events=False, metrics=False) as worker:
-            told = Told(worker)
-            await queue.add("n", attempts=2)
-            await told.wait("completed")
-            assert told.count["retrying"] == 1
+    async with (
+        Queue(queue_name, url, events=False) as queue,
+        Worker(queue_name, handle, url, events=False, metrics=False) as worker,
+    ):
+        told = Told(worker)
+        await queue.add("n", attempts=2)
+        await told.wait("completed")
+        assert told.count["retrying"] == 1
     raw = Raw(resp, queue_name)
     assert raw.run("EXISTS", "events") == 0
     assert raw.metric("completed") == 0
@@ -256,14 +265,17 @@ async def test_every_job_has_one_event_of_each_kind(url: str, queue_name: str):
     async def handle(job: Job) -> int:
         return job.data
 
-    async with QueueEvents(queue_name, url) as events, Queue(queue_name, url) as queue:
-        async with Worker(queue_name, handle, url, concurrency=20):
-            jobs = await queue.add_bulk([("n", n) for n in range(200)])
-            results: dict[str, str] = {}
-            async for event in events:
-                if event.event == "completed":
-                    assert event.job_id not in results
-                    results[event.job_id] = event.fields["returnvalue"]
-                    if len(results) == 200:
-                        break
+    async with (
+        QueueEvents(queue_name, url) as events,
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, handle, url, concurrency=20),
+    ):
+        jobs = await queue.add_bulk([("n", n) for n in range(200)])
+        results: dict[str, str] = {}
+        async for event in events:
+            if event.event == "completed":
+                assert event.job_id not in results
+                results[event.job_id] = event.fields["returnvalue"]
+                if len(results) == 200:
+                    break
     assert results == {job.id: str(n) for n, job in enumerate(jobs)}

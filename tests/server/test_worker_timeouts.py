@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import Gate, Raw, Told
 
 
 async def test_an_async_handler_is_cancelled(core_url: str, core_resp: RespClient, queue_name: str):

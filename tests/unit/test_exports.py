@@ -8,15 +8,15 @@ import glidemq_py
 EXPORTED = {
     # what users hold
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
-    "graceful_shutdown", "GracefulShutdown",
+    "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
     "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JobCounts", "JobOutcome", "JobState", "WorkerInfo",
     # errors
     "AmbiguousResultError", "BulkAddError", "ClosedError", "EmbeddedServerError", "GlideMQConnectionError",
     "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError", "JobNotFoundError",
-    "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "PayloadTooLargeError", "ScriptError",
-    "SerializationError", "ServerOutOfMemoryError", "StaleAttemptError", "UnknownOptionError",
+    "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
+    "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StaleAttemptError", "UnknownOptionError",
     "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     # the package
     "__version__",

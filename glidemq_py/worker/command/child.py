@@ -156,6 +156,8 @@ class _Crew:
         if not self._stopping.is_set():
             running = sum(worker.active_count for worker in self._workers)
             _log.info("%s: closing; %d jobs are running", why, running)
+            for worker in self._workers:
+                worker.pause()  # at once; the closing begins a few turns of the loop later
             self._stopping.set()
             if self._timeout is not None:
                 self._timer = self._loop.call_later(self._timeout / 1000, self.hurry, "the shutdown time-out")

@@ -55,7 +55,8 @@ def check_health(arguments: WorkerArguments) -> int:
     verdicts = [asyncio.run(_verdict(*place)) for place in _places(arguments)]
     healthy = all(verdict for verdict, _ in verdicts)
     reason = "; ".join(dict.fromkeys(text for verdict, text in verdicts if verdict is healthy))
-    sys.stdout.write(f"{'healthy' if healthy else 'not healthy'}: {reason}\n")
+    # GLIDE's messages have several lines; whoever shows a probe's output shows one.
+    sys.stdout.write(f"{'healthy' if healthy else 'not healthy'}: {' '.join(reason.split())}\n")
     return 0 if healthy else 1
 
 

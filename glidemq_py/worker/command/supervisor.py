@@ -66,6 +66,7 @@ class _Supervisor:
         self._stopping = asyncio.Event()
         self._first_loaded = asyncio.Event()
         self._start_crashes = 0
+        self._ever_started = False
         self._code = 0
         self._server_url: str | None = None
         self._serving = asyncio.Lock()
@@ -108,11 +109,9 @@ class _Supervisor:
             return 0.0
         if not child.started:
             self._start_crashes += 1
-            if code == _UNUSABLE and not self._first_loaded.is_set():
-                self._give_up("the target cannot be used, see above", _UNUSABLE)
+            if code == _UNUSABLE and not self._ever_started:
+                self._give_up("the target or an option cannot be used, see above", _UNUSABLE)
                 return 0.0
-            if code == _UNUSABLE and self._start_crashes == 1 and not child.loaded:
-                _log.error("child %d cannot use the target any more, though an earlier one could", pid)
             if self._start_crashes >= MAX_START_CRASHES:
                 self._give_up(f"children crashed at start {self._start_crashes} times in a row", 1)
                 return 0.0
@@ -152,7 +151,7 @@ class _Supervisor:
                 child.loaded = True
                 self._first_loaded.set()
             elif word == "started":
-                child.started = True
+                child.started = self._ever_started = True
                 self._start_crashes = 0
                 _log.info("child %d has started", child.process.pid)
             elif word == "server?":

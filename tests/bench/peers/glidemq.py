@@ -39,7 +39,7 @@ class GlideMQ:
         await self._worker.close()
 
     async def completed(self) -> int | None:
-        return int((await self._queue.get_job_counts())["completed"])
+        return (await self._queue.get_job_counts()).completed
 
     async def close(self) -> None:
         await self._queue.close()

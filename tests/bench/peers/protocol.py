@@ -2,7 +2,7 @@
 
 A driver process is started as ``python -m tests.bench.peers.NAME ROLE URL PARAMS`` (PARAMS is JSON) and
 prints JSON lines: ``{"ready": true}`` once a listener listens, then one ``{"result": {...}}``. It runs in the
-peers' own environment too, so it imports the standard library only (and uvloop where a role asks for it).
+peers' own environment too, so it imports the standard library only (and uvloop where BENCH_UVLOOP is set).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import itertools
 import json
+import os
 import random
 import sys
 import time
@@ -189,6 +190,6 @@ def main(open_driver: Callable[[str], Driver]) -> None:
     """Run the role that the command line names."""
     role, url, text = sys.argv[1:4]
     params: dict[str, Any] = json.loads(text)
-    new_loop = importlib.import_module("uvloop").new_event_loop if params.get("uvloop") else None
+    new_loop = importlib.import_module("uvloop").new_event_loop if os.environ.get("BENCH_UVLOOP") else None
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_play(open_driver, role, url, params))

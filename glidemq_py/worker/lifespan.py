@@ -1,0 +1,49 @@
+"""The user's lifespan, held open in a task of its own.
+
+A context manager may insist on being left by the task that entered it (task groups, cancel scopes, time-outs do);
+a worker is started and closed by whoever comes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+__all__ = ["LifespanTask"]
+
+
+class LifespanTask:
+    """Enters a context manager at `open` and leaves it at `close`, both in one task."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+        self._opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(), name="glidemq-lifespan")
+
+    async def _hold(self) -> None:
+        try:
+            async with self._manager as context:
+                self._opened.set_result(context)
+                await self._over.wait()
+        except BaseException as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+
+    async def open(self) -> Any:
+        """What the manager yields. Raises what it raises; cancelling this cancels the entering."""
+        try:
+            return await asyncio.shield(self._opened)
+        except BaseException:
+            if not self._opened.done():
+                self._task.cancel()
+                await asyncio.wait({self._task})
+                self._opened.cancelled() or self._opened.exception()
+            raise
+
+    async def close(self) -> None:
+        """Leave the manager. Raises what it raises."""
+        self._over.set()
+        await self._task

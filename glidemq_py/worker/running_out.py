@@ -1,0 +1,33 @@
+"""The end of a worker's jobs: waited for, or handed back when time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from glidemq_py.worker.exchange import ExchangeLoop
+from glidemq_py.worker.runner import Runner
+
+__all__ = ["run_out"]
+
+_HAND_BACK_S = 5.0
+"""For the server to take back what is handed back. What it has not taken by then is left to recovery."""
+
+
+async def run_out(exchange: ExchangeLoop, runner: Runner, force: asyncio.Event) -> None:
+    """Wait until every handler has ended and all is handed in. From ``force`` on, hand back what still runs."""
+    settled = asyncio.ensure_future(exchange.settled())
+    forced = asyncio.ensure_future(force.wait())
+    await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
+    forced.cancel()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HAND_BACK_S):
+            while not settled.done():
+                # More than once: a reply that is under way may still bring jobs.
+                runner.give_back_all()
+                await runner.cancelled_ended()
+                await exchange.handed_in()
+                if runner.is_idle:
+                    break
+            await exchange.recovered()
+    settled.cancel()

@@ -1,0 +1,235 @@
+"""`python -m glidemq_py.library`, and the deletion of builds that nobody uses any more."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import ConnectionOptions, Queue, library
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.client.old_libraries import REGISTRY, UNUSED_MS
+from glidemq_py.testing import RespClient, ServerProcess
+from glidemq_py.wire.library import Face, assemble
+from glidemq_py.worker import library_sweep
+from glidemq_py.worker.library_sweep import LOCK_KEY, LibrarySweep
+
+OWN, WIRE = assemble(Face.OWN), assemble(Face.WIRE)
+FAKE = "glidemq_py_0123456789ab"
+PrivateServer = Callable[..., ServerProcess]
+
+
+@pytest.fixture(params=["one server", "cluster"])
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, RespClient]]:
+    """URL and raw client of a server whose libraries are the test's own."""
+    if request.param == "cluster":
+        found = request.getfixturevalue("cluster")
+        url = found.url
+    else:
+        url = request.getfixturevalue("private_server")().url
+    address = ConnectionOptions.from_url(url).addresses[0]
+    with RespClient(address.host, address.port) as client:
+        client.execute_everywhere("FUNCTION", "FLUSH")
+        client.execute_everywhere("FLUSHALL")
+        yield url, client
+        client.execute_everywhere("FUNCTION", "FLUSH")
+        client.execute_everywhere("FLUSHALL")
+
+
+def names(client: RespClient) -> list[list[str]]:
+    """Names of the libraries, per primary."""
+    return [sorted(entry[1] for entry in reply) for reply in client.execute_everywhere("FUNCTION", "LIST")]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "glidemq_py.library", *arguments],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False, timeout=60,
+    )  # fmt: skip
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", [Face.OWN, Face.WIRE])
+def test_dump_is_what_a_server_loads(face: Face, private_server: PrivateServer) -> None:
+    code, text = run("dump", "--face", face)
+    assert (code, text) == (0, assemble(face).code)
+    with private_server().client() as client:
+        assert client.execute("FUNCTION", "LOAD", text) == assemble(face).name
+
+
+@pytest.mark.parametrize("face", [OWN, WIRE], ids=["own", "wire"])
+def test_load_and_check(
+    face: library.Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, client = place
+    kind = "wire" if face is WIRE else "own"
+    nodes = len(client.primaries())
+
+    def command(name: str) -> tuple[int, list[str]]:
+        code = library.main([name, "--face", kind, "--url", url])
+        return code, capsys.readouterr().out.splitlines()
+
+    code, lines = command("check")
+    assert (code, len(lines), lines[0].endswith(f"{face.name} is missing")) == (1, nodes, True)
+    code, lines = command("load")
+    assert (code, [line.endswith("is loaded now") for line in lines]) == (0, [True] * nodes)
+    assert names(client) == [[face.name]] * nodes
+    code, lines = command("load")
+    assert (code, [line.endswith("was there already and stays as it is") for line in lines]) == (0, [True] * nodes)
+    code, lines = command("check")
+    version = "93" if face is WIRE else face.name
+    assert code == 0
+    assert all(line.endswith(f"is loaded, version {version}, {len(face.functions)} functions") for line in lines)
+
+
+def test_a_foreign_wire_library_is_never_replaced(
+    place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, client = place
+    foreign = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return '88' end)"
+    client.execute_everywhere("FUNCTION", "LOAD", foreign)
+    assert library.main(["load", "--face", "wire", "--url", url]) == 0
+    assert "stays as it is" in capsys.readouterr().out
+    assert library.main(["check", "--face", "wire", "--url", url]) == 0
+    assert "version 88, 1 functions (not this build's code)" in capsys.readouterr().out
+
+
+def test_one_node_of_a_cluster_without_it(
+    cluster_url: str, cluster_resp: RespClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster_resp.execute_everywhere("FUNCTION", "FLUSH")
+    host, port = cluster_resp.primaries()[1]
+    with RespClient(host, port) as one:
+        one.execute("FUNCTION", "LOAD", OWN.code)
+    assert library.main(["check", "--url", cluster_url]) == 1
+    assert [line.partition(" is ")[2] for line in capsys.readouterr().out.splitlines()].count("missing") == 2
+    assert library.main(["load", "--url", cluster_url]) == 0
+    said = capsys.readouterr().out
+    assert (said.count("loaded now"), said.count("was there already")) == (2, 1)
+    assert library.main(["check", "--url", cluster_url]) == 0
+
+
+def test_an_incomplete_wire_library_is_not_published(
+    monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(library, "WIRE_FUNCTIONS", library.WIRE_FUNCTIONS | {"fly"})
+    assert library.main(["load", "--face", "wire", "--url", url]) == 1
+    assert "not complete and is not loaded: fly" in capsys.readouterr().err
+
+
+def test_there_are_45_documented_functions() -> None:
+    assert len(library.WIRE_FUNCTIONS) == 45
+    assert library.WIRE_FUNCTIONS == WIRE.functions
+
+
+def test_which_server_must_be_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("GLIDEMQ_URL", raising=False)
+    with pytest.raises(SystemExit) as caught:
+        library.main(["check"])
+    assert caught.value.code == 2
+    assert "GLIDEMQ_URL" in capsys.readouterr().err
+    assert library.main(["check", "--url", "valkey://127.0.0.1:1"]) == 1
+    assert "cannot connect" in capsys.readouterr().err
+
+
+# -- the sweep ----------------------------------------------------------------------------------------------
+
+
+def load_fake(client: RespClient, name: str = FAKE) -> None:
+    client.execute_everywhere(
+        "FUNCTION", "LOAD", f"#!lua name={name}\nredis.register_function('{name}_f', function() return 1 end)"
+    )
+
+
+async def sweep(url: str) -> list[str]:
+    """One round of a worker process of its own."""
+    library_sweep._said.clear()
+    transport = await AsyncTransport.connect(url)
+    try:
+        return await LibrarySweep(transport).sweep()
+    finally:
+        await transport.close()
+
+
+async def test_a_build_that_nobody_used_for_a_day_is_deleted(place: tuple[str, RespClient]) -> None:
+    url, client = place
+    load_fake(client)
+    load_fake(client, "glidemq_py_not_one_of_ours")
+    client.execute_everywhere("FUNCTION", "LOAD", OWN.code)
+    nodes = len(client.primaries())
+    # Not heard of before: a day of grace.
+    assert await sweep(url) == []
+    now = int(client.execute("TIME")[0]) * 1000
+    for name in (OWN.name, FAKE):
+        assert abs(float(client.execute("ZSCORE", REGISTRY, name)) - now) < 5_000
+    # Somebody else does it this hour.
+    client.execute("ZADD", REGISTRY, now - UNUSED_MS - 1, FAKE)
+    assert await sweep(url) == []
+    client.execute("DEL", LOCK_KEY)
+    assert await sweep(url) == [FAKE]
+    assert names(client) == [sorted([OWN.name, "glidemq_py_not_one_of_ours"])] * nodes
+    assert client.execute("ZRANGE", REGISTRY, 0, -1) == [OWN.name]
+    # Neither key outlives its use.
+    assert client.execute("PTTL", REGISTRY) > 0
+    assert client.execute("PTTL", LOCK_KEY) > 0
+
+
+async def test_one_that_is_in_use_and_our_own_are_kept(place: tuple[str, RespClient]) -> None:
+    url, client = place
+    load_fake(client)
+    now = int(client.execute("TIME")[0]) * 1000
+    client.execute("ZADD", REGISTRY, now - UNUSED_MS + 60_000, FAKE, 1, OWN.name)
+    assert await sweep(url) == []
+    assert all(FAKE in found and OWN.name in found for found in names(client))
+
+
+async def test_a_build_that_is_missing_on_a_node_is_deleted_from_the_others(
+    cluster_url: str, cluster_resp: RespClient
+) -> None:
+    cluster_resp.execute_everywhere("FUNCTION", "FLUSH")
+    cluster_resp.execute("DEL", LOCK_KEY)
+    load_fake(cluster_resp)
+    host, port = cluster_resp.primaries()[0]
+    with RespClient(host, port) as one:
+        one.execute("FUNCTION", "DELETE", FAKE)
+    cluster_resp.execute("ZADD", REGISTRY, 1, FAKE)
+    assert await sweep(cluster_url) == [FAKE]
+    assert all(FAKE not in found for found in names(cluster_resp))
+
+
+async def test_a_client_whose_library_was_deleted_loads_it_again(private_server: PrivateServer) -> None:
+    server = private_server()
+    async with Queue("q", server.url) as queue:
+        await queue.add("a")
+        with server.client() as client:
+            client.execute("FUNCTION", "DELETE", OWN.name)
+        await queue.add("b")
+        assert await queue.count() == 2
+
+
+async def test_a_user_who_may_not_is_left_in_peace(
+    private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = private_server()
+    with server.client() as client:
+        client.execute("FUNCTION", "LOAD", OWN.code)
+        client.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-function")
+    monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
+    library_sweep._said.clear()
+    transport = await AsyncTransport.connect(server.url.replace("://", "://app:pw@"))
+    duty = LibrarySweep(transport)
+    with caplog.at_level(logging.DEBUG, logger="glidemq_py"):
+        duty.start()
+        assert duty._task is not None
+        await duty._task
+    await duty.close()
+    (record,) = [record for record in caplog.records if record.name == library_sweep.__name__]
+    assert record.levelno == logging.DEBUG
+    assert "permissions.md" in record.getMessage()
+    assert await transport.command("EXISTS", LOCK_KEY) == 0
+    await transport.close()

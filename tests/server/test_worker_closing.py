@@ -1,0 +1,472 @@
+"""Starting and closing: nothing is stranded, no attempt is spent, nothing hangs."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import glide
+import pytest
+
+from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
+from glidemq_py.client.connect import config_of
+from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py.testing import RespClient, ServerProcess
+from glidemq_py.worker import running_out
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+def untouched(raw: Raw, job_id: str) -> None:
+    """The job waits as if it had never been taken."""
+    job = raw.job(job_id)
+    assert job["state"] == "waiting"
+    assert job["attemptsMade"] == "0"
+    assert job.get("stalledCount", "0") == "0"
+
+
+def nothing_pends(raw: Raw) -> None:
+    assert raw.pending() == []
+    assert raw.run("ZCARD", "list-active-ids") == 0
+    assert raw.run("GET", "list-active") in (None, "0")
+
+
+async def test_close_waits_for_what_runs_and_takes_no_more(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, core_url) as queue:
+        worker = Worker(queue_name, gate, core_url, concurrency=3)
+        await worker.start()
+        jobs = await queue.add_bulk([("n", n) for n in range(8)])
+        for _ in range(3):
+            await gate.next()
+        closing = asyncio.create_task(worker.close())
+        told = Told(worker)
+        await told.wait("closing")
+        assert not worker.is_running
+        assert not closing.done()
+        gate.open()
+        await soon(closing)
+        raw = Raw(core_resp, queue_name)
+        assert [raw.state(job.id) for job in jobs] == ["completed"] * 3 + ["waiting"] * 5
+        nothing_pends(raw)
+        assert await queue.get_workers() == []
+        assert worker.consumer not in raw.consumers()
+        async with Worker(queue_name, gate, core_url, concurrency=8) as other:
+            await Told(other).wait("drained")
+        assert (await queue.get_job_counts()).completed == 8
+
+
+@pytest.mark.parametrize("how", ["force", "timeout", "zero"])
+async def test_close_hands_back_what_it_may_not_wait_for(
+    core_url: str, core_resp: RespClient, queue_name: str, how: str
+):
+    gate = Gate()
+    options: dict[str, Any] = {"force": {"force": True}, "timeout": {"timeout": 50}, "zero": {"timeout": 0}}[how]
+    async with Queue(queue_name, core_url) as queue:
+        worker = Worker(queue_name, gate, core_url, concurrency=4)
+        await worker.start()
+        jobs = [
+            await queue.add("n", 0),
+            await queue.add("n", 1, priority=3),
+            await queue.add("n", 2, lifo=True),
+            await queue.add("n", 3, attempts=2),
+        ]
+        for _ in jobs:
+            await gate.next()
+        await soon(worker.close(**options))
+        assert gate.cancelled == 4
+        assert all(job.cancelled.is_set() for job in gate.begun)
+        raw = Raw(core_resp, queue_name)
+        nothing_pends(raw)
+        assert [raw.state(job.id) for job in jobs] == ["waiting", "prioritized", "waiting", "waiting"]
+        for job in jobs:
+            record = raw.job(job.id)
+            assert (record["attemptsMade"], record.get("stalledCount", "0")) == ("0", "0")
+        gate.open()
+        async with Worker(queue_name, gate, core_url) as other:
+            told = Told(other)
+            for job in jobs:
+                await job.wait_until_finished()
+            await told.wait("drained")
+        # The urgent one first, then the newest, then the others as they were added.
+        assert told.job_ids("completed") == [jobs[1].id, jobs[2].id, jobs[0].id, jobs[3].id]
+
+
+async def test_what_a_thread_brings_after_its_job_was_handed_back_is_refused(
+    url: str, resp: RespClient, queue_name: str
+):
+    began, leave = threading.Event(), threading.Event()
+    cancelled: list[bool] = []
+
+    def handle(job: Job) -> str:
+        began.set()
+        cancelled.append(job.cancelled.wait(20))
+        leave.wait(20)
+        return "too late"
+
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, handle, url)
+        await worker.start()
+        job = await queue.add("n")
+        await asyncio.to_thread(began.wait, 20)
+        await soon(worker.close(force=True))
+        raw = Raw(resp, queue_name)
+        untouched(raw, job.id)
+        leave.set()
+
+        async def finish(job: Job) -> str:
+            return "in time"
+
+        async with Worker(queue_name, finish, url):
+            assert await job.wait_until_finished() == "in time"
+        assert cancelled == [True]
+        assert raw.event_names(job.id).count("completed") == 1
+
+
+async def test_close_hands_back_what_a_reply_that_is_under_way_brings(
+    private_server: Callable[..., ServerProcess], queue_name: str
+):
+    """The server is frozen while an exchange is under way: its reply comes after the close has begun."""
+    server = private_server()
+    gate = Gate()
+    async with Queue(queue_name, server.url) as queue:
+        worker = Worker(queue_name, gate, server.url, concurrency=2)
+        await worker.start()
+        first = await queue.add("n", 1)
+        await gate.next()
+        with server.client() as client:
+            raw = Raw(client, queue_name)
+            worker.pause()
+            second = await queue.add("n", 2)
+            server.pause()
+            worker.resume()
+            await asyncio.sleep(0)  # the look for jobs is on its way
+            closing = asyncio.create_task(worker.close(force=True))
+            await Told(worker).wait("closing")
+            server.resume()
+            await soon(closing)
+            untouched(raw, first.id)
+            untouched(raw, second.id)
+            nothing_pends(raw)
+
+
+async def test_close_is_idempotent_and_may_be_hurried(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, gate, url)
+        told = Told(worker)
+        await worker.start()
+        job = await queue.add("n")
+        await gate.next()
+        patient = asyncio.create_task(worker.close())
+        await told.wait("closing")
+        await soon(worker.close(force=True))
+        await soon(patient)
+        await worker.close()
+        assert told.count["closing"] == told.count["closed"] == 1
+        assert await job.is_waiting()
+        await soon(worker.wait_until_closed())
+
+
+async def test_a_cancelled_close_goes_on(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, gate, url)
+        told = Told(worker)
+        await worker.start()
+        await queue.add("n")
+        await gate.next()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await worker.close()
+        gate.open()
+        await told.wait("closed")
+        assert told.count["completed"] == 1
+
+
+async def test_waiting_for_handlers_costs_no_processor_time(url: str, queue_name: str):
+    """The wait is for something to happen, not for another look."""
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, gate, url)
+        await worker.start()
+        await queue.add("n")
+        await gate.next()
+        exchange = worker._exchange
+        assert exchange is not None
+        looks = 0
+        pump = exchange._pump
+
+        def counted() -> None:
+            nonlocal looks
+            looks += 1
+            pump()
+
+        exchange._pump = counted  # type: ignore[method-assign]
+        closing = asyncio.create_task(worker.close())
+        await Told(worker).wait("closing")
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert looks < 10
+        gate.open()
+        await soon(closing)
+
+
+async def test_a_listener_may_close_its_worker(url: str, queue_name: str):
+    async def handle(job: Job) -> None: ...
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", n) for n in range(5)])
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+
+        async def on_drained() -> None:
+            await worker.close()
+
+        worker.on("drained", on_drained)
+        await soon(worker.run())
+        assert told.count["completed"] == 5
+
+
+async def test_a_handler_that_closes_its_own_worker_is_told_why_it_cannot_wait(url: str, queue_name: str):
+    refused: list[str] = []
+    closing: list[asyncio.Task[None]] = []
+
+    async def handle(job: Job) -> None:
+        with pytest.raises(GlideMQError, match="create_task") as caught:
+            await worker.close()
+        refused.append(str(caught.value))
+        closing.append(asyncio.create_task(worker.close()))
+
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, handle, url)
+        await worker.start()
+        job = await queue.add("n")
+        await soon(worker.wait_until_closed())
+        assert await job.is_completed()
+        assert len(refused) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_run_ends_at_a_signal_and_a_second_one_hurries(url: str, queue_name: str, number: signal.Signals):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, gate, url)
+        told = Told(worker)
+        running = asyncio.create_task(worker.run())
+        job = await queue.add("n")
+        await gate.next()
+        signal.raise_signal(number)
+        await told.wait("closing")
+        assert not running.done()
+        signal.raise_signal(number)
+        await soon(running)
+        assert await job.is_waiting()
+
+
+async def test_drain_works_until_nothing_is_left(core_url: str, queue_name: str):
+    async def handle(job: Job) -> None:
+        if job.data == "retried" and job.attempts_made == 0:
+            raise ValueError
+
+    async with Queue(queue_name, core_url) as queue:
+        await queue.add_bulk([
+            *[("n", n) for n in range(20)],
+            ("n", "retried", {"attempts": 2, "backoff": 20}),
+            ("n", "delayed", {"delay": 30}),
+            ("n", "urgent", {"priority": 1}),
+            ("n", "urgent and delayed", {"priority": 1, "delay": 30}),
+        ])  # fmt: skip
+        worker = Worker(queue_name, handle, core_url, concurrency=4)
+        await worker.start()
+        await soon(worker.drain())
+        assert not worker.is_running
+        counts = await queue.get_job_counts()
+        assert (counts.completed, counts.waiting, counts.active, counts.delayed) == (24, 0, 0, 0)
+
+
+async def test_drain_of_an_empty_queue_and_of_a_worker_that_was_not_started(url: str, queue_name: str):
+    async def handle(job: Job) -> None: ...
+
+    worker = Worker(queue_name, handle, url)
+    with pytest.raises(GlideMQError, match="started"):
+        await worker.drain()
+    await worker.start()
+    await soon(worker.drain())
+
+
+async def test_a_worker_is_started_once_and_not_after_it_was_closed(url: str, queue_name: str):
+    async def handle(job: Job) -> None: ...
+
+    worker = Worker(queue_name, handle, url)
+    await worker.start()
+    with pytest.raises(GlideMQError, match="already"):
+        await worker.start()
+    await worker.close()
+    with pytest.raises(GlideMQError):
+        await worker.start()
+    fresh = Worker(queue_name, handle, url)
+    await soon(fresh.close())
+    with pytest.raises(ClosedError):
+        await fresh.start()
+
+
+async def test_a_server_that_is_not_there_yet_is_waited_for(
+    restartable_server: Callable[..., ServerProcess], queue_name: str
+):
+    async def handle(job: Job) -> str:
+        return "done"
+
+    server = restartable_server()
+    server.stop()
+    worker = Worker(queue_name, handle, server.url)
+    told = Told(worker)
+    starting = asyncio.create_task(worker.start())
+    await told.wait("error")
+    assert not starting.done()
+    await asyncio.to_thread(server.start)
+    await soon(starting)
+    async with Queue(queue_name, server.url) as queue:
+        assert await queue.add_and_wait("n") == "done"
+    await soon(worker.close())
+
+
+async def test_a_worker_may_be_closed_while_it_waits_for_its_server(
+    private_server: Callable[..., ServerProcess], queue_name: str
+):
+    async def handle(job: Job) -> None: ...
+
+    server = private_server()
+    server.stop()
+    worker = Worker(queue_name, handle, server.url)
+    told = Told(worker)
+    starting = asyncio.create_task(worker.start())
+    await told.wait("error")
+    await soon(worker.close(), 5)
+    with pytest.raises(ClosedError):
+        await starting
+    assert not worker.is_running
+    assert threading.active_count() == len([t for t in threading.enumerate() if worker.consumer not in t.name])
+
+
+async def test_a_start_that_is_given_up_leaves_nothing_behind(
+    private_server: Callable[..., ServerProcess], queue_name: str
+):
+    async def handle(job: Job) -> None: ...
+
+    server = private_server()
+    server.stop()
+    worker = Worker(queue_name, handle, server.url)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await worker.start()
+    assert not [task for task in asyncio.all_tasks() if "glidemq" in task.get_name()]
+
+
+async def test_a_lifespan_is_left_by_the_task_that_entered_it(url: str, queue_name: str):
+    """Task groups insist on it."""
+    tasks: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(worker: Worker) -> AsyncIterator[str]:
+        tasks.append(asyncio.current_task())
+        async with asyncio.TaskGroup() as group:
+            background = group.create_task(asyncio.Event().wait())
+            yield "context"
+            background.cancel()
+        tasks.append(asyncio.current_task())
+
+    async def handle(job: Job) -> Any:
+        return job.context
+
+    worker = Worker(queue_name, handle, url, lifespan=lifespan)
+    await asyncio.create_task(worker.start())
+    async with Queue(queue_name, url) as queue:
+        assert await queue.add_and_wait("n") == "context"
+    await asyncio.create_task(worker.close())
+    assert len(tasks) == 2
+    assert tasks[0] is tasks[1]
+
+
+async def test_a_lifespan_that_fails_at_its_end_does_not_hang_the_close(url: str, queue_name: str):
+    @contextlib.asynccontextmanager
+    async def lifespan(worker: Worker) -> AsyncIterator[None]:
+        yield
+        raise RuntimeError("no goodbye")
+
+    async def handle(job: Job) -> None: ...
+
+    worker = Worker(queue_name, handle, url, lifespan=lifespan)
+    told = Told(worker)
+    running = asyncio.create_task(worker.run())
+    async with Queue(queue_name, url) as queue:
+        await queue.add_and_wait("n")
+    with pytest.raises(RuntimeError, match="no goodbye"):
+        await soon(worker.close())
+    with pytest.raises(RuntimeError, match="no goodbye"):
+        await soon(running)
+    assert told.count["closed"] == 1
+
+
+async def test_an_injected_client_is_used_and_left_open(url: str, queue_name: str):
+    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))  # type: ignore[arg-type]
+    try:
+
+        async def handle(job: Job) -> str:
+            return "done"
+
+        async with Queue(queue_name, client) as queue, Worker(queue_name, handle, client):
+            assert await queue.add_and_wait("n") == "done"
+        assert await client.ping() == b"PONG"
+    finally:
+        await client.close()
+
+
+async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: str, queue_name: str):
+    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))  # type: ignore[arg-type]
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, gate, client)
+        told = Told(worker)
+        await worker.start()
+        job = await queue.add("n")
+        await gate.next()
+        await client.close()
+        gate.open()
+        await told.wait("error")
+        assert isinstance(told.of("error")[0][0], ClosedError)
+        await soon(worker.close(), 10)
+        assert told.count["error"] == 1
+        assert await job.is_active()  # left to recovery
+
+
+async def test_close_ends_although_the_server_is_gone(
+    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(running_out, "_HAND_BACK_S", 0.5)
+
+    async def handle(job: Job) -> None: ...
+
+    server = private_server()
+    worker = Worker(queue_name, handle, f"{server.url}?request_timeout=300")
+    told = Told(worker)
+    await worker.start()
+    server.kill()
+    await told.wait("error")
+    await soon(worker.close(), 20)
+
+
+async def test_a_forced_close_ends_although_nothing_can_be_handed_back(
+    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(running_out, "_HAND_BACK_S", 0.5)
+    gate = Gate()
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        worker = Worker(queue_name, gate, f"{server.url}?request_timeout=300")
+        await worker.start()
+        await queue.add("n")
+        await gate.next()
+        server.kill()
+        await soon(worker.close(force=True), 20)

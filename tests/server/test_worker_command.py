@@ -1,0 +1,369 @@
+"""`python -m glidemq_py.worker` as its users run it: processes, signals, replacement, health."""
+
+import asyncio
+import os
+import re
+import signal
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import Queue, __version__
+from glidemq_py.testing import RespClient
+from tests.server.command import Command
+
+APPLICATION = """
+    import asyncio, logging, os, time
+    from pathlib import Path
+    from glidemq_py import Worker
+
+    QUEUE = os.environ.get("QUEUE", "q")
+    GATE = Path(__file__).parent / "gate"
+    held = []
+
+    async def wait(job):
+        print(f"began {job.id} in {os.getpid()}", flush=True)
+        while not GATE.exists():
+            await asyncio.sleep(0.01)
+        return os.getpid()
+
+    def wait_in_thread(job):
+        print(f"began {job.id} in {os.getpid()}", flush=True)
+        while not GATE.exists():
+            time.sleep(0.01)
+        return os.getpid()
+
+    async def quick(job):
+        logging.getLogger("application").info("at work")
+        return os.getpid()
+
+    async def hungry(job):
+        held.append(bytearray(os.urandom(1)) * 300_000_000)
+        return os.getpid()
+
+    worker = Worker(QUEUE, wait, lock_duration=1_000, stalled_interval=1_000)
+    threads = Worker(QUEUE, wait_in_thread)
+    eager = Worker(QUEUE, quick)
+    both = (Worker(QUEUE, quick), Worker(QUEUE + "-2", quick))
+"""
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "application.py").write_text(textwrap.dedent(APPLICATION))
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path, url: str, queue_name: str) -> Start:
+    """`start("application:worker", ...)`: the command, on the shared server and a queue of the test's own."""
+
+    def run(*arguments: str, **env: str | None) -> Command:
+        given = {"GLIDEMQ_URL": url, "QUEUE": queue_name, **env}
+        return Command(folder, "glidemq_py.worker", *arguments, env=given)
+
+    return run
+
+
+def open_gate(folder: Path) -> None:
+    (folder / "gate").touch()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+async def gone(pid: int) -> None:
+    """A process that is not our child has no end that could be waited for."""
+    deadline = time.monotonic() + 30
+    while alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        await asyncio.sleep(0.02)
+
+
+# -- signals ------------------------------------------------------------------------------------------------
+
+SINGLE_AND_SUPERVISED = pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["single", "supervised"])
+
+
+@SINGLE_AND_SUPERVISED
+async def test_sigterm_finishes_the_running_job(
+    start: Start, folder: Path, url: str, queue_name: str, options: tuple[str, ...]
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker", *options) as command:
+            running, waiting = await queue.add("first"), await queue.add("second")
+            await command.says(f"began {running.id}")
+            command.signal(signal.SIGTERM)
+            await command.says("closing; 1 jobs are running")
+            open_gate(folder)
+            assert await command.ends() == 0
+        assert await running.get_state() == "completed"
+        assert await waiting.get_state() == "waiting"
+        assert await queue.get_workers() == []
+
+
+@pytest.mark.parametrize("attribute", ["worker", "threads"])
+@SINGLE_AND_SUPERVISED
+async def test_a_second_sigterm_hands_the_running_job_back(
+    start: Start, url: str, queue_name: str, options: tuple[str, ...], attribute: str
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start(f"application:{attribute}", *options) as command:
+            job = await queue.add("long")
+            await command.says("began")
+            command.signal(signal.SIGTERM)
+            await command.says("closing; 1 jobs are running")
+            command.signal(signal.SIGINT)
+            assert await command.ends() == 0
+        again = await queue.get_job(job.id)
+        assert again is not None
+        assert await again.get_state() == "waiting"
+        assert again.attempts_made == 0
+
+
+async def test_the_shutdown_timeout_hands_it_back_too(start: Start, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker", "--shutdown-timeout", "100ms") as command:
+            job = await queue.add("long")
+            await command.says("began")
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+            assert "the shutdown time-out: closing at once; 1 running jobs are handed back" in command.text
+        assert await job.get_state() == "waiting"
+
+
+async def test_ctrl_c_reaches_the_children_once(start: Start, folder: Path, url: str, queue_name: str) -> None:
+    """A terminal signals the whole group of processes, and the supervisor passes on what it got."""
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker", "--processes", "1") as command:
+            job = await queue.add("long")
+            await command.says("began")
+            os.killpg(command.pid, signal.SIGINT)
+            await command.says("closing; 1 jobs are running")
+            open_gate(folder)
+            assert await command.ends() == 0
+            assert "at once" not in command.text
+        assert await job.get_state() == "completed"
+
+
+async def test_a_signal_while_the_server_is_away_ends_it(start: Start) -> None:
+    with start("application:worker", GLIDEMQ_URL="valkey://127.0.0.1:1") as command:
+        await command.says("trying again")
+        command.signal(signal.SIGTERM)
+        assert await command.ends() == 0
+
+
+# -- children -----------------------------------------------------------------------------------------------
+
+
+async def test_a_killed_child_is_replaced_and_its_job_recovered(
+    start: Start, folder: Path, url: str, queue_name: str
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker", "--processes", "2") as command:
+            await command.says("has started", times=2)
+            job = await queue.add("long")
+            victim = int((await command.says(r"began \d+ in (\d+)"))[0][1])
+            os.kill(victim, signal.SIGKILL)
+            await command.says(rf"child {victim} was killed by SIGKILL; starting another")
+            await command.says("has started", times=3)
+            second = int((await command.says(rf"began {job.id} in (\d+)", times=2))[1][1])
+            open_gate(folder)
+            assert await job.wait_until_finished() == second != victim
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+
+
+async def test_children_end_when_their_supervisor_is_killed(
+    start: Start, folder: Path, url: str, queue_name: str
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker", "--processes", "2") as command:
+            children = [int(found[1]) for found in await command.says(r"child (\d+) has started", times=2)]
+            job = await queue.add("long")
+            await command.says("began")
+            command.signal(signal.SIGKILL)
+            await command.says("the supervisor is gone: closing", times=2)
+            open_gate(folder)
+            for child in children:
+                await gone(child)
+        assert await job.get_state() == "completed"
+
+
+async def test_crashes_at_start_are_not_repeated_for_ever(start: Start, folder: Path) -> None:
+    (folder / "broken.py").write_text("import os\nos._exit(3)\n")
+    with start("broken:worker", "--processes", "3") as command:
+        assert await command.ends() == 1
+        assert "giving up: children crashed at start 5 times in a row" in command.text
+        pauses = [float(text) for text in re.findall(r"exit code 3; starting another in (\d+\.\d) s", command.text)]
+        assert len(pauses) == 4
+        assert pauses == sorted(pauses)
+
+
+async def test_max_jobs_replaces_the_process(start: Start, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("a", None)] * 12)
+        with start("application:eager", "--max-jobs", "3") as command:
+            pids = [await job.wait_until_finished() for job in jobs]
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+            assert "has ended to be replaced: 3 jobs have ended" in command.text
+            assert "handed back" not in command.text
+        # One more was taken in the call that handed the third in.
+        assert {pids.count(pid) for pid in pids} <= {3, 4}
+        assert (await queue.get_job_counts()).completed == 12
+
+
+async def test_max_memory_replaces_the_process(start: Start, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:hungry", "--queue", queue_name, "--max-memory", "300M") as command:
+            first = await (await queue.add("a")).wait_until_finished()
+            await command.says(rf"child {first} has ended to be replaced: \d+ MiB of memory are in use")
+            second = await (await queue.add("b")).wait_until_finished()
+            assert first != second
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+
+
+async def test_a_memory_limit_below_a_fresh_process_is_refused(start: Start) -> None:
+    with start("application:worker", "--max-memory", "10M") as command:
+        assert await command.ends() == 2
+        assert "a fresh process holds" in command.text
+
+
+async def test_without_a_url_all_children_share_one_private_server(start: Start, queue_name: str) -> None:
+    with start("application:eager", "--processes", "2", GLIDEMQ_URL=None) as command:
+        await command.says("has started", times=2)
+        (found,) = await command.says(r"private Valkey at (\S+), data directory")
+        async with Queue(queue_name, found[1]) as queue:
+            assert len(await queue.get_workers()) == 2
+            await (await queue.add("a")).wait_until_finished()
+        command.signal(signal.SIGTERM)
+        assert await command.ends() == 0
+        with pytest.raises(OSError, match="refused"):
+            RespClient.from_url(found[1]).execute("PING")
+
+
+# -- options ------------------------------------------------------------------------------------------------
+
+
+async def test_options_override_those_of_the_worker(
+    start: Start, folder: Path, url: str, queue_name: str, resp: RespClient
+) -> None:
+    given = ("--concurrency", "2", "--prefix", "mine", "--url", url, "--log-level", "warning")
+    async with Queue(queue_name, url, prefix="mine") as queue:
+        with start("application:worker", *given, GLIDEMQ_URL="valkey://127.0.0.1:1") as command:
+            jobs = await queue.add_bulk([("a", None)] * 2)
+            await command.says("began", times=2)
+            open_gate(folder)
+            for job in jobs:
+                await job.wait_until_finished()
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+            assert "INFO" not in command.text
+    assert resp.keys(f"glide:{{{queue_name}}}:*") == []
+
+
+async def test_a_tuple_of_workers_and_whose_job_a_log_line_is(start: Start, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as one, Queue(f"{queue_name}-2", url) as two:
+        with start("application:both") as command:
+            for queue in (one, two):
+                job = await queue.add("greet")
+                await job.wait_until_finished()
+            await command.says(rf"application: \[job {job.id} greet\] at work", times=2)
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("application:wroker",), "did you mean 'worker'?"),
+        (("application:wroker", "--processes", "2"), "giving up: the target or an option cannot be used"),
+        (("application:quick",), "--queue NAME"),
+        (("application:worker", "--queue", "other"), "has its queue already"),
+        ((), "TARGET is missing"),
+        (("application:worker", "--shutdown-timeout", "30"), "not a duration such as 30s"),
+        (("application:worker", "--url", "http://here"), "argument --url"),
+    ],
+)
+async def test_what_cannot_be_run_is_code_2_and_a_reason(
+    start: Start, arguments: tuple[str, ...], message: str
+) -> None:
+    with start(*arguments) as command:
+        assert await command.ends() == 2
+        assert message in command.text
+        assert "Traceback" not in command.text
+
+
+async def test_version(start: Start) -> None:
+    with start("--version") as command:
+        assert await command.ends() == 0
+        assert command.lines == [f"glidemq_py {__version__}"]
+
+
+# -- health -------------------------------------------------------------------------------------------------
+
+
+async def check(start: Start, *arguments: str, **env: str | None) -> tuple[int, str]:
+    with start("--check", *arguments, **env) as command:
+        code = await command.ends()
+        assert len(command.lines) == 1, command.text
+        return code, command.text
+
+
+async def test_check_tells_whether_a_worker_lives_here(start: Start, queue_name: str) -> None:
+    queue = ("--queue", queue_name)
+    code, text = await check(start, *queue)
+    assert (code, text.startswith("not healthy: queue")) == (1, True)
+    with start("application:worker") as command:
+        await command.says("working on")
+        code, text = await check(start, *queue)
+        assert (code, f"pid {command.pid} is in touch" in text) == (0, True)
+        assert (await check(start, "application:worker"))[0] == 0
+        assert (await check(start, "application:both"))[0] == 1
+        command.signal(signal.SIGTERM)
+        await command.ends()
+    assert (await check(start, *queue))[0] == 1
+
+
+async def test_check_of_a_worker_with_every_slot_busy(start: Start, folder: Path, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker") as command:
+            job = await queue.add("long")
+            await command.says("began")
+            assert (await check(start, "--queue", queue_name))[0] == 0
+            open_gate(folder)
+            await job.wait_until_finished()
+
+
+async def test_check_without_a_server(start: Start, queue_name: str) -> None:
+    code, text = await check(start, "--queue", queue_name, GLIDEMQ_URL=None)
+    assert (code, "which server?" in text) == (1, True)
+    code, text = await check(start, "--queue", queue_name, GLIDEMQ_URL="valkey://127.0.0.1:1")
+    assert (code, "127.0.0.1:1" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("beat", "silence", "message"),
+    [(40_000, 0, "has not been heard of for 40 s"), (1_000, 60_000, "is alive but has fetched nothing for 61 s")],
+)
+async def test_check_of_a_worker_that_is_stuck(
+    start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, message: str
+) -> None:
+    base = f"glide:{{{queue_name}}}"
+    info = '{"addr":"%s","pid":7,"startedAt":1,"activeJobs":0,"silence":%d}' % (os.uname().nodename, silence)
+    now = int(resp.execute("TIME")[0]) * 1000
+    resp.execute("SET", f"{base}:w:py-x", info, "PX", 60_000)
+    resp.execute("ZADD", f"{base}:workers", now - beat, "py-x")
+    code, text = await check(start, "--queue", queue_name)
+    assert (code, message in text or message.replace("40", "41").replace("61", "62") in text) == (1, True), text

@@ -1,0 +1,219 @@
+"""Pausing, resuming and removing while workers are at it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, StaleAttemptError, Worker
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+async def test_after_queue_pause_has_returned_no_job_is_taken(core_url: str, core_resp: RespClient, queue_name: str):
+    """Jobs stream through while the queue is paused again and again; what is active then was so before."""
+    taken: list[str] = []
+
+    async def handle(job: Job) -> None:
+        taken.append(job.id)
+        await job.get_state()
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url, concurrency=8) as worker:
+        told = Told(worker)
+        raw = Raw(core_resp, queue_name)
+        added = 0
+        for _ in range(5):
+            jobs = await queue.add_bulk([("n", n) for n in range(60)])
+            added += 60
+            await jobs[10].wait_until_finished()
+            await queue.pause()
+            marked = {job.id: raw.job(job.id).get("fence") for job in jobs}
+            assert await queue.is_paused()
+            # An exchange of another worker, made after the pause, is handed nothing either.
+            async with Worker(queue_name, handle, core_url):
+                pass
+            assert {job_id: raw.job(job_id).get("fence") for job_id in marked} == marked
+            await queue.resume()
+            await told.wait("completed", added)
+        assert len(taken) == len(set(taken)) == added
+
+
+async def test_running_jobs_run_on_and_retries_wait_while_the_queue_is_paused(url: str, queue_name: str):
+    gate = Gate()
+
+    async def handle(job: Job) -> Any:
+        await gate(job)
+        if job.attempts_made == 0:
+            raise ValueError
+        return "second"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=2)
+        await gate.next()
+        await queue.pause()
+        gate.open()
+        await told.wait("retrying")
+        other = await queue.add("n")
+        assert (await queue.get_job_counts()).active == 0
+        await queue.resume()
+        assert await job.wait_until_finished() == "second"
+        assert (await other.get_state()) is not None
+
+
+@pytest.mark.parametrize("kind", ["stream", "lifo", "priority"])
+async def test_idle_workers_are_woken_by_resume(url: str, queue_name: str, kind: str):
+    options: dict[str, Any] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}[kind]
+
+    async def handle(job: Job) -> float:
+        return asyncio.get_running_loop().time()
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        await queue.add_and_wait("n")
+        waits: list[float] = []
+        for _ in range(7):
+            await queue.pause()
+            job = await queue.add("n", **options)
+            await queue.resume()
+            resumed = asyncio.get_running_loop().time()
+            waits.append(await job.wait_until_finished() - resumed)
+        assert sorted(waits)[3] < 0.05
+
+
+async def test_a_paused_worker_takes_nothing_and_others_do(url: str, queue_name: str):
+    gate, other_gate = Gate(), Gate()
+    other_gate.open()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
+        told = Told(worker)
+        first = await queue.add("n", 1)
+        await gate.next()
+        worker.pause()
+        assert worker.is_paused
+        assert worker.is_running
+        gate.open()
+        await first.wait_until_finished()
+        await told.wait("completed")
+        second = await queue.add("n", 2)
+        async with Worker(queue_name, other_gate, url):
+            await second.wait_until_finished()
+        assert [job.id for job in other_gate.begun] == [second.id]
+        worker.resume()
+        assert not worker.is_paused
+        third = await queue.add("n", 3)
+        await third.wait_until_finished()
+        assert [job.id for job in gate.begun] == [first.id, third.id]
+
+
+async def test_a_worker_may_be_paused_before_it_starts(url: str, queue_name: str):
+    gate = Gate()
+    gate.open()
+    worker = Worker(queue_name, gate, url)
+    worker.pause()
+    async with Queue(queue_name, url) as queue, worker:
+        job = await queue.add("n")
+        assert gate.begun == []
+        assert worker.silence == 0
+        assert worker.is_healthy
+        worker.resume()
+        await job.wait_until_finished()
+
+
+async def test_a_busy_worker_is_healthy(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
+        job = await queue.add("n")
+        await gate.next()
+        assert worker.silence == 0
+        gate.open()
+        await job.wait_until_finished()
+        assert worker.is_healthy
+
+
+@pytest.mark.parametrize("kind", ["stream", "lifo", "priority"])
+async def test_removing_an_active_job(core_url: str, core_resp: RespClient, queue_name: str, kind: str):
+    """Its handler's result is dropped; nothing of the job comes back; nothing pends."""
+    gate = Gate()
+    options: dict[str, Any] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}[kind]
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", **options)
+        await gate.next()
+        assert await queue.remove(job.id)
+        assert not await queue.remove(job.id)
+        gate.open()
+        await told.wait("error")
+        assert isinstance(told.of("error")[0][0], StaleAttemptError)
+        assert told.count["completed"] == 0
+        raw = Raw(core_resp, queue_name)
+        assert raw.job(job.id) == {}
+        assert raw.pending() == []
+        assert raw.run("ZCARD", "completed") == 0
+        assert raw.run("GET", "list-active") in (None, "0")
+        assert raw.run("ZCARD", "list-active-ids") == 0
+        assert raw.event_names(job.id)[-1] == "removed"
+        assert (await queue.get_job_counts()).active == 0
+        await (await queue.add("n")).wait_until_finished()
+
+
+async def test_the_handler_of_a_removed_job_is_stopped_by_the_next_heartbeat(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=1_000) as worker:
+        told = Told(worker)
+        job = await queue.add("n")
+        begun = await gate.next()
+        await queue.remove(job.id)
+        await told.wait("error")
+        assert gate.cancelled == 1
+        assert begun.cancelled.is_set()
+        assert worker.active_count == 0
+
+
+async def test_removing_jobs_that_wait(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, core_url) as queue:
+        jobs = [
+            await queue.add("n"),
+            await queue.add("n", lifo=True),
+            await queue.add("n", priority=1),
+            await queue.add("n", delay=60_000),
+        ]
+        for job in jobs:
+            assert await job.remove()
+            assert await job.get_state() is None
+        last = await queue.add("n")
+        async with Worker(queue_name, gate, core_url) as worker:
+            await Told(worker).wait("drained")
+        assert [job.id for job in gate.begun] == [last.id]
+        left = Raw(core_resp, queue_name).resp.keys(f"glide:{{{queue_name}}}:job:*")
+        assert left == [f"glide:{{{queue_name}}}:job:{last.id}"]
+
+
+async def test_a_revoked_job_is_stopped_by_the_next_heartbeat(url: str, resp: RespClient, queue_name: str):
+    """Revocation itself is a Node peer's field so far; a worker of ours honours it."""
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=1_000) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=1)
+        await gate.next()
+        Raw(resp, queue_name).run("HSET", f"job:{job.id}", "revoked", "1")
+        await told.wait("failed")
+        assert gate.cancelled == 1
+        failed = await queue.get_job(job.id)
+        assert failed is not None
+        assert failed.failed_type == "JobRevokedError"
+
+
+async def test_obliterate_under_a_worker(url: str, resp: RespClient, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
+        told = Told(worker)
+        await queue.add_bulk([("n", n) for n in range(5)])
+        await gate.next()
+        assert await queue.obliterate(force=True) == 5
+        gate.open()
+        await told.wait("error")
+        # The groups are made anew by the next exchange.
+        again = await queue.add("n", "again")
+        assert await soon(again.wait_until_finished()) == "again"
+        assert Raw(resp, queue_name).metric("completed") == 1

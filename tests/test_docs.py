@@ -1,0 +1,186 @@
+"""What the documents show is true: their Python runs, their links lead somewhere, their lists are complete.
+
+A ``python`` block that follows the line ``<!-- runnable -->`` is run, on an embedded server of the page's own.
+Blocks of a page share their names and run in order; `await` may stand at their top level. A ``text`` block right
+after such a block is what it prints. All other ``python`` blocks must at least compile.
+"""
+
+import ast
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+import glidemq_py
+from glidemq_py import ConnectionOptions, JobOptions, Queue, Worker, errors
+from glidemq_py.client.embedded import start_embedded
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+RUNNABLE = "<!-- runnable -->"
+SECONDS = 30
+PENDING = {"docs/benchmarks.md", "docs/learn/tasks.md", "docs/reference/command-line.md"}
+"""Pages that may be linked before they are written. Take a page out as it comes; leave the set empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language, text, the line it starts at, and whether it is marked as runnable."""
+
+    language: str
+    text: str
+    line: int
+    runnable: bool
+    follows: bool
+    """True if nothing but empty lines lies between it and the block before."""
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    before, start, language = "", None, ""
+    runnable = follows = False
+    for number, line in enumerate(lines, 1):
+        fence = re.match(r"\s*```(\w*)", line)
+        if start is None and fence:
+            start, language = number, fence[1]
+            runnable, follows = before == RUNNABLE, before == "```"
+        elif start is not None and line.strip() == "```":
+            yield Block(language, "\n".join(lines[start : number - 1]), start, runnable, follows)
+            start = None
+        if line.strip():
+            before = line.strip()
+
+
+def compiled(page: Path, block: Block) -> CodeType:
+    # The padding makes tracebacks name the page's own lines.
+    source = "\n" * block.line + block.text
+    return compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_compile(page: Path) -> None:
+    for block in blocks_of(page):
+        if block.language == "python":
+            compiled(page, block)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if RUNNABLE in page.read_text(encoding="utf-8")], ids=name_of)
+def test_runnable_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    monkeypatch.chdir(tmp_path)
+    with start_embedded() as server, asyncio.Runner() as runner:
+        monkeypatch.setenv("GLIDEMQ_URL", server.url)
+        printed = ""
+        for block in blocks_of(page):
+            if block.runnable and block.language == "python":
+                printed = run_block(compiled(page, block), names, runner)
+            elif block.language == "text" and block.follows and block.line:
+                assert printed.rstrip() == block.text.rstrip(), f"{page.name}:{block.line}"
+        runner.run(close_all(names))
+
+
+def run_block(code: CodeType, names: dict[str, Any], runner: asyncio.Runner) -> str:
+    async def finish(coroutine: Any) -> None:
+        async with asyncio.timeout(SECONDS):
+            await coroutine
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        if code.co_flags & inspect.CO_COROUTINE:
+            runner.run(finish(eval(code, names)))
+        else:
+            exec(code, names)
+    return printed.getvalue()
+
+
+async def close_all(names: dict[str, Any]) -> None:
+    for value in list(names.values()):
+        if isinstance(value, (Queue, Worker, glidemq_py.QueueEvents)):
+            await value.close()
+
+
+# -- links -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if str(file.relative_to(ROOT)) in PENDING and not file.exists():
+            continue
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(file), f"{page.name} links to {target}"
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    missing = [name for page in DOCS.rglob("*.md") if f"]({(name := str(page.relative_to(DOCS)))}" not in index]
+    assert missing in ([], ["index.md"])
+
+
+# -- completeness ----------------------------------------------------------------------------------------------
+
+
+def test_api_page_names_every_export() -> None:
+    text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in glidemq_py.__all__ if not re.search(rf"`{name}\b", text)] == []
+
+
+@pytest.mark.parametrize("holder", [Queue, Worker, glidemq_py.QueueEvents, glidemq_py.Job])
+def test_api_page_names_every_method(holder: type) -> None:
+    text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    public = [name for name, _ in inspect.getmembers(holder) if not name.startswith("_")]
+    assert [name for name in public if not re.search(rf"`[^`]*\b{name}\b[^`]*`", text)] == []
+
+
+def test_errors_page_names_every_error() -> None:
+    text = (DOCS / "operate" / "errors.md").read_text(encoding="utf-8")
+    assert [name for name in errors.__all__ if f"`{name}`" not in text] == []
+
+
+def defaults_of(holder: Any) -> Iterator[tuple[str, Any]]:
+    for parameter in inspect.signature(holder.__init__).parameters.values():
+        if parameter.name != "self":
+            yield parameter.name, parameter.default
+
+
+@pytest.mark.parametrize("holder", [Queue, Worker, JobOptions, ConnectionOptions])
+def test_configuration_page_names_every_option_with_its_default(holder: Any) -> None:
+    text = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {holder.__name__}\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section, flags=re.MULTILINE))
+    expected = {name: shown(default) for name, default in defaults_of(holder)}
+    assert {name: rows.get(name) for name in expected} == expected
+    assert rows.keys() == expected.keys()
+
+
+def shown(default: Any) -> str:
+    if default is inspect.Parameter.empty:
+        return "needed"
+    if isinstance(default, tuple) and default and dataclasses.is_dataclass(default[0]):
+        return f"`{default[0]}`"
+    return f"`{default!r}`".replace("'", '"') if isinstance(default, str) else f"`{default!r}`"

@@ -1,0 +1,106 @@
+"""What mypy and pyright see of tasks. Both check this file; pytest runs it too, so that it is true at run time."""
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from glidemq_py import Job, JobSpec, Task, Worker
+
+
+@dataclass
+class Image:
+    path: str
+    width: int = 100
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+worker = Worker("typing")
+
+
+@worker.task("welcome")
+async def welcome(to: str, times: int = 1) -> Receipt:
+    return Receipt(len(to) * times)
+
+
+@worker.task
+def shrink(image: Image, *, factor: float = 0.5) -> Image:
+    return Image(image.path, int(image.width * factor))
+
+
+@worker.task()
+async def inspect_it(job: Job, /, image: Image) -> dict[str, int]:
+    return {job.id: image.width}
+
+
+@worker.task("resize", attempts=3)
+def resize(job: Job[str, int], image: Image) -> Image:
+    return image
+
+
+@worker.task
+async def nothing() -> None: ...
+
+
+# mypy needs the slash above, or a job without Any in it, to see which parameters are left; without, it lets pass.
+@worker.task
+def unslashed(job: Job, image: Image) -> Image:
+    return image
+
+
+async def adding() -> None:
+    """Never run: the tools read it."""
+    assert_type(await welcome.add("a@b.c", times=2), Job[dict[str, Any], Receipt])
+    assert_type(await welcome.add_and_wait("a@b.c"), Receipt)
+    assert_type(await (await welcome.add("a@b.c")).wait_until_finished(), Receipt)
+    assert_type(await welcome.options(delay=5_000, attempts=3, job_id="x").add("a"), Job[dict[str, Any], Receipt])
+    assert_type(await welcome.options(wait_timeout=1_000).add_and_wait("a"), Receipt)
+    assert_type(await welcome.add_bulk([welcome.spec("a"), welcome.spec("b", 2)]), list[Job[dict[str, Any], Receipt]])
+    assert_type(await shrink.add_and_wait(Image("x"), factor=0.1), Image)
+    assert_type(await inspect_it.add_and_wait(Image("x")), dict[str, int])
+    assert_type(await resize.add_and_wait(image=Image("x")), Image)
+    assert_type(await nothing.add(), Job[dict[str, Any], None])
+    await unslashed.add(Image("x"))
+
+    await welcome.add()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    await welcome.add(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    await welcome.add("a", timez=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    await welcome.add_and_wait("a", "b")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    welcome.options(dealy=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    shrink.spec(Image("x"), 0.1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    inspect_it.spec()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    inspect_it.spec("x")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    nothing.spec(1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+
+
+async def calling(job: Job) -> None:
+    called = welcome("a", times=2)
+    assert_type(called, Coroutine[Any, Any, Receipt])
+    await called
+    assert_type(await welcome("a"), Receipt)
+    assert_type(shrink(Image("x")), Image)
+    assert_type(await inspect_it(job, Image("x")), dict[str, int])
+    assert_type(resize(job, Image("x")), Image)
+    resize(Image("x"))  # type: ignore[call-arg, arg-type] # pyright: ignore[reportCallIssue]
+
+
+def takes_task(task: Task[[str], Receipt]) -> JobSpec:
+    return task.spec("a")
+
+
+def takes_any_task(task: Task) -> str:
+    return task.name
+
+
+def test_what_was_checked_runs() -> None:
+    assert takes_task(worker.task("one")(_one)) == JobSpec("one", {"to": "a"})
+    assert takes_any_task(welcome) == "welcome"
+    assert unslashed.spec(Image("x")).data == {"image": Image("x")}
+    assert shrink(Image("x")) == Image("x", 50)
+
+
+async def _one(to: str) -> Receipt:
+    return Receipt(len(to))

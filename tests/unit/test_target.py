@@ -1,0 +1,240 @@
+"""From TARGET to workers, without a server; and the command line's own values."""
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import GlideMQError, GlideMQValidationError, Worker, WorkerTargetError
+from glidemq_py.worker.command.arguments import WorkerArguments, parse_duration, parse_size, read_arguments
+from glidemq_py.worker.command.target import load_workers
+
+Module = Callable[[str], str]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Module:
+    """`module(source)`: a module in the current folder; its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    names: list[str] = []
+
+    def make(source: str) -> str:
+        name = f"app_{abs(hash(request.node.nodeid)):x}_{len(names)}"
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        names.append(name)
+        return name
+
+    request.addfinalizer(lambda: [sys.modules.pop(name, None) for name in names])
+    return make
+
+
+def load(target: str, **options: object) -> list[Worker]:
+    return load_workers(WorkerArguments(target=target, **options))  # type: ignore[arg-type]
+
+
+def refusal(target: str, **options: object) -> str:
+    with pytest.raises(WorkerTargetError) as caught:
+        load(target, **options)
+    return str(caught.value)
+
+
+SOURCE = """
+    from glidemq_py import Queue, Worker
+
+    async def handle(job): ...
+
+    class Things:
+        async def __call__(self, job): ...
+        worker = Worker("inner", handle)
+
+    worker = Worker("q", handle, concurrency=3)
+    other = Worker("q", handle)
+    both = [worker, other]
+    pair = (worker, other)
+    twice = [worker, worker]
+    mixed = [worker, handle]
+    nothing = []
+    queue = Queue("q")
+    callable_thing = Things()
+"""
+
+
+def test_a_worker_a_list_a_tuple_and_something_deeper(module: Module) -> None:
+    name = module(SOURCE)
+    assert [worker.queue_name for worker in load(f"{name}:worker")] == ["q"]
+    assert len(load(f"{name}:both")) == len(load(f"{name}:pair")) == 2
+    assert load(f"{name}:Things.worker")[0].queue_name == "inner"
+
+
+def test_a_function_becomes_the_worker_of_a_queue(module: Module) -> None:
+    name = module(SOURCE)
+    for attribute in ("handle", "callable_thing"):
+        (worker,) = load(f"{name}:{attribute}", queue="mails", concurrency=7, prefix="mine", url="valkey://h:1")
+        assert worker.queue_name == "mails"
+        assert worker.options.concurrency == 7
+        assert worker._keys.meta == "mine:{mails}:meta"
+        assert worker._connection == "valkey://h:1"
+
+
+def test_options_override_a_workers_own(module: Module) -> None:
+    name = module(SOURCE)
+    workers = load(f"{name}:both", concurrency=9)
+    assert [worker.options.concurrency for worker in workers] == [9, 9]
+    assert load(f"{name}:worker")[0]._keys.meta == "glide:{q}:meta"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("worker", "'worker' is not module:attribute; did you mean worker:worker?"),
+        ("my/app.py:worker", "did you mean my.app:worker?"),
+        ("my/app.py", "did you mean my.app:worker?"),
+        ("", "'' is not module:attribute"),
+        ("a b:c", "'a b:c' is not module:attribute"),
+        ("a:b:c", "'a:b:c' is not module:attribute"),
+    ],
+)
+def test_a_text_that_names_nothing(target: str, message: str) -> None:
+    assert message in refusal(target)
+
+
+def test_a_module_that_is_not_there(module: Module) -> None:
+    name = module(SOURCE)
+    said = refusal(f"{name}x:worker")
+    assert f"there is no module '{name}x'; did you mean '{name}'?" in said
+    assert "current folder" in said
+    assert "there is no module 'surely_not'; looked" in refusal("surely_not.at.all:worker")
+    assert f"there is no module '{name}.inner'" in refusal(f"{name}.inner:worker")
+
+
+def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Module) -> None:
+    missing = module("def deep():\n    import surely_not_there\n\ndeep()\n")
+    said = refusal(f"{missing}:worker")
+    assert "cannot be imported:" in said
+    assert f"{missing}.py" in said
+    assert "No module named 'surely_not_there'" in said
+    assert "in deep" in said
+    assert "importlib" not in said
+    assert "target.py" not in said
+    broken = module("def (:\n")
+    assert "SyntaxError" in refusal(f"{broken}:worker")
+
+
+def test_a_script_that_ends_while_it_is_imported(module: Module) -> None:
+    name = module("import sys\nsys.exit(4)\n")
+    said = refusal(f"{name}:worker")
+    assert "SystemExit(4)" in said
+    assert "__main__" in said
+
+
+def test_an_attribute_that_is_not_there(module: Module) -> None:
+    name = module(SOURCE)
+    said = refusal(f"{name}:wroker")
+    assert f"{name} has no attribute 'wroker'; did you mean 'worker'?" in said
+    assert "it has the workers worker, other" in said
+    assert f"{name}:Things has no attribute 'x'" in refusal(f"{name}:Things.x")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("nothing", "is empty"),
+        ("mixed", "[1] is a function, not a Worker"),
+        ("twice", "the same Worker twice"),
+        ("queue", "is a Queue:"),
+        ("Things", "is the class Things:"),
+        ("handle", "say which queue's jobs it is for with --queue NAME"),
+    ],
+)
+def test_something_that_cannot_be_run(module: Module, attribute: str, message: str) -> None:
+    assert message in refusal(f"{module(SOURCE)}:{attribute}")
+
+
+def test_a_task_is_not_a_worker(module: Module) -> None:
+    name = module("""
+        from glidemq_py import Worker
+        worker = Worker("q")
+        @worker.task("welcome")
+        async def welcome(to: str): ...
+    """)
+    assert "name the Worker itself" in refusal(f"{name}:welcome", queue="q")
+
+
+def test_a_queue_for_a_worker_is_refused(module: Module) -> None:
+    assert "has its queue already: 'q'" in refusal(f"{module(SOURCE)}:worker", queue="other")
+
+
+# -- Worker.override ----------------------------------------------------------------------------------------
+
+
+async def test_override_checks_before_it_changes() -> None:
+    async def handle(job: object) -> None: ...
+
+    worker = Worker("q", handle, concurrency=3)
+    with pytest.raises(GlideMQValidationError, match="concurrency"):
+        worker.override(concurrency=0, prefix="mine")
+    with pytest.raises(GlideMQValidationError, match="prefix"):
+        worker.override(concurrency=5, prefix="a{b")
+    assert (worker.options.concurrency, worker._keys.meta) == (3, "glide:{q}:meta")
+    worker.override(concurrency=5, prefix="mine")
+    assert (worker.options.concurrency, worker._keys.meta) == (5, "mine:{q}:meta")
+    await worker.close()
+    with pytest.raises(GlideMQError, match="in use"):
+        worker.override(concurrency=4)
+
+
+# -- values of the command line -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("1.5m", 90_000), ("2h", 7_200_000)])
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1000", 1000), ("1K", 1024), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("2GB", 2 << 30)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["a:b", "--shutdown-timeout", "30"],
+        ["a:b", "--shutdown-timeout", "-1s"],
+        ["a:b", "--max-memory", "0"],
+        ["a:b", "--max-memory", "much"],
+        ["a:b", "--max-jobs", "0"],
+        ["a:b", "--concurrency", "1.5"],
+        ["a:b", "--processes", "0"],
+        ["a:b", "--log-level", "loud"],
+        ["a:b", "--queue", "a{b"],
+        ["a:b", "--prefix", ""],
+        ["a:b", "--url", "http://x"],
+        ["a:b", "--conc", "1"],
+        ["--check"],
+        [],
+    ],
+)
+def test_a_command_line_that_cannot_be(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read_arguments(arguments)
+    assert caught.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_password_in_a_refused_url_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_arguments(["a:b", "--url", "valkey://user:geheim@host:notaport"])
+    assert "geheim" not in capsys.readouterr().err
+
+
+def test_who_is_supervised() -> None:
+    assert not read_arguments(["a:b"]).supervised
+    for option in (["--processes", "1"], ["--max-jobs", "5"], ["--max-memory", "1G"]):
+        assert read_arguments(["a:b", *option]).supervised
