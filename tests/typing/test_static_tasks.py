@@ -77,8 +77,7 @@ async def adding() -> None:
 
 
 async def calling(job: Job) -> None:
-    called = welcome("a", times=2)
-    assert_type(called, Coroutine[Any, Any, Receipt])
+    called: Coroutine[Any, Any, Receipt] = welcome("a", times=2)
     await called
     assert_type(await welcome("a"), Receipt)
     assert_type(shrink(Image("x")), Image)
