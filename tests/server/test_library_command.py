@@ -124,7 +124,7 @@ def test_an_incomplete_wire_library_is_not_published(
 
 def test_there_are_45_documented_functions() -> None:
     assert len(library.WIRE_FUNCTIONS) == 45
-    assert library.WIRE_FUNCTIONS == WIRE.functions
+    assert WIRE.functions == library.WIRE_FUNCTIONS
 
 
 def test_which_server_must_be_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

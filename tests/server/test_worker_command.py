@@ -1,9 +1,11 @@
 """`python -m glidemq_py.worker` as its users run it: processes, signals, replacement, health."""
 
 import asyncio
+import json
 import os
 import re
 import signal
+import socket
 import textwrap
 import time
 from collections.abc import Callable
@@ -355,15 +357,16 @@ async def test_check_without_a_server(start: Start, queue_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("beat", "silence", "message"),
-    [(40_000, 0, "has not been heard of for 40 s"), (1_000, 60_000, "is alive but has fetched nothing for 61 s")],
+    [(40_000, 0, r"has not been heard of for 4\d s"), (1_000, 60_000, r"is alive but has fetched nothing for 6\d s")],
 )
 async def test_check_of_a_worker_that_is_stuck(
     start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, message: str
 ) -> None:
     base = f"glide:{{{queue_name}}}"
-    info = '{"addr":"%s","pid":7,"startedAt":1,"activeJobs":0,"silence":%d}' % (os.uname().nodename, silence)
+    info = json.dumps({"addr": socket.gethostname(), "pid": 7, "startedAt": 1, "activeJobs": 0, "silence": silence})
     now = int(resp.execute("TIME")[0]) * 1000
     resp.execute("SET", f"{base}:w:py-x", info, "PX", 60_000)
     resp.execute("ZADD", f"{base}:workers", now - beat, "py-x")
     code, text = await check(start, "--queue", queue_name)
-    assert (code, message in text or message.replace("40", "41").replace("61", "62") in text) == (1, True), text
+    assert code == 1
+    assert re.search(message, text), text

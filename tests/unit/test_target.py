@@ -2,7 +2,7 @@
 
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ Module = Callable[[str], str]
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Module:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Module]:
     """`module(source)`: a module in the current folder; its name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -28,8 +28,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         names.append(name)
         return name
 
-    request.addfinalizer(lambda: [sys.modules.pop(name, None) for name in names])
-    return make
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 def load(target: str, **options: object) -> list[Worker]:
