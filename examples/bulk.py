@@ -7,12 +7,13 @@ from glidemq_py import Job, JobSpec, Queue, Worker
 JOBS = 10_000
 
 
-async def square(job: Job) -> int:
+async def square(job: Job[int, int]) -> int:
     return job.data * job.data
 
 
 async def main() -> None:
-    async with Queue("squares") as queue:
+    queue: Queue[int, int] = Queue("squares")
+    async with queue:
         jobs = await queue.add_bulk(("square", n) for n in range(JOBS))
         # Rows may carry options; a JobSpec is checked when it is made.
         jobs += await queue.add_bulk(
@@ -32,7 +33,7 @@ async def main() -> None:
         print(f"{counts.completed} completed, {counts.unfinished} left")
         total = 0
         async for job in queue.iter_jobs("completed"):
-            total += job.returnvalue
+            total += job.returnvalue or 0
         print(f"sum of squares: {total}")
 
 

@@ -9,7 +9,7 @@ from glidemq_py import Job, Queue, Worker, current_job
 
 
 @contextlib.asynccontextmanager
-async def database(worker: Worker) -> AsyncIterator[sqlite3.Connection]:
+async def opened_database(worker: Worker) -> AsyncIterator[sqlite3.Connection]:
     """Runs around the worker's life. With a driver that has pools, this is where the pool is made."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE orders (job TEXT PRIMARY KEY, item TEXT, pieces INTEGER)")
@@ -26,7 +26,8 @@ async def store(job: Job) -> int:
     # A job may run twice (its worker may die after the write and before the report): keyed by the job's id,
     # the second write changes nothing.
     row = (job.id, job.data["item"], pieces_of_current_job())
-    return job.context.execute("INSERT OR IGNORE INTO orders VALUES (?, ?, ?)", row).rowcount
+    database: sqlite3.Connection = job.context
+    return database.execute("INSERT OR IGNORE INTO orders VALUES (?, ?, ?)", row).rowcount
 
 
 def pieces_of_current_job() -> int:
@@ -40,7 +41,7 @@ async def main() -> None:
         await queue.add_bulk(
             ("store", {"item": item, "pieces": n}) for n, item in enumerate(["nut", "bolt", "gear"], 1)
         )
-        worker = Worker("orders", store, concurrency=3, lifespan=database)
+        worker = Worker("orders", store, concurrency=3, lifespan=opened_database)
         await worker.start()
         await worker.drain()
 
