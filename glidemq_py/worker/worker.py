@@ -399,8 +399,12 @@ class Worker:
 
     @property
     def queue(self) -> Queue[Any, Any]:
-        """A queue on this worker's connection, for adding jobs to it; made when first asked for."""
-        if self._queue is None:
+        """A queue on this worker's connection, for adding jobs to it; made when first asked for.
+
+        A process that only adds may close it (``async with worker.queue:``) without the worker ever running, and
+        gets a new one afterwards.
+        """
+        if self._queue is None or (self._queue._closed and not self._is_closing):
             options = self._queue_options
             self._queue = Queue(
                 self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
