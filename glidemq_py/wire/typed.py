@@ -204,10 +204,8 @@ class _Compiler:
         if hasattr(kind, "model_validate") and hasattr(kind, "__pydantic_fields_set__"):
             return rebuild.model(kind)
         if typing_extensions.is_typeddict(kind):
-            known = self._hints(annotation, kind)
-            return rebuild.fields(
-                _NoInstances, kind.__name__, dict, Fields(known, kind.__required_keys__, is_open=True)
-            )
+            held = Fields(self._hints(annotation, kind), self._required_keys(kind), is_open=True)
+            return rebuild.fields(_NoInstances, kind.__name__, dict, held)
         names: tuple[str, ...] | None = getattr(kind, "_fields", None)
         if names is not None and issubclass(kind, tuple):
             known, make = self._hints(annotation, kind), cast("Callable[..., Any]", kind)
@@ -245,6 +243,17 @@ class _Compiler:
         ignored = frozenset(each.name for each in every if not each.init)
         return rebuild.fields(kind, kind.__name__, kind, Fields(known, required, ignored))
 
+    def _required_keys(self, kind: Any) -> frozenset[str]:
+        """Of a TypedDict. Where annotations are text, the class itself has not seen `Required` and `NotRequired`."""
+        keys = set(kind.__required_keys__)
+        for name, hint in typing_extensions.get_type_hints(kind, localns=self._namespace, include_extras=True).items():
+            marks = _marks(hint)
+            if typing.NotRequired in marks:
+                keys.discard(name)
+            elif typing.Required in marks:
+                keys.add(name)
+        return frozenset(keys)
+
     def _hints(self, annotation: Any, kind: Any, names: set[str] | None = None) -> dict[str, Converter]:
         """Converters of a class's fields by name."""
         hints = typing_extensions.get_type_hints(kind, localns=self._namespace)
@@ -254,6 +263,15 @@ class _Compiler:
             for name, hint in hints.items()
             if names is None or name in names
         }
+
+
+def _marks(hint: Any) -> list[Any]:
+    """The wrappers around a type, outermost first."""
+    marks: list[Any] = []
+    while (origin := typing.get_origin(hint)) in _WRAPPERS:
+        marks.append(origin)
+        hint = typing.get_args(hint)[0]
+    return marks
 
 
 class _NoInstances:
