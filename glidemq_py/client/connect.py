@@ -25,7 +25,7 @@ from glide_shared.exceptions import GlideError
 
 from glidemq_py.client.embedded import shared_embedded
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
-from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py.options.connection import DEFAULT_CONNECTION_TIMEOUT_MS, ConnectionOptions
 
 __all__ = ["URL_VARIABLE", "Connection", "GlideClient", "GlideConfig", "config_of", "create_async", "create_blocking"]
 
@@ -58,7 +58,7 @@ def resolve(connection: Connection) -> ConnectionOptions | GlideClient:
 
 
 # GLIDE's own strategy tells of a port that nobody listens on only when the connection timeout ends, and comes back
-# more than a second after a server does. This one: 0.7 s, and about 0.2 s.
+# more than a second after a server does. This one: 0.7 s, and about 0.2 s. (Much shorter ones starve GLIDE's thread.)
 _RECONNECT = BackoffStrategy(num_of_retries=3, factor=50, exponent_base=2)
 
 
@@ -104,9 +104,29 @@ def _quiet() -> None:
     glide.Logger.init(glide.LogLevel.ERROR)
 
 
+async def _reach(config: GlideConfig) -> None:
+    """Wait until one of the servers takes a connection. GLIDE's own attempts would hold up the event loop, for
+    seconds where nobody answers. Raises GlideMQConnectionError."""
+    advanced = config.advanced_config
+    patience_s = (advanced and advanced.connection_timeout or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
+    problem: object = None
+    for address in config.addresses:
+        try:
+            async with asyncio.timeout(patience_s):
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            writer.close()
+            return
+        except TimeoutError:
+            problem = f"no answer within {patience_s:g} s"
+        except OSError as error:
+            problem = error
+    raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {problem}")
+
+
 async def create_async(config: GlideConfig) -> GlideClient:
     """Connect for the running event loop. Raises GlideMQConnectionError."""
     _quiet()
+    await _reach(config)
     try:
         if isinstance(config, GlideClusterClientConfiguration):
             return await glide.GlideClusterClient.create(config)
