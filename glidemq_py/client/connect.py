@@ -108,7 +108,7 @@ async def _reach(config: GlideConfig) -> None:
     """Wait until one of the servers takes a connection. GLIDE's own attempts would hold up the event loop, for
     seconds where nobody answers. Raises GlideMQConnectionError."""
     advanced = config.advanced_config
-    patience_s = (advanced and advanced.connection_timeout or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
+    patience_s = ((advanced and advanced.connection_timeout) or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
     problem: object = None
     for address in config.addresses:
         try:
