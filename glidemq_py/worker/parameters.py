@@ -113,7 +113,8 @@ class Resolved:
         try:
             return self.result.convert(value)
         except Mismatch as mismatch:
-            raise SerializationError(f"result of task {self._name!r}", mismatch.value, mismatch.problem) from mismatch
+            where = f"result of task {self._name}{''.join(mismatch.path)}"
+            raise SerializationError(where, mismatch.value, mismatch.problem) from mismatch
 
 
 class Parameters:
