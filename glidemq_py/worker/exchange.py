@@ -259,7 +259,7 @@ class ExchangeLoop:
     def _settle(self, finished: Finished, status: int) -> None:
         self.jobs_ended += 1
         listeners, job = self._listeners, finished.run.job
-        if status == AttemptStatus.ALREADY or (status == AttemptStatus.GONE and finished.sent):
+        if finished.sent and status in (AttemptStatus.ALREADY, AttemptStatus.GONE, AttemptStatus.STALE):
             status = lost_answer(finished, status)
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):

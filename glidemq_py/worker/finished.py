@@ -39,17 +39,21 @@ class Finished:
 
 
 def lost_answer(finished: Finished, status: int) -> int:
-    """What the lost answer said, now that the row is told to be known (ALREADY), or its job to be gone.
+    """What the lost answer to a row most likely said, by what a repeated call is told of its job.
 
-    A job that was to be removed at its end, or by retention, is gone after it.
+    ALREADY: it was taken. GONE: so it was, where the job was to be removed at its end or by retention. STALE: so it
+    was, where the failed job was to be tried again, and has been taken anew since.
     """
     row = finished.row
     kind: Any = row[0]
+    limit: Any = row[_LIMIT] if kind == _FAILED else 0
+    is_retried = finished.run.job.attempts_made + 1 < limit
     if status == AttemptStatus.GONE and not (kind in _KEEP and any(row[_KEEP[kind] :])):
+        return status
+    if status == AttemptStatus.STALE and not is_retried:
         return status
     if kind == _COMPLETED:
         return AttemptStatus.OK
     if kind != _FAILED:
         return AttemptStatus.RELEASED
-    limit: Any = row[_LIMIT]
-    return AttemptStatus.RETRYING if finished.run.job.attempts_made + 1 < limit else AttemptStatus.FAILED
+    return AttemptStatus.RETRYING if is_retried else AttemptStatus.FAILED

@@ -25,6 +25,12 @@ async def soon(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
         return await awaitable
 
 
+async def until(reached: Callable[[], object]) -> None:
+    """For what the server alone knows and nobody is told of: ask it until it is so. Wrap it in `soon`."""
+    while not reached():  # noqa: ASYNC110  there is no event for it
+        await asyncio.sleep(0.01)
+
+
 class Told:
     """Everything that workers told their process, and a way to wait for it."""
 

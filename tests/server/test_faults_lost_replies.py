@@ -1,0 +1,270 @@
+"""Replies that are lost, connections that are cut: what was done is not done twice, what was taken is not lost."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, Worker
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.server.lossy_proxy import LossyProxy
+from tests.server.worker_support import Gate, Raw, Told, soon, until
+
+
+@pytest.fixture
+def proxy(server: Any) -> Iterator[LossyProxy]:
+    with LossyProxy(server.port) as proxy:
+        yield proxy
+
+
+OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 2}}
+
+
+@pytest.mark.parametrize("kind", list(OPTIONS))
+async def test_jobs_of_a_lost_reply_are_regained_at_once(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, kind: str
+):
+    """Not after a lock has run out, and not as stalled."""
+    ran: Counter[str] = Counter()
+
+    async def handle(job: Job) -> None:
+        ran[job.id] += 1
+
+    async with Queue(queue_name, url) as queue:
+        await queue.pause()
+        jobs = await queue.add_bulk([("n", n, OPTIONS[kind]) for n in range(5)])
+        async with Worker(queue_name, handle, proxy.url, concurrency=10) as worker:
+            told = Told(worker)
+            proxy.lose("_exchange")
+            await queue.resume()
+            assert await asyncio.to_thread(proxy.wait_lost, 1)
+            await told.wait("completed", 5)
+        assert ran == Counter({job.id: 1 for job in jobs})
+        raw = Raw(resp, queue_name)
+        for job in jobs:
+            assert raw.job(job.id).get("stalledCount", "0") == "0"
+            assert raw.event_names(job.id).count("completed") == 1
+        assert raw.metric("completed") == 5
+        assert raw.pending() == []
+        assert raw.run("GET", "list-active") in (None, "0")
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "retrying"])
+async def test_an_outcome_whose_reply_was_lost_counts_and_is_told_once(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, end: str
+):
+    gate = Gate()
+
+    async def handle(job: Job) -> Any:
+        if job.attempts_made:
+            return "second"
+        await gate(job)
+        if end != "completed":
+            raise ValueError(end)
+        return "first"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=2) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=2 if end == "retrying" else 1)
+        await gate.next()
+        proxy.lose("_exchange")
+        # The exchange that hands it in is the next one: an idle look every second is the only other.
+        gate.open()
+        assert await asyncio.to_thread(proxy.wait_lost, 1)
+        await told.wait(end)
+        if end == "retrying":
+            await told.wait("completed")
+        raw = Raw(resp, queue_name)
+        assert raw.event_names(job.id).count(end) == 1
+        assert told.count[end] == 1
+        assert raw.metric("completed") + raw.metric("failed") == 1
+        assert raw.job(job.id)["attemptsMade"] == ("0" if end == "completed" else "1")
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+async def test_an_outcome_of_a_job_that_is_removed_with_it(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, end: str
+):
+    gate = Gate()
+
+    async def handle(job: Job) -> Any:
+        await gate(job)
+        if end == "failed":
+            raise ValueError(end)
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url) as worker:
+        told = Told(worker)
+        await queue.add("n", remove_on_complete=True, remove_on_fail=True)
+        await gate.next()
+        proxy.lose("_exchange")
+        gate.open()
+        await told.wait(end)
+        raw = Raw(resp, queue_name)
+        assert raw.metric(end) == 1
+        # One error for the lost reply, and none that says the outcome was dropped.
+        assert [type(args[0]) for args in told.of("error")] == [AmbiguousResultError]
+
+
+async def test_many_lost_replies_under_load(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
+    finished: Counter[str] = Counter()
+
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0)
+        finished[job.id] += 1
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=40) as worker:
+        told = Told(worker)
+        jobs = []
+        for round_ in range(1, 6):
+            proxy.lose("_exchange")
+            jobs += await queue.add_bulk([("n", n, {"priority": n % 2}) for n in range(100)])
+            assert await asyncio.to_thread(proxy.wait_lost, round_)
+        await told.wait("completed", len(jobs))
+        raw = Raw(resp, queue_name)
+        assert Counter(told.job_ids("completed")) == Counter({job.id: 1 for job in jobs})
+        assert raw.metric("completed") == len(jobs)
+        assert raw.pending() == []
+        assert not [job.id for job in jobs if raw.job(job.id).get("stalledCount", "0") != "0"]
+
+
+async def test_a_close_hands_back_what_a_lost_reply_held(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy
+):
+    """The worker never heard of these jobs; they wait again for others, as good as new."""
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, gate, proxy.url, concurrency=4)
+        told = Told(worker)
+        worker.pause()
+        await worker.start()
+        jobs = [await queue.add("n", kind, **options) for kind, options in OPTIONS.items()]
+        proxy.lose("_exchange")
+        worker.resume()
+        assert await asyncio.to_thread(proxy.wait_lost, 1)
+        await told.wait("error")
+        await soon(worker.close())
+        raw = Raw(resp, queue_name)
+        assert gate.begun == []
+        assert [raw.state(job.id) for job in jobs] == ["waiting", "waiting", "prioritized"]
+        for job in jobs:
+            assert raw.job(job.id).get("stalledCount", "0") == "0"
+        assert raw.pending() == []
+        assert worker.consumer not in raw.consumers()
+
+
+async def test_an_add_whose_reply_was_lost_says_so(url: str, queue_name: str, proxy: LossyProxy):
+    async with Queue(queue_name, proxy.url) as queue, Queue(queue_name, url) as other:
+        await queue.add("n", 1)
+        proxy.lose("_add")
+        with pytest.raises(AmbiguousResultError):
+            await queue.add("n", 2, job_id="mine")
+        again = await queue.add("n", 2, job_id="mine")
+        assert again.outcome == "duplicate"
+        assert (await other.get_job_counts()).waiting == 2
+
+
+async def test_a_bulk_whose_reply_was_lost_says_which_positions(url: str, queue_name: str, proxy: LossyProxy):
+    async with Queue(queue_name, proxy.url) as queue:
+        await queue.connect()
+        proxy.lose("_add")
+        with pytest.raises(BulkAddError) as caught:
+            await queue.add_bulk([("n", n) for n in range(600)])
+        results = caught.value.results
+        assert len(results) == 600
+        kinds = {type(result) for result in results}
+        assert AmbiguousResultError in kinds
+
+
+async def test_reads_and_steering_are_repeated_by_themselves(url: str, queue_name: str, proxy: LossyProxy):
+    async with Queue(queue_name, proxy.url) as queue:
+        job = await queue.add("n", 1)
+        for part, call in (
+            ("_counts", queue.get_job_counts), ("_pause", queue.pause), ("_resume", queue.resume),
+            ("_workers", queue.get_workers), ("_remove", lambda: queue.remove(job.id)),
+        ):  # fmt: skip
+            proxy.lose(part)
+            await soon(call())  # type: ignore[operator]
+        assert proxy.lost == 5
+
+
+async def test_a_cut_of_every_connection_is_survived(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
+    gate = Gate()
+    async with Queue(queue_name, proxy.url) as queue, Worker(queue_name, gate, proxy.url, concurrency=2) as worker:
+        told = Told(worker)
+        first = await queue.add("n", 1)
+        await gate.next()
+        proxy.cut()
+        gate.open()
+        await told.wait("completed")
+        second = await queue.add("n", 2)
+        await told.wait("completed", 2)
+        raw = Raw(resp, queue_name)
+        for job in (first, second):
+            assert raw.event_names(job.id) == ["added", "completed"]
+        assert raw.metric("completed") == 2
+
+
+async def test_connections_killed_by_the_server_one_kind_after_the_other(
+    private_server: Callable[..., ServerProcess], queue_name: str
+):
+    """The blocked wake-up read, the exchange's connection, the heartbeat's: whichever goes, jobs go on."""
+    server = private_server()
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, server.url) as queue, Worker(queue_name, gate, server.url) as worker:
+        told = Told(worker)
+        done = 0
+        with server.client() as client:
+            for _ in range(3):
+                for line in str(client.execute("CLIENT", "LIST", "TYPE", "NORMAL")).splitlines():
+                    fields = dict(field.split("=", 1) for field in line.split() if "=" in field)
+                    if "resp" not in fields or fields.get("cmd") == "client|list":
+                        continue
+                    client.execute("CLIENT", "KILL", "ID", fields["id"])
+                    done += 1
+                    job = await _add_patiently(queue, f"job-{done}")
+                    await soon(job.wait_until_finished())
+            raw = Raw(client, queue_name)
+            await told.wait("completed", done)
+            assert raw.metric("completed") == done
+            assert raw.pending() == []
+    assert sorted(told.job_ids("completed")) == sorted(f"job-{n}" for n in range(1, done + 1))
+
+
+async def _add_patiently(queue: Queue, job_id: str) -> Job:
+    """With an id of one's own an add may be repeated until it is known to have happened."""
+    while True:
+        try:
+            return await queue.add("n", job_id, job_id=job_id)
+        except AmbiguousResultError:
+            continue
+
+
+async def test_jobs_in_hand_outlive_the_heartbeats_connection(
+    private_server: Callable[..., ServerProcess], queue_name: str
+):
+    """The heartbeat reconnects in time; another worker that looks for stalled jobs finds none."""
+    server = private_server()
+    gate = Gate()
+    async with Queue(queue_name, server.url) as queue:
+        worker = Worker(queue_name, gate, server.url, lock_duration=1_000, stalled_interval=1_000)
+        other = Worker(queue_name, gate, server.url, lock_duration=1_000, stalled_interval=1_000)
+        told = Told(worker, other)
+        await worker.start()
+        job = await queue.add("n", 1)
+        await gate.next()
+        with server.client() as client:
+            raw = Raw(client, queue_name)
+            await other.start()
+            for _ in range(3):
+                client.execute("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+                before = raw.job(job.id)["lastActive"]
+                await soon(until(lambda before=before: raw.job(job.id)["lastActive"] != before))  # type: ignore[misc]
+            gate.open()
+            await told.wait("completed")
+            assert told.count["stalled"] == 0
+            assert raw.metric("completed") == 1
+            assert raw.job(job.id).get("stalledCount", "0") == "0"
+            await asyncio.gather(worker.close(), other.close())
