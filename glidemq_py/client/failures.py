@@ -23,6 +23,8 @@ __all__ = ["is_function_missing", "translate", "was_lost"]
 _NOT_RUN = ("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY", "UNBLOCKED")
 # GLIDE's core says PermissionDenied for the server's NOPERM.
 _REFUSED = ("NOPERM", "PermissionDenied", "NOAUTH", "WRONGPASS")
+# A function runs with the rights of its caller; in the words of Valkey and of Redis 7.0.
+_REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 
 
@@ -57,9 +59,9 @@ def _of_reply(text: str, library: Library | None) -> GlideMQError:
         return ServerOutOfMemoryError(f"the server is at its maxmemory; nothing was added ({bare})")
     if bare.startswith(_NOT_RUN) or any(f"- {code}" in text for code in _NOT_RUN):
         return GlideMQConnectionError(f"the server cannot serve this now: {bare}")
+    if bare.startswith(_REFUSED) or any(phrase in bare for phrase in _REFUSED_INSIDE):
+        return LibraryError(f"the server refuses this user: {bare} (docs/operate/permissions.md lists what is needed)")
     if "user_function" in bare or "script:" in bare:
         location = library.locate_error(bare) if library is not None else None
         return ScriptError(bare, None if location is None else str(location))
-    if bare.startswith(_REFUSED):
-        return LibraryError(f"the server refuses this user: {bare} (docs/operate/permissions.md lists what is needed)")
     return GlideMQError(bare)

@@ -1,0 +1,205 @@
+"""docs/operate/permissions.md is true: under its rules everything works, and they name what is used, no more."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import GlideMQError, LibraryError, Queue, QueueEvents, WaitTimeoutError, Worker, library
+from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py.testing import RespClient, ServerProcess
+from glidemq_py.wire.library import assemble
+from glidemq_py.worker import library_sweep
+from glidemq_py.worker.command.arguments import WorkerArguments
+from glidemq_py.worker.command.health import check_health
+from glidemq_py.worker.library_sweep import LibrarySweep
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/operate/permissions.md").read_text(encoding="utf-8")
+RULES = {
+    name: rule.split()
+    for name, rule in re.findall(r"^ACL SETUSER (\w+) on >SECRET (.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+}
+LOADING = ["+function|load", "+function|list", "+function|delete"]
+UNIMPORTANT = {"client|setinfo", "client|setname", "cluster|info"}
+"""What GLIDE asks for when it connects, and does without."""
+
+
+@pytest.fixture
+def place(private_server: Callable[..., ServerProcess]) -> ServerProcess:
+    return private_server()
+
+
+def allow(client: RespClient, user: str, rule: list[str]) -> None:
+    client.execute_everywhere("ACL", "SETUSER", user, "reset", "on", ">SECRET", *rule)
+    client.execute_everywhere("ACL", "LOG", "RESET")
+
+
+def as_user(url: str, user: str) -> str:
+    return url.replace("://", f"://{user}:SECRET@")
+
+
+def refused(client: RespClient) -> set[str]:
+    """Commands and keys that somebody was refused."""
+    entries = [dict(zip(e[::2], e[1::2], strict=True)) for log in client.execute_everywhere("ACL", "LOG") for e in log]
+    return {str(entry["object"]) for entry in entries} - UNIMPORTANT
+
+
+async def produce(url: str) -> None:
+    async with Queue("q", url) as queue:
+        job = await queue.add("a", {"x": 1})
+        await queue.add_bulk([("b", 1)] * 3)
+        for options in ({"delay": 50}, {"priority": 3}, {"lifo": True}, {"ttl": 60_000}, {"job_id": "mine"}):
+            await queue.add("c", **options)  # type: ignore[arg-type]
+        assert (await queue.add("c", job_id="mine")).outcome == "duplicate"
+        await queue.add("c", job_id="77")
+        await queue.get_job_counts()
+        assert await queue.get_job(job.id) is not None
+        for state in ("waiting", "delayed", "prioritized", "completed", "failed", "active"):
+            await queue.get_jobs(state)
+        assert await job.get_state() == "waiting"
+        with pytest.raises(WaitTimeoutError):
+            await queue.add_and_wait("w", 1, wait_timeout=50)
+
+
+async def work(url: str) -> None:
+    async def handle(job: object) -> int:
+        await job.log("x")  # type: ignore[attr-defined]
+        await job.update_progress(5)  # type: ignore[attr-defined]
+        await job.update_data({"y": 1})  # type: ignore[attr-defined]
+        if job.name == "fails":  # type: ignore[attr-defined]
+            raise ValueError("x")
+        if job.name == "long":  # type: ignore[attr-defined]
+            await began.put(job)
+            await asyncio.Event().wait()
+        return 1
+
+    began: asyncio.Queue[object] = asyncio.Queue()
+    worker = Worker("q", handle, url, concurrency=3, lock_duration=1_000, stalled_interval=1_000)
+    async with Queue("q", url) as queue, worker:
+        completed: asyncio.Queue[str] = asyncio.Queue()
+        worker.on("completed", lambda job, _: completed.put_nowait(job.id))
+        assert await queue.add_and_wait("a", attempts=2) == 1
+        assert await queue.add_and_wait("a", delay=20) == 1
+        for kept in ({"count": 1, "age": 60}, True):
+            removed = await queue.add("a", remove_on_complete=kept)  # type: ignore[arg-type]
+            while await completed.get() != removed.id:
+                pass
+        for options in ({"priority": 2}, {"lifo": True}, {"timeout": 50}):
+            await (await queue.add("a", **options)).wait_until_finished()  # type: ignore[arg-type]
+        failed = await queue.add("fails", attempts=2, backoff=10, remove_on_fail={"count": 5})
+        with pytest.raises(GlideMQError, match="ValueError"):
+            await failed.wait_until_finished()
+        await failed.retry()
+        library_sweep._said.clear()
+        assert worker._link is not None
+        assert isinstance(worker._link.transport, AsyncTransport)
+        await LibrarySweep(worker._link.transport).sweep()
+        assert worker._recovery is not None
+        await worker._recovery.look()
+        assert worker._exchange is not None
+        await worker._exchange._regain()
+        await queue.add("long")
+        await began.get()
+        await worker.close(force=True)
+
+
+async def operate(url: str) -> None:
+    async with Queue("q", url) as queue, QueueEvents("q", url) as events:
+        await queue.pause()
+        assert await queue.is_paused()
+        await queue.resume()
+        await queue.get_workers()
+        assert await queue.remove((await queue.add("gone")).id)
+        seen = asyncio.ensure_future(anext(aiter(events)))
+        while not seen.done():
+            await queue.add("seen")
+            await asyncio.wait({seen}, timeout=0.05)
+        async for job in queue.iter_jobs("waiting"):
+            await job.remove()
+        await queue.add("left")
+        await queue.obliterate(force=True)
+
+
+async def everything(url: str) -> None:
+    for part in (produce, work, operate):
+        await part(url)
+
+
+@pytest.mark.parametrize(
+    ("user", "extra", "part"),
+    [("app", LOADING, everything), ("app", ["+function|list"], everything), ("producer", [], produce)],
+    ids=["app", "app that may not load", "producer"],
+)
+async def test_the_rules_are_enough(
+    place: ServerProcess, user: str, extra: list[str], part: Callable[[str], Awaitable[None]]
+) -> None:
+    with place.client() as client:
+        allow(client, user, RULES[user] + extra)
+        if "+function|load" not in extra:
+            client.execute("FUNCTION", "LOAD", assemble().code)
+        await part(as_user(place.url, user))
+        assert refused(client) == set()
+
+
+async def test_the_short_rule_is_enough(place: ServerProcess) -> None:
+    found = re.search(r"The shorter `(.*?)`", PAGE)
+    assert found is not None
+    with place.client() as client:
+        keys = [word for word in RULES["app"] if word.startswith("~")]
+        allow(client, "app", [*keys, *found[1].split(), *LOADING])
+        await everything(as_user(place.url, "app"))
+        assert refused(client) == set()
+
+
+async def test_they_are_enough_in_a_cluster(cluster_url: str, cluster_resp: RespClient) -> None:
+    extra = ["+ping", "+cluster|slots", "+readonly", "+asking"]
+    allow(cluster_resp, "app", [*RULES["app"], *LOADING, *extra])
+    try:
+        await everything(as_user(cluster_url, "app"))
+        assert refused(cluster_resp) == set()
+    finally:
+        cluster_resp.execute_everywhere("ACL", "DELUSER", "app")
+
+
+async def test_a_probe_and_an_administrator(place: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    with place.client() as client:
+        allow(client, "probe", RULES["probe"])
+        allow(client, "admin", ["-@all", "+info", "+function|load", "+function|list", "+fcall"])
+        admin = as_user(place.url, "admin")
+        assert await asyncio.to_thread(library.main, ["load", "--url", admin]) == 0
+        assert await asyncio.to_thread(library.main, ["check", "--url", admin]) == 0
+        probe = WorkerArguments(check=True, queue="q", url=as_user(place.url, "probe"))
+        async with Worker("q", produce, place.url):
+            assert await asyncio.to_thread(check_health, probe) == 0
+        assert refused(client) == set()
+
+
+async def test_a_missing_permission_is_named(place: ServerProcess) -> None:
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        for missing in ("xadd", "fcall"):
+            allow(client, "app", [*RULES["app"], f"-{missing}"])
+            async with Queue("q", as_user(place.url, "app")) as queue:
+                with pytest.raises(LibraryError, match=rf"{missing}(.|\n)*permissions\.md"):
+                    await queue.add("a")
+
+
+def test_the_rule_names_what_the_library_and_the_client_use(place: ServerProcess) -> None:
+    with place.client() as client:
+        known = {name.lower() for name in client.execute("COMMAND", "LIST")}
+    lua = [path for part in ("own", "shared") for path in (ROOT / "lua" / part).glob("*.lua")]
+    python = [
+        path for room in ("client", "job", "queue", "worker") for path in (ROOT / "glidemq_py" / room).rglob("*.py")
+    ]
+    texts = [re.sub(r"--.*", "", path.read_text(encoding="utf-8")) for path in lua]
+    used = {word.lower() for text in texts for word in re.findall(r"'([A-Z]{3,})'", text)}
+    calls = [path.read_text(encoding="utf-8") for path in (*python, ROOT / "glidemq_py/events.py")]
+    used |= {word.lower() for text in calls for word in re.findall(r'command\(\s*"([A-Z]+)"', text)}
+    used = (used & known) | {"time", "fcall", "scan", "info"}  # the clock's file; what GLIDE sends by itself
+    allowed = {word[1:].partition("|")[0] for word in RULES["app"] if word.startswith("+")}
+    assert used - allowed == set(), "to be added to docs/operate/permissions.md"
+    assert allowed - used == set(), "nobody uses these any more: take them out of docs/operate/permissions.md"
+    assert set(RULES["producer"]) - set(RULES["app"]) == set()
