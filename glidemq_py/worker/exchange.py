@@ -95,9 +95,10 @@ class ExchangeLoop:
     def hand_in(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
         """See `HandIn`."""
         self._finished.append(Finished(row, run, result, error))
-        if not self._poked:
-            self._poked = True
-            self._loop.call_soon(self._pump, context=self._context_vars)
+        if self._runner is not None and not self._runner.running:
+            self._pump()  # nothing else runs, so nothing else will end in this turn of the event loop
+        else:
+            self.poke()
 
     def poke(self) -> None:
         """See `HandIn`. Whatever happens in one turn of the event loop leads to one look."""
@@ -110,7 +111,7 @@ class ExchangeLoop:
         self._hungry = True
         self._looks += 1
         self.idle.clear()
-        self.poke()
+        self._pump()
 
     @property
     def free(self) -> int:

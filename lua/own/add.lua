@@ -56,16 +56,20 @@ local function check_places(q)
   redis.call('HLEN', q.meta)
 end
 
-local function add_plain(q, now_text, quiet, id, row)
-  local call, name = redis.call, row[NAME]
+-- last: of its call; one trim of the events a call is enough.
+local function add_plain(q, now_text, quiet, id, row, last)
+  local call, name, key = redis.call, row[NAME], q.J .. id
   local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
-  call('HSET', q.J .. id, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
-    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', G.int(row[ATTEMPTS] or 0),
+  call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
+    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', row[ATTEMPTS] and G.int(row[ATTEMPTS]) or '0',
     'state', 'waiting')
   -- An entry made in the millisecond of its job is found again by that; any other one has to be noted.
-  if string.sub(entry, 1, #now_text + 1) ~= now_text .. '-' then call('HSET', q.J .. id, 'eid', entry) end
-  if not quiet then
-    redis.pcall('XADD', q.events, 'MAXLEN', '~', '1000', '*', 'event', 'added', 'jobId', id, 'name', name)
+  if string.sub(entry, 1, #now_text + 1) ~= now_text .. '-' then call('HSET', key, 'eid', entry) end
+  if quiet then return end
+  if last then
+    G.emit(q.events, 'added', id, 'name', name)
+  else
+    redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name)
   end
 end
 
@@ -142,7 +146,7 @@ local function hindrance(q, now, quiet, row, group)
   return outcome, stands
 end
 
-local function add_row(q, now, now_text, quiet, id, row, group)
+local function add_row(q, now, now_text, quiet, id, row, group, last)
   if id == '' then
     id = next_free_id(q)
   elseif row[ID] and row[ID] ~= '' then
@@ -151,7 +155,7 @@ local function add_row(q, now, now_text, quiet, id, row, group)
   if row[DELAY] or row[PRIORITY] or group then
     add_full(q, now, quiet, id, row, group)
   else
-    add_plain(q, now_text, quiet, id, row)
+    add_plain(q, now_text, quiet, id, row, last)
   end
   if row[DEDUP] then G.remember_dedup(q, row[DEDUP][1], id, row[DEDUP][2], now) end
   return id
@@ -176,7 +180,7 @@ G.export('add', {}, function(keys, args)
     if outcome then
       results[i] = { outcome, stands }
     else
-      id = add_row(q, now, now_text, quiet, id, row, group)
+      id = add_row(q, now, now_text, quiet, id, row, group, i == #rows)
       results[i] = replaced and { replaced, id } or id
     end
   end

@@ -27,7 +27,7 @@ local function take(q, taking, want, limiter)
   end
   if flags == 0 and limits.limited and #taking.jobs == limits.want then flags = LIMITED end
   -- Whoever can take nothing now sleeps until something new is pushed.
-  if flags ~= 0 then G.forget_old_wakes(q) end
+  if flags ~= 0 and #taking.jobs == 0 then G.forget_old_wakes(q) end
   return flags
 end
 
@@ -36,8 +36,12 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
   local want, finished, quiet = math.min(request[2], WANT_MAX), request[3], request[4]
   local taking = G.taking(q, G.now(q), request[1], quiet)
   local statuses = G.finish(q, taking, finished, quiet, request[5])
-  local next_due = earlier(G.promote_due(q, taking.now, PROMOTE_MAX, quiet), G.due_groups(q, taking))
-  local flags = 0
+  -- Most queues hold nothing but stream jobs: one look instead of one at each of the other places.
+  taking.stream_only = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited) == 0
+  local next_due, flags = -1, 0
+  if not taking.stream_only then
+    next_due = earlier(G.promote_due(q, taking.now, PROMOTE_MAX, quiet), G.due_groups(q, taking))
+  end
   if want > 0 then
     flags = take(q, taking, want, request[6])
   elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then

@@ -42,10 +42,14 @@ local function index(b, zset, members, id, keep, rule)
     b.removed[#b.removed + 1] = id
     return
   end
-  -- An index of a foreign type must be met before the first job of the call is said to be in it.
-  if #members == 0 then redis.call('ZCARD', zset) end
-  members[#members + 1] = b.now_text
-  members[#members + 1] = id
+  if not members.seen then
+    -- An index of a foreign type must be met before the first job of the call is said to be in it.
+    members.seen = true
+    redis.call('ZADD', zset, b.now_text, id)
+  else
+    members[#members + 1] = b.now_text
+    members[#members + 1] = id
+  end
   if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
 end
 
@@ -69,9 +73,12 @@ local function complete(b, row)
   leave_group(b, row[ID], h[4])
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
-  if not b.quiet then
-    redis.pcall('XADD', b.q.events, 'MAXLEN', '~', '1000', '*', 'event', 'completed', 'jobId', row[ID],
-      'returnvalue', row[6])
+  if b.quiet then return G.OK end
+  if b.last then
+    G.emit(b.q.events, 'completed', row[ID], 'returnvalue', row[6])
+  else
+    -- One trim of the events a call is enough.
+    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6])
   end
   return G.OK
 end
@@ -144,6 +151,7 @@ G.finish = function(q, taking, rows, quiet, no_metrics)
   -- G.ALREADY.
   local ok, failure = pcall(function()
     for i = 1, #rows do
+      b.last = i == #rows
       statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
     end
   end)

@@ -124,3 +124,4 @@ G.kick_groups = function(q, taking)
 end
 
 G.sources = { popped('priority'), due_priorities, popped('lifo'), ready_groups, stream, ready_groups }
+G.stream_sources = { ready_groups, stream, ready_groups }

@@ -122,13 +122,14 @@ end
 -- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
 G.take = function(q, taking, want)
   local exhausted, failure = true, nil
-  for i = 1, #G.sources do
+  local sources = taking.stream_only and G.stream_sources or G.sources
+  for i = 1, #sources do
     local free = want - #taking.jobs
     if free <= 0 then
       exhausted = false
       break
     end
-    local ok, empty = pcall(G.sources[i], q, taking, free)
+    local ok, empty = pcall(sources[i], q, taking, free)
     if not ok then
       exhausted, failure = false, empty
       break

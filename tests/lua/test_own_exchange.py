@@ -322,6 +322,7 @@ def test_only_what_comes_after_an_empty_queue_wakes(q: OwnQueue) -> None:
     q.add_job()
     q.add_job(lifo=True)
     assert q.exchange(9).flags == ExchangeFlags.EXHAUSTED
+    assert q.exchange(9).flags == ExchangeFlags.EXHAUSTED  # the one that finds nothing forgets what was there
     assert wakes(q) == 0
     q.add_job()
     q.add_job(lifo=True)
