@@ -7,13 +7,13 @@ way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from glidemq_py.errors import BulkAddError, GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import BulkAddError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobOutcome
-from glidemq_py.options.job import JobOptions
+from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.queue import JobSpec
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.wire.calls.adding import Row, add
@@ -34,7 +34,9 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         outcome, job_id = result
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
-    job._data = data  # pyright: ignore[reportPrivateUsage]
+    job._data = data
+    if options is NO_OPTIONS:
+        return job
     if options.delay:
         job.delay = options.delay
     if options.priority:
@@ -47,26 +49,45 @@ class BulkAdd:
 
     Args:
         link: the queue.
-        specs: what to add.
+        jobs: what to add: `JobSpec` objects or tuples (name, data, options).
         defaults: the queue's default job options.
         quiet: leave out the `added` events.
 
     Raises:
-        GlideMQValidationError: a row cannot be added; the error names its position and nothing was sent.
+        GlideMQValidationError: a job cannot be added; the error names its position and nothing was sent.
     """
 
-    def __init__(self, link: QueueLink, specs: Sequence[JobSpec], defaults: JobOptions, quiet: bool) -> None:
+    def __init__(self, link: QueueLink, jobs: Iterable[Any], defaults: JobOptions, quiet: bool) -> None:
         self._link = link
         self._quiet = quiet
-        self._specs = specs
-        merge = JobOptions.merge
-        self._options = [merge(defaults, spec.options) for spec in specs]
-        self._rows = [
-            encode_row(link, spec.name, spec.data, options, f"jobs[{i}].data")
-            for i, (spec, options) in enumerate(zip(specs, self._options, strict=True))
-        ]
-        self._results: list[Any] = [None] * len(specs)
+        self._names: list[str] = []
+        self._data: list[Any] = []
+        self._options: list[JobOptions] = []
+        self._rows: list[Row] = []
+        self._read(jobs, defaults)
+        self._results: list[Any] = [None] * len(self._rows)
         self._broken: BaseException | None = None
+
+    def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
+        """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
+        link, known, merge = self._link, set[str](), JobOptions.merge
+        names, data, chosen, rows = self._names, self._data, self._options, self._rows
+        for i, job in enumerate(jobs):
+            if type(job) is tuple and len(job) == 2 and job[0] in known:
+                name, value = job
+                options = defaults
+            else:
+                spec = JobSpec.parse(job, f"jobs[{i}]")
+                name, value, options = spec.name, spec.data, merge(defaults, spec.options)
+                known.add(name)
+            try:
+                rows.append(encode_row(link, name, value, options))
+            except GlideMQValidationError:
+                encode_row(link, name, value, options, f"jobs[{i}].data")  # the same again, named by its position
+                raise
+            names.append(name)
+            data.append(value)
+            chosen.append(options)
 
     def _chunks(self) -> Iterator[tuple[int, list[Row]]]:
         start = chars = 0
@@ -95,6 +116,7 @@ class BulkAdd:
                 await self._send(start, len(rows), call)
                 break
             under_way.add(asyncio.create_task(self._send(start, len(rows), call)))
+            await asyncio.sleep(0)  # let it leave before the next one is packed
         if under_way:
             await asyncio.gather(*under_way)
         if self._broken is not None:
@@ -108,10 +130,9 @@ class BulkAdd:
             self._broken = error
             self._results[start : start + count] = [error] * count
             return
-        link, now = self._link, reply.now
+        link, now, names, data, options = self._link, reply.now, self._names, self._data, self._options
         for i, result in enumerate(reply.results, start):
-            spec = self._specs[i]
-            self._results[i] = added_job(link, spec.name, spec.data, self._options[i], now, result)
+            self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
 
     def _failure(self) -> BulkAddError:
         skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")

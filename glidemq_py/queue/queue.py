@@ -171,10 +171,7 @@ class Queue(Generic[DataT, ResultT]):
             BulkAddError: some rows were not added, or may not have been; it holds the outcome of every position.
         """
         link = await self._connected()
-        specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(jobs)]
-        if not specs:
-            return []
-        return await BulkAdd(link, specs, self._defaults, not self.options.events).run()
+        return await BulkAdd(link, jobs, self._defaults, not self.options.events).run()
 
     async def add_and_wait(
         self,
