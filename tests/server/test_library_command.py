@@ -1,5 +1,6 @@
 """`python -m glidemq_py.library`, and the deletion of builds that nobody uses any more."""
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py import ConnectionOptions, Queue, library
+from glidemq_py import ConnectionOptions, Queue, Worker, library
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.old_libraries import REGISTRY, UNUSED_MS
 from glidemq_py.testing import RespClient, ServerProcess
@@ -233,3 +234,23 @@ async def test_a_user_who_may_not_is_left_in_peace(
     assert "permissions.md" in record.getMessage()
     assert await transport.command("EXISTS", LOCK_KEY) == 0
     await transport.close()
+
+
+async def test_every_worker_has_the_duty(private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, swept = private_server(), asyncio.Event()
+    original = LibrarySweep.sweep
+
+    async def sweep_and_tell(duty: LibrarySweep) -> list[str]:
+        deleted = await original(duty)
+        swept.set()
+        return deleted
+
+    async def handle(job: object) -> None: ...
+
+    monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
+    monkeypatch.setattr(LibrarySweep, "sweep", sweep_and_tell)
+    library_sweep._said.clear()
+    async with Worker("q", handle, server.url):
+        await swept.wait()
+    with server.client() as client:
+        assert client.execute("ZRANGE", REGISTRY, 0, -1) == [OWN.name]
