@@ -44,6 +44,18 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
     return job
 
 
+def _spec(job: object, position: int) -> JobSpec:
+    """One element of a bulk. Raises GlideMQValidationError that names it: ``jobs[3].delay``."""
+    where = f"jobs[{position}]"
+    try:
+        return JobSpec.parse(job, where)
+    except GlideMQValidationError as error:
+        if not error.option.startswith(where):
+            error.option = f"{where}.{error.option}"
+            error.args = (error.option, *error.args[1:])
+        raise
+
+
 class BulkAdd:
     """One bulk add.
 
@@ -73,11 +85,11 @@ class BulkAdd:
         link, known, merge = self._link, set[str](), JobOptions.merge
         names, data, chosen, rows = self._names, self._data, self._options, self._rows
         for i, job in enumerate(jobs):
-            if type(job) is tuple and len(job) == 2 and job[0] in known:
+            if type(job) is tuple and len(job) == 2 and type(job[0]) is str and job[0] in known:
                 name, value = job
                 options = defaults
             else:
-                spec = JobSpec.parse(job, f"jobs[{i}]")
+                spec = _spec(job, i)
                 name, value, options = spec.name, spec.data, merge(defaults, spec.options)
                 known.add(name)
             try:
