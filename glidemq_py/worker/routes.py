@@ -54,9 +54,3 @@ class Routes:
     def find(self, job_name: str) -> Route | None:
         """The handler of a job name."""
         return self._by_name.get(job_name, self._default)
-
-    @property
-    def need_threads(self) -> bool:
-        """Some handler is a plain function."""
-        default = () if self._default is None else (self._default,)
-        return any(route.in_thread for route in (*self._by_name.values(), *default))

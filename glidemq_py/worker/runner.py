@@ -66,9 +66,7 @@ class Runner:
         self._listeners = listeners
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._threads = (
-            HandlerThreads(concurrency, self._ended, f"glidemq-{name}") if routes.need_threads else None
-        )
+        self._threads = HandlerThreads(concurrency, self._ended, f"glidemq-{name}")
         self.running: set[Run] = set()
         """Every handler that has not ended; each takes a slot."""
 
@@ -85,7 +83,7 @@ class Runner:
         timeout = run.options.timeout
         if timeout is not None:
             run.timer = self._loop.call_later(timeout / 1000, self._time_out, run)
-        if route.in_thread and self._threads is not None:
+        if route.in_thread:
             self._threads.submit(run)
         else:
             run.task = self._loop.create_task(self._run(run))
@@ -186,8 +184,7 @@ class Runner:
 
     def close(self) -> None:
         """Let idle threads end."""
-        if self._threads is not None:
-            self._threads.close()
+        self._threads.close()
 
 
 def _age(run: Run) -> tuple[int, int, str]:
