@@ -1,0 +1,211 @@
+"""Jobs and entries that nobody could have written, and were: set aside or failed with a reason; the loop lives on."""
+
+import base64
+import gzip
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw, Told
+
+
+async def handle(job: Job) -> Any:
+    return job.data
+
+
+async def still_works(queue: Queue, raw: Raw) -> None:
+    """A good job ends as it should, and nothing is left behind."""
+    assert await queue.add_and_wait("good", "fine") == "fine"
+    assert raw.pending() == []
+    assert raw.run("XLEN", "stream") == 0
+    assert (await queue.get_job_counts()).active == 0
+
+
+@pytest.mark.parametrize("missing", ["name", "data", "opts"])
+async def test_a_record_without_what_a_job_needs_fails(
+    core_url: str, core_resp: RespClient, queue_name: str, missing: str
+):
+    raw = Raw(core_resp, queue_name)
+    raw.put_job("broken", **{missing: None})
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        await still_works(queue, raw)
+        record = raw.job("broken")
+        assert record["state"] == "failed"
+        assert "malformed" in record["failedReason"]
+        assert raw.event_names("broken") == ["failed"]
+        assert raw.run("ZSCORE", "failed", "broken") is not None
+
+
+async def test_entries_that_are_no_jobs_are_set_aside(
+    core_url: str, core_resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    raw = Raw(core_resp, queue_name)
+    raw.push(something="else")
+    raw.push(jobId="nobody", name="n")
+    raw.push(jobId="", name="n")
+    raw.push(name="n", jobId="\x00\udcff odd")
+    raw.run("SET", "job:text", "not a hash")
+    raw.push(jobId="text", name="n")
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        await still_works(queue, raw)
+    for reason in ("without a job id", "is gone", "not a hash"):
+        assert reason in caplog.text
+    assert raw.run("ZCARD", "failed") == 0
+    assert raw.run("GET", "job:text") == "not a hash"
+
+
+@pytest.mark.parametrize("place", ["lifo", "priority", "scheduled"])
+async def test_lists_and_sets_that_name_no_jobs(core_url: str, core_resp: RespClient, queue_name: str, place: str):
+    raw = Raw(core_resp, queue_name)
+    raw.run("SET", "job:text", "not a hash")
+    for job_id in ("nobody", "text"):
+        if place == "scheduled":
+            raw.run("ZADD", place, 1, job_id)
+            raw.run("ZADD", place, 3 * 2**42 + 1, f"{job_id}-urgent")
+        else:
+            raw.run("RPUSH", place, job_id)
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        await still_works(queue, raw)
+        assert raw.run("EXISTS", place) == 0
+        assert raw.run("GET", "list-active") in (None, "0")
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["{", "", "nul", "\udcff\udcfe", "gz:", "gz:not base64!", "gz:" + base64.b64encode(b"not gzip").decode(),
+     "gz:" + base64.b64encode(gzip.compress(b"{")).decode(),
+     "gz:" + base64.b64encode(gzip.compress(b'"cut"')[:-6]).decode(),
+     "gz:" + base64.b64encode(gzip.compress(b'"' + b"x" * 2_000_000 + b'"')).decode()],
+    ids=["cut", "empty", "word", "bytes", "gz-empty", "gz-base64", "gz-zlib", "gz-json", "gz-cut", "gz-bomb"],
+)  # fmt: skip
+async def test_data_that_cannot_be_read_fails_the_job_for_good(url: str, resp: RespClient, queue_name: str, data: str):
+    raw = Raw(resp, queue_name)
+    raw.put_job("broken", data=data, opts='{"attempts":5}')
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        job = await queue.get_job("broken")
+        assert job is not None
+        with pytest.raises(JobFailedError) as caught:
+            await job.wait_until_finished()
+        assert caught.value.failed_type == "JobDataError"
+        assert raw.job("broken")["attemptsMade"] == "1"
+        await still_works(queue, raw)
+
+
+async def test_a_handler_that_does_not_look_at_its_data_does_not_mind(url: str, resp: RespClient, queue_name: str):
+    async def ignore(job: Job) -> str:
+        return "fine"
+
+    Raw(resp, queue_name).put_job("broken", data="{")
+    async with Queue(queue_name, url) as queue, Worker(queue_name, ignore, url):
+        job = await queue.get_job("broken")
+        assert job is not None
+        assert await job.wait_until_finished() == "fine"
+
+
+@pytest.mark.parametrize(
+    "opts",
+    ["", "{", "[]", "null", "7", '"x"', "[" * 50_000, '{"attempts":"many","timeout":-5,"backoff":7.5}',
+     '{"attempts":1e999,"backoff":{"type":{},"delay":[]},"removeOnComplete":"yes","lockDuration":true}',
+     '{"removeOnComplete":{"count":-1,"age":"old"},"priority":99999,"delay":-1,"ttl":0}',
+     '{"attempts":' + "9" * 5_000 + "}", '{"unknown":1,"cost":{},"ordering":null}', "\udcff"],
+    ids=range(13),
+)  # fmt: skip
+async def test_options_that_cannot_be_read_count_as_not_given(url: str, resp: RespClient, queue_name: str, opts: str):
+    raw = Raw(resp, queue_name)
+    raw.put_job("odd", opts=opts, data='"data"')
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        job = await queue.get_job("odd")
+        assert job is not None
+        assert await job.wait_until_finished() == "data"
+        await still_works(queue, raw)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"timestamp": "yesterday"}, {"timestamp": None}, {"attemptsMade": "few"}, {"attemptsMade": "-3"},
+        {"attemptsMade": None}, {"priority": "high"}, {"delay": "x"}, {"progress": "{"}, {"stacktrace": "["},
+        {"stacktrace": '{"a":1}'}, {"stacktrace": "[1,2]"}, {"fence": "x"}, {"fence": "-1"}, {"fence": "9" * 40},
+        {"fence": "1.5"}, {"stalledCount": "x"}, {"expireAt": "never"}, {"expireAt": "0"}, {"processedOn": "x"},
+        {"name": ""}, {"name": "\udcff\udcfe"}, {"id": "another"}, {"eid": "no entry"},
+        {"timestamp": "9" * 400},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("end", ["completed", "failed"])
+async def test_fields_that_hold_junk_stop_nobody(
+    url: str, resp: RespClient, queue_name: str, fields: dict[str, Any], end: str
+):
+    raw = Raw(resp, queue_name)
+    raw.put_job("odd", data='"data"', opts='{"attempts":2}', **fields)
+
+    async def look(job: Job) -> Any:
+        assert isinstance(job.name, str)
+        _ = job.progress, job.opts, job.timestamp, job.attempts_made, job.priority, job.stacktrace
+        if end == "failed" and job.id == "odd":
+            raise ValueError("as asked")
+        return job.data
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, look, url) as worker:
+        told = Told(worker)
+        await told.wait(end)
+        await still_works(queue, raw)
+        assert told.count["error"] == 0
+    assert raw.state("odd") == end
+    assert raw.event_names("odd").count(end) == 1
+
+
+async def test_a_job_that_two_entries_name_runs_once(core_url: str, core_resp: RespClient, queue_name: str):
+    raw = Raw(core_resp, queue_name)
+    async with Queue(queue_name, core_url) as queue:
+        job = await queue.add("n", "data")
+        raw.push(jobId=job.id, name="n")
+        raw.push(jobId=job.id, name="n")
+        ran: list[str] = []
+
+        async def note(job: Job) -> Any:
+            ran.append(job.id)
+            return job.data
+
+        async with Worker(queue_name, note, core_url, concurrency=3):
+            assert await job.wait_until_finished() == "data"
+            raw.push(jobId=job.id, name="n")
+            await still_works(queue, raw)
+    assert ran.count(job.id) == 1
+    assert raw.event_names(job.id).count("completed") == 1
+
+
+@pytest.mark.parametrize("key", ["events", "metrics:completed", "wake", "list-active", "list-active-ids", "workers"])
+async def test_bookkeeping_keys_of_a_foreign_type_do_not_stop_jobs(
+    url: str, resp: RespClient, queue_name: str, key: str, key_leaks: Any
+):
+    raw = Raw(resp, queue_name)
+    if key in ("events", "metrics:completed", "wake"):
+        raw.run("SET", key, "foreign")
+    else:
+        raw.run("RPUSH", key, "foreign")
+    try:
+        async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+            assert await queue.add_and_wait("n", "plain") == "plain"
+            assert await queue.add_and_wait("n", "lifo", lifo=True) == "lifo"
+    finally:
+        raw.run("DEL", key)
+        raw.run("ZREM", "list-active-ids", "1", "2")
+
+
+async def test_a_groups_job_or_a_parents_is_left_to_others(url: str, resp: RespClient, queue_name: str):
+    """What this worker cannot honour yet it must not run."""
+    raw = Raw(resp, queue_name)
+    raw.put_job("child", parentId="p", parentQueue="elsewhere")
+    ran: list[str] = []
+
+    async def note(job: Job) -> str:
+        ran.append(job.id)
+        return "fine"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, note, url):
+        assert await queue.add_and_wait("n") == "fine"
+    assert "child" not in ran
+    assert raw.state("child") == "waiting"

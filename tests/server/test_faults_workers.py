@@ -1,0 +1,225 @@
+"""Workers that die, freeze or block in the middle of a job: another one recovers it, and it ends once."""
+
+import asyncio
+import signal
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.server.faults_support import worker_process
+from tests.server.worker_support import Gate, Raw, Told, soon, until
+
+QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 2}}
+
+
+def open_gate() -> Gate:
+    gate = Gate()
+    gate.open()
+    return gate
+
+
+async def test_a_killed_workers_job_is_recovered_once(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = open_gate()
+    raw = Raw(core_resp, queue_name)
+    async with Queue(queue_name, core_url) as queue, worker_process("wait", core_url, queue_name, **QUICK) as child:
+        job = await queue.add("n", "data", attempts=1)
+        assert await child.line("began") == job.id
+        await child.kill()
+        workers = [Worker(queue_name, gate, core_url, **QUICK) for _ in range(2)]
+        told = Told(*workers)
+        await asyncio.gather(*(worker.start() for worker in workers))
+        assert await job.wait_until_finished() == "data"
+        await told.wait("completed")
+        await asyncio.gather(*(worker.close() for worker in workers))
+    assert [job.id for job in gate.begun] == [job.id]
+    assert told.of("stalled") == [(job.id,)]
+    assert raw.event_names(job.id) == ["added", "stalled", "completed"]
+    assert raw.metric("completed") == 1
+    record = raw.job(job.id)
+    # The attempt that was lost with its worker is not counted as one that failed.
+    assert (record["attemptsMade"], record["stalledCount"]) == ("0", "1")
+    assert raw.pending() == []
+
+
+@pytest.mark.parametrize("kind", ["lifo", "priority"])
+async def test_a_killed_workers_job_that_came_from_no_stream(url: str, resp: RespClient, queue_name: str, kind: str):
+    gate = open_gate()
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+        job = await queue.add("n", **OPTIONS[kind])
+        await child.line("began")
+        await child.kill()
+        async with Worker(queue_name, gate, url, **QUICK) as worker:
+            told = Told(worker)
+            await job.wait_until_finished()
+            await told.wait("completed")
+    assert raw.event_names(job.id).count("completed") == 1
+    assert raw.run("GET", "list-active") in (None, "0")
+    assert raw.run("ZCARD", "list-active-ids") == 0
+
+
+async def test_a_job_that_loses_its_worker_too_often_fails(url: str, resp: RespClient, queue_name: str):
+    gate = open_gate()
+    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+        job = await queue.add("n", attempts=5)
+        await child.line("began")
+        await child.kill()
+        async with Worker(queue_name, gate, url, max_stalled_count=0, **QUICK):
+            with pytest.raises(JobFailedError, match="stalled"):
+                await job.wait_until_finished()
+    assert gate.begun == []
+    assert Raw(resp, queue_name).metric("failed") == 1
+
+
+async def test_all_jobs_of_a_worker_killed_under_load_end_once(url: str, resp: RespClient, queue_name: str):
+    finished: Counter[str] = Counter()
+
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0)
+        finished[job.id] += 1
+
+    raw = Raw(resp, queue_name)
+    async with (
+        Queue(queue_name, url) as queue,
+        worker_process("wait", url, queue_name, concurrency=30, **QUICK) as child,
+    ):
+        jobs = await queue.add_bulk([("n", n, OPTIONS[("stream", "lifo", "priority")[n % 3]]) for n in range(200)])
+        for _ in range(30):
+            await child.line("began")
+        async with Worker(queue_name, handle, url, concurrency=10, **QUICK) as worker:
+            told = Told(worker)
+            await told.wait("completed", 170)
+            await child.kill()
+            await told.wait("completed", 200)
+            assert told.count["stalled"] == 30
+    assert finished == Counter({job.id: 1 for job in jobs})
+    assert raw.metric("completed") == 200
+    assert raw.pending() == []
+    assert raw.run("GET", "list-active") in (None, "0")
+
+
+async def test_the_late_completion_of_a_frozen_worker_is_refused(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = open_gate()
+    raw = Raw(core_resp, queue_name)
+    async with Queue(queue_name, core_url) as queue, worker_process("block", core_url, queue_name, **QUICK) as child:
+        job = await queue.add("n", "parent")
+        assert await child.line("began") == job.id
+        child.send(signal.SIGSTOP)
+        async with Worker(queue_name, gate, core_url, **QUICK) as worker:
+            told = Told(worker)
+            assert await job.wait_until_finished() == "parent"
+            child.go()
+            child.send(signal.SIGCONT)
+            # It brings its result, or its first heartbeat comes first: either way it hears that it is too late.
+            assert await child.line("stale") == job.id
+            await told.wait("completed")
+        assert f"ended {job.id}" not in child.said
+    assert raw.event_names(job.id) == ["added", "stalled", "completed"]
+    assert raw.metric("completed") == 1
+    assert raw.job(job.id)["returnvalue"] == '"parent"'
+
+
+async def test_a_frozen_worker_that_wakes_while_the_job_runs_elsewhere_changes_nothing(
+    url: str, resp: RespClient, queue_name: str
+):
+    gate = Gate()
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+        job = await queue.add("n", "parent")
+        await child.line("began")
+        child.send(signal.SIGSTOP)
+        async with Worker(queue_name, gate, url, **QUICK) as worker:
+            told = Told(worker)
+            await gate.next()
+            child.send(signal.SIGCONT)
+            # Its next heartbeat stops its handler; ours goes on.
+            assert await child.line("cancelled") == job.id
+            assert await job.is_active()
+            gate.open()
+            await told.wait("completed")
+            assert told.count["error"] == 0
+    assert raw.event_names(job.id) == ["added", "stalled", "completed"]
+    assert raw.metric("completed") == 1
+
+
+async def test_a_frozen_worker_that_wakes_in_time_keeps_its_job(url: str, resp: RespClient, queue_name: str):
+    options = {"lock_duration": 20_000, "stalled_interval": 1_000}
+    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **options) as child:
+        job = await queue.add("n")
+        await child.line("began")
+        child.send(signal.SIGSTOP)
+        async with Worker(queue_name, Gate(), url, **options):
+            pass  # its first look for stalled jobs
+        child.send(signal.SIGCONT)
+        child.go()
+        assert await job.wait_until_finished() == "child"
+    assert Raw(resp, queue_name).event_names(job.id) == ["added", "completed"]
+
+
+async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(url: str, resp: RespClient, queue_name: str):
+    """For more than twice its lock, while another worker looks for stalled jobs; heartbeats come from a thread."""
+    gate = open_gate()
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue, worker_process("block", url, queue_name, **QUICK) as child:
+        job = await queue.add("n")
+        await child.line("began")
+        async with Worker(queue_name, gate, url, **QUICK) as worker:
+            told = Told(worker)
+
+            def held_long_enough() -> bool:
+                record = raw.job(job.id)
+                return int(record["lastActive"]) - int(record["processedOn"]) > 2_200
+
+            await soon(until(held_long_enough))
+            assert await job.is_active()
+            child.go()
+            assert await job.wait_until_finished() == "child"
+            assert told.count["stalled"] == 0
+    assert gate.begun == []
+    assert raw.event_names(job.id) == ["added", "completed"]
+
+
+async def test_a_job_with_a_short_lock_of_its_own_is_beaten_for_often_enough(
+    url: str, resp: RespClient, queue_name: str
+):
+    """The worker's lock is long; the job's own is not, and the other worker goes by it."""
+    gate, other_gate = Gate(), open_gate()
+    raw = Raw(resp, queue_name)
+    async with (
+        Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=60_000) as worker,
+    ):  # fmt: skip
+        told = Told(worker)
+        job = await queue.add("n", lock_duration=1_000)
+        await gate.next()
+        async with Worker(queue_name, other_gate, url, stalled_interval=1_000):
+
+            def held_long_enough() -> bool:
+                record = raw.job(job.id)
+                return int(record["lastActive"]) - int(record["processedOn"]) > 2_200
+
+            await soon(until(held_long_enough))
+        gate.open()
+        await told.wait("completed")
+    assert other_gate.begun == []
+    assert raw.event_names(job.id) == ["added", "completed"]
+
+
+async def test_a_thread_is_told_when_its_job_was_removed(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, worker_process("thread", url, queue_name, **QUICK) as child:
+        job = await queue.add("n")
+        await child.line("began")
+        await queue.remove(job.id)
+        assert await child.line("cancelled") == job.id
+
+
+async def test_workers_that_left_are_no_workers_and_dead_ones_are_forgotten(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+        (info,) = await queue.get_workers()
+        assert (info.active_jobs, info.pid) == (0, child._process.pid)
+        async with Worker(queue_name, Gate(), url):
+            assert len(await queue.get_workers()) == 2
+        assert [worker.pid for worker in await queue.get_workers()] == [child._process.pid]
