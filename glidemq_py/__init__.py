@@ -7,19 +7,24 @@ from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
     ClosedError,
+    DelayedError,
     EmbeddedServerError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
+    GroupRateLimitError,
+    JobCostError,
     JobDataError,
     JobFailedError,
     JobNotFoundError,
     JobRevokedError,
+    JobSignal,
     JobStateError,
     JobTimeoutError,
     LibraryError,
     NoHandlerError,
     PayloadTooLargeError,
+    RateLimitError,
     ScriptError,
     SerializationError,
     ServerOutOfMemoryError,
@@ -32,11 +37,15 @@ from glidemq_py.errors import (
 )
 from glidemq_py.events import QueueEvent, QueueEvents
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
+from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
+from glidemq_py.options.deduplication import Deduplication
 from glidemq_py.options.job import JobOptions
+from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
+from glidemq_py.options.ordering import Ordering
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
 from glidemq_py.queue import Queue
@@ -53,13 +62,19 @@ __all__ = [
     "BulkAddError",
     "ClosedError",
     "ConnectionOptions",
+    "Deduplication",
+    "DelayedError",
     "EmbeddedServerError",
     "GlideMQConnectionError",
     "GlideMQError",
     "GlideMQValidationError",
     "GracefulShutdown",
+    "GroupInfo",
+    "GroupLimits",
+    "GroupRateLimitError",
     "IamCredentials",
     "Job",
+    "JobCostError",
     "JobCounts",
     "JobDataError",
     "JobFailedError",
@@ -67,6 +82,7 @@ __all__ = [
     "JobOptions",
     "JobOutcome",
     "JobRevokedError",
+    "JobSignal",
     "JobSpec",
     "JobState",
     "JobStateError",
@@ -74,16 +90,21 @@ __all__ = [
     "KeepJobs",
     "LibraryError",
     "NoHandlerError",
+    "Ordering",
     "PayloadTooLargeError",
     "Queue",
     "QueueEvent",
     "QueueEvents",
+    "RateLimit",
+    "RateLimitError",
     "ScriptError",
     "SerializationError",
     "Serializer",
     "ServerOutOfMemoryError",
     "StaleAttemptError",
     "Task",
+    "TokenBucket",
+    "TokenLimiter",
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedOptionError",

@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 __all__ = [
     "AmbiguousResultError",
     "BulkAddError",
     "ClosedError",
+    "DelayedError",
     "EmbeddedServerError",
     "GlideMQConnectionError",
     "GlideMQError",
     "GlideMQValidationError",
+    "GroupRateLimitError",
+    "JobCostError",
     "JobDataError",
     "JobFailedError",
     "JobNotFoundError",
     "JobRevokedError",
+    "JobSignal",
     "JobStateError",
     "JobTimeoutError",
     "LibraryError",
     "NoHandlerError",
     "PayloadTooLargeError",
+    "RateLimitError",
     "ScriptError",
     "SerializationError",
     "ServerOutOfMemoryError",
@@ -216,6 +222,21 @@ class BulkAddError(GlideMQError):
         return f"{self.failed} of {len(self.results)} jobs were not added{reason}"
 
 
+class JobCostError(GlideMQError):
+    """The job costs more than its group's token bucket holds: it could never run, and was not added."""
+
+    def __init__(self, cost: float | None = None, key: str | None = None) -> None:
+        super().__init__(cost, key)
+        self.cost = cost
+        self.key = key
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return _message_of(JobCostError)
+        cost = 1 if self.cost is None else self.cost
+        return f"a job of cost {cost} was not added: the token bucket of group {self.key!r} holds less than that"
+
+
 class JobNotFoundError(GlideMQError):
     """There is no such job."""
 
@@ -304,3 +325,73 @@ class NoHandlerError(GlideMQError):
 
 class WorkerTargetError(GlideMQError):
     """The command line's target cannot be imported or holds no worker."""
+
+
+# -- signals: raised in a handler to say what is to become of its job, and no failures ------------------------
+
+
+class JobSignal(GlideMQError):
+    """Says what is to become of the job; no failure, and no attempt is spent. Let it pass through your handler."""
+
+
+class RateLimitError(JobSignal):
+    """Raise this in a handler: not now. The job is tried again later, and the worker takes no other until then.
+
+    Args:
+        delay: how long, milliseconds or a timedelta; None is the window of the worker's ``limiter``, else a second.
+    """
+
+    delay: int | timedelta | None
+
+    def __init__(self, delay: int | timedelta | None = None) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+    def __str__(self) -> str:
+        return "rate limited"
+
+
+class DelayedError(JobSignal):
+    """The job goes on later: what `Job.move_to_delayed` raises.
+
+    Args:
+        delay: milliseconds from now, None where ``until`` says it.
+        until: milliseconds since 1970 by the server's clock.
+        data: the job's data from now on, as `Job.update_data` takes it; with ``replace`` only.
+        replace: whether ``data`` is given.
+    """
+
+    def __init__(
+        self, delay: int | None = None, until: int | None = None, data: object = None, replace: bool = False
+    ) -> None:
+        super().__init__(delay, until)
+        self.delay = delay
+        self.until = until
+        self.data = data
+        self.replace = replace
+
+    def __str__(self) -> str:
+        return f"delayed by {self.delay} ms" if self.until is None else f"delayed until {self.until}"
+
+
+class GroupRateLimitError(JobSignal):
+    """The job's group rests for a while: what `Job.rate_limit_group` raises.
+
+    Args:
+        delay: milliseconds.
+        current_job: "requeue" or "fail".
+        position: "front" or "back", of the job among those of its group that wait.
+        extend: "max" keeps a later end that the group has already, "replace" does not.
+    """
+
+    def __init__(
+        self, delay: int, current_job: str = "requeue", position: str = "front", extend: str = "max"
+    ) -> None:
+        super().__init__(delay, current_job, position, extend)
+        self.delay = delay
+        self.current_job = current_job
+        self.position = position
+        self.extend = extend
+
+    def __str__(self) -> str:
+        return "group rate limited"

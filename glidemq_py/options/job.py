@@ -15,7 +15,10 @@ from typing import Any, Final, TypedDict, cast
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.checks import check_bool, check_int, refuse_unknown
+from glidemq_py.options.deduplication import Deduplication, DeduplicationInput
+from glidemq_py.options.limits import check_tokens
 from glidemq_py.options.names import validate_job_id
+from glidemq_py.options.ordering import Ordering, OrderingInput
 from glidemq_py.options.retention import (
     Retention,
     RetentionInput,
@@ -31,11 +34,8 @@ MAX_PRIORITY: Final = 2047
 UNSUPPORTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
-            "ordering",
-            "cost",
             "parent",
             "parents",
-            "deduplication",
             "fallbacks",
             "repeat",
             "schedule",
@@ -78,6 +78,9 @@ class JobOptionsDict(TypedDict, total=False):
     remove_on_complete: RetentionInput | None
     remove_on_fail: RetentionInput | None
     lock_duration: Milliseconds | None
+    ordering: OrderingInput | None
+    cost: float | None
+    deduplication: DeduplicationInput | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -98,6 +101,10 @@ class JobOptions:
             `{"age": seconds, "count": number}` or `KeepJobs` bounds both; False keeps all.
         remove_on_fail: the same for failed jobs.
         lock_duration: how long a silent worker keeps this job, 1_000..86_400_000 ms.
+        ordering: the group it belongs to: an `Ordering`, a mapping of its fields, or just the key. Not with `lifo`.
+        cost: tokens that it takes from its group's bucket, 0.001..10**9; one where it says nothing. Only with
+            `ordering`.
+        deduplication: not to be added where the same thing stands: a `Deduplication` or a mapping of its fields.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -115,6 +122,9 @@ class JobOptions:
     remove_on_complete: Retention | None
     remove_on_fail: Retention | None
     lock_duration: int | None
+    ordering: Ordering | None
+    cost: float | None
+    deduplication: Deduplication | None
     _wire_json: str | None = field(repr=False, compare=False)
 
     def __init__(
@@ -132,6 +142,9 @@ class JobOptions:
         remove_on_complete: RetentionInput | None = None,
         remove_on_fail: RetentionInput | None = None,
         lock_duration: Milliseconds | None = None,
+        ordering: OrderingInput | None = None,
+        cost: float | None = None,
+        deduplication: DeduplicationInput | None = None,
     ) -> None:
         # `init=False`: what may be given (a timedelta, a mapping) is wider than what is kept.
         keep = object.__setattr__
@@ -151,6 +164,14 @@ class JobOptions:
         if lock_duration is not None:
             lock_duration = to_ms("lock_duration", lock_duration, minimum=SECOND_MS, maximum=DAY_MS)
         keep(self, "lock_duration", lock_duration)
+        keep(self, "ordering", None if ordering is None else Ordering.parse("ordering", ordering))
+        keep(self, "cost", None if cost is None else check_tokens("cost", cost))
+        keep(
+            self,
+            "deduplication",
+            None if deduplication is None else Deduplication.parse("deduplication", deduplication),
+        )
+        _check_together(self)
         keep(self, "_wire_json", None)
 
     @classmethod
@@ -179,7 +200,11 @@ class JobOptions:
 
     @staticmethod
     def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
-        """`defaults` with whatever `overrides` gives; `delay` and `run_at` displace one another."""
+        """`defaults` with whatever `overrides` gives; `delay` and `run_at` displace one another.
+
+        Raises:
+            GlideMQValidationError: the two do not go together.
+        """
         if overrides is NO_OPTIONS or defaults is overrides:
             return defaults
         if defaults is NO_OPTIONS:
@@ -193,6 +218,7 @@ class JobOptions:
                 value = getattr(defaults, name)
             keep(merged, name, value)
         keep(merged, "_wire_json", None)
+        _check_together(merged)
         return merged
 
     def delay_ms(self, now_ms: int) -> int:
@@ -213,8 +239,8 @@ class JobOptions:
             value = getattr(self, name)
             if value is None:
                 continue
-            if name == "backoff":
-                value = cast("Backoff", value).to_wire()
+            if name in ("backoff", "ordering", "deduplication"):
+                value = value.to_wire()
             elif name in ("remove_on_complete", "remove_on_fail"):
                 value = retention_to_wire(value)
             wire[key] = value
@@ -241,9 +267,19 @@ _WIRE_NAMES: Final = (
     ("remove_on_complete", "removeOnComplete"),
     ("remove_on_fail", "removeOnFail"),
     ("lock_duration", "lockDuration"),
+    ("ordering", "ordering"),
+    ("cost", "cost"),
+    ("deduplication", "deduplication"),
 )
 _FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
 _NAMES: Final = frozenset(_FIELDS)
+
+
+
+def _check_together(options: JobOptions) -> None:
+    if options.lifo and options.ordering is not None:
+        raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")
+
 
 NO_OPTIONS: Final = JobOptions()
 """The options of a job that was given none."""

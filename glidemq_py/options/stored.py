@@ -41,6 +41,8 @@ def read_stored_options(text: str) -> JobOptions:
             kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
         except GlideMQValidationError:
             continue
+    if kept.get("lifo") and "ordering" in kept:
+        del kept["lifo"]  # of the two, the one that the server went by
     return JobOptions(**kept) if kept else NO_OPTIONS
 
 
@@ -68,6 +70,18 @@ def _retention(value: Any) -> Any:
     return {name: given[name] for name in ("age", "count") if given.get(name)} or False
 
 
+def _ordering(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return None
+    given = cast("Mapping[str, Any]", value)
+    rate, bucket = given.get("rateLimit"), given.get("tokenBucket")
+    if isinstance(bucket, Mapping):
+        read = cast("Mapping[str, Any]", bucket)
+        bucket = {"capacity": read.get("capacity"), "refill_rate": read.get("refillRate")}
+    kept = {"key": given.get("key"), "concurrency": given.get("concurrency"), "rate_limit": rate, "token_bucket": bucket}
+    return {name: each for name, each in kept.items() if each}
+
+
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "jobId": ("job_id", _same),
     "delay": ("delay", _same),
@@ -80,4 +94,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "removeOnComplete": ("remove_on_complete", _retention),
     "removeOnFail": ("remove_on_fail", _retention),
     "lockDuration": ("lock_duration", _same),
+    "ordering": ("ordering", _ordering),
+    "cost": ("cost", _same),
+    "deduplication": ("deduplication", _same),
 }

@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from glidemq_py.errors import BulkAddError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import (
+    BulkAddError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobCostError,
+)
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobOutcome
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
@@ -26,14 +32,18 @@ UNDER_WAY = 2
 
 
 def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
-    """The job that a row's result stands for."""
+    """The job that a row's result stands for. Raises JobCostError where it was not added for its cost."""
     if type(result) is str:
         job: Job[Any, Any] = Job(link, result, name)
         job.timestamp = now
     else:
         outcome, job_id = result
+        if outcome == "cost":
+            raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
+        if job.outcome is JobOutcome.REPLACED:
+            job.timestamp = now
     job._data = data
     if options is NO_OPTIONS:
         return job
@@ -79,6 +89,7 @@ class BulkAdd:
         self._read(jobs, defaults)
         self._results: list[Any] = [None] * len(self._rows)
         self._broken: BaseException | None = None
+        self._refused: JobCostError | None = None
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
@@ -133,6 +144,8 @@ class BulkAdd:
             await asyncio.gather(*under_way)
         if self._broken is not None:
             raise self._failure() from self._broken
+        if self._refused is not None:
+            raise self._failure() from self._refused
         return self._results
 
     async def _send(self, start: int, count: int, call: Any) -> None:
@@ -144,7 +157,10 @@ class BulkAdd:
             return
         link, now, names, data, options = self._link, reply.now, self._names, self._data, self._options
         for i, result in enumerate(reply.results, start):
-            self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
+            try:
+                self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
+            except JobCostError as error:
+                self._results[i] = self._refused = error
 
     def _failure(self) -> BulkAddError:
         skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")

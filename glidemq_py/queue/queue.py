@@ -138,10 +138,12 @@ class Queue(Generic[DataT, ResultT]):
             **options: see `JobOptions`.
 
         Returns:
-            The job; its ``outcome`` says ``added``, or ``duplicate`` where one of that ``job_id`` stands already.
+            The job; its ``outcome`` says ``added``, ``duplicate`` where one of that ``job_id`` stands already, or
+            what `deduplication` made of it: ``skipped`` (the job is the one that stands) or ``replaced``.
 
         Raises:
             GlideMQValidationError: an option or the data cannot be; nothing was sent.
+            JobCostError: it costs more than its group's token bucket holds; nothing was added.
             ServerOutOfMemoryError: the server is at maxmemory; nothing was added.
             AmbiguousResultError: the reply was lost: the job may have been added. With a ``job_id`` of your own,
                 adding it again is safe.
@@ -188,7 +190,7 @@ class Queue(Generic[DataT, ResultT]):
 
         Raises:
             JobFailedError: it failed for good. WaitTimeoutError: it did not end in time.
-            JobStateError: a job of that ``job_id`` stands already.
+            JobStateError: a job of that ``job_id`` or ``deduplication`` stands already.
             UnsupportedOptionError: the job would be removed when it ends, so its result could not be read.
             and what `add` raises.
         """
@@ -201,7 +203,7 @@ class Queue(Generic[DataT, ResultT]):
         assert self._waiter is not None
         await self._waiter.start()
         job = await self.add(name, data, **options)
-        if job.outcome is not JobOutcome.ADDED:
+        if job.outcome not in (JobOutcome.ADDED, JobOutcome.REPLACED):
             raise JobStateError(job.id, f"there already ({job.outcome})", "add and wait for")
         return await job.wait_until_finished(timeout)
 

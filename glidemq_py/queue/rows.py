@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.wire.calls.adding import Row, row
@@ -13,10 +14,18 @@ __all__ = ["encode_row"]
 
 
 def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where: str = "data") -> Row:
-    """Row of one job. Raises SerializationError and PayloadTooLargeError, naming ``where``."""
+    """Row of one job; ``where`` is what its data is called in an error.
+
+    Raises:
+        SerializationError, PayloadTooLargeError: about the data.
+        GlideMQValidationError: options that say nothing without another one.
+    """
     text = encode_data(data, link.serializer, link.compression, option=where)
     if options is NO_OPTIONS:
         return [name, text, "{}"]
+    ordering, deduplication, cost = options.ordering, options.deduplication, options.cost
+    if cost is not None and ordering is None:
+        raise GlideMQValidationError(where.removesuffix("data") + "cost", cost, "needs an 'ordering': its group pays")
     return row(
         name,
         text,
@@ -28,4 +37,6 @@ def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where
         lifo=options.lifo or False,
         ttl=options.ttl or 0,
         run_at=options.run_at_ms or 0,
+        ordering=None if ordering is None else ordering.to_row(cost),
+        deduplication=None if deduplication is None else deduplication.to_row(),
     )

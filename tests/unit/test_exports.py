@@ -11,13 +11,16 @@ EXPORTED = {
     "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
     "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
-    "JobCounts", "JobOutcome", "JobState", "WorkerInfo",
+    "JobCounts", "JobOutcome", "JobState", "WorkerInfo", "GroupInfo", "GroupLimits",
+    "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
     # errors
     "AmbiguousResultError", "BulkAddError", "ClosedError", "EmbeddedServerError", "GlideMQConnectionError",
     "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError", "JobNotFoundError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
     "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StaleAttemptError", "UnknownOptionError",
-    "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
+    "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError", "JobCostError",
+    # signals
+    "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError",
     # the package
     "__version__",
 }  # fmt: skip

@@ -311,7 +311,7 @@ def test_one_bad_stored_option_does_not_take_the_others_along():
         '{"attempts":-3,"backoff":"soon","timeout":500,"delay":1.5,"removeOnFail":0,'
         '"ordering":{"key":"k"},"lifo":1}'
     )
-    assert read_stored_options(text) == JobOptions(timeout=500, remove_on_fail=False)
+    assert read_stored_options(text) == JobOptions(timeout=500, remove_on_fail=False, ordering="k")
 
 
 def test_stored_retention_of_zero_keeps_all_as_its_writer_meant():

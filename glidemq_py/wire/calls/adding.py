@@ -11,7 +11,7 @@ __all__ = ["AddReply", "Row", "add", "row"]
 
 Row = list[object]
 """Positional and cut after the last value given: name, data, opts JSON, id or '', delay, attempts, priority,
-lifo 0|1, ttl, run_at (``lua/own/add.lua``)."""
+lifo 0|1, ttl, run_at, ordering, deduplication (``lua/own/add.lua``)."""
 
 
 class AddReply(NamedTuple):
@@ -20,7 +20,7 @@ class AddReply(NamedTuple):
     now: int
     """Server time of the add, epoch ms: the jobs' ``timestamp``."""
     results: list[str | list[str]]
-    """A row each: the new job's id, or ``[outcome, id of the job that stands]``."""
+    """A row each: the new job's id, or ``[outcome, id]``: of the job that stands, or of the new one that replaced it."""
 
 
 def row(
@@ -34,8 +34,15 @@ def row(
     lifo: bool = False,
     ttl: int = 0,
     run_at: int = 0,
+    ordering: list[object] | None = None,
+    deduplication: list[object] | None = None,
 ) -> Row:
     """One job of an `add`, as short as its options allow."""
+    if ordering or deduplication:
+        timed = delay or priority or lifo or ttl or run_at
+        head: Row = [name, data, opts, job_id, delay if timed else False, attempts, priority if timed else False]
+        head += [int(lifo), ttl, run_at or False, ordering or False]
+        return [*head, deduplication] if deduplication else head
     full: Row = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at]
     if not (delay or priority or lifo or ttl or run_at):
         # The server's short way is taken by rows that end before `delay`, or where only attempts are given.
