@@ -186,7 +186,7 @@ class ExchangeLoop:
         if self._unanswered is None:
             self._unanswered = self._loop.time()
         self.idle.clear()
-        call = self._loop.create_task(self._call(batch, want))
+        call = self._loop.create_task(self._call(batch, want), context=self._context_vars)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
@@ -319,7 +319,9 @@ class ExchangeLoop:
             finished.sent = True
         self._finished.extendleft(reversed(batch))
         if self._recovering is None:
-            self._recovering = self._loop.create_task(self._recover(), name="glidemq-recover")
+            self._recovering = self._loop.create_task(
+                self._recover(), name="glidemq-recover", context=self._context_vars
+            )
 
     def _may_try_again(self, finished: Finished, error: GlideMQError) -> bool:
         finished.refusals += 1
