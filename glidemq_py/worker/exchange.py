@@ -260,7 +260,7 @@ class ExchangeLoop:
     def _settle(self, finished: Finished, status: int) -> None:
         self.jobs_ended += 1
         listeners, job = self._listeners, finished.run.job
-        if finished.sent and status in (AttemptStatus.ALREADY, AttemptStatus.GONE, AttemptStatus.STALE):
+        if finished.sent:
             status = lost_answer(finished, status)
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):
@@ -269,7 +269,8 @@ class ExchangeLoop:
             listeners.tell("failed", job, finished.error)
         elif status == AttemptStatus.RETRYING:
             listeners.tell("retrying", job, finished.error)
-        elif status in (AttemptStatus.STALE, AttemptStatus.GONE):
+        elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
+            # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
             what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"
             _log.warning("job %s of queue %r %s: its outcome is dropped", job.id, self._link.keys.name, what)
             listeners.tell("error", StaleAttemptError(job.id))

@@ -44,6 +44,8 @@ def lost_answer(finished: Finished, status: int) -> int:
     ALREADY: it was taken. GONE: so it was, where the job was to be removed at its end or by retention. STALE: so it
     was, where the failed job was to be tried again, and has been taken anew since.
     """
+    if status not in (AttemptStatus.ALREADY, AttemptStatus.GONE, AttemptStatus.STALE):
+        return status
     row = finished.row
     kind: Any = row[0]
     limit: Any = row[_LIMIT] if kind == _FAILED else 0

@@ -1,0 +1,294 @@
+"""A server that restarts, forgets its functions, its data, or is full, while jobs run."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+import pytest
+
+from glidemq_py import (
+    BulkAddError,
+    GlideMQConnectionError,
+    Job,
+    JobNotFoundError,
+    Queue,
+    ServerOutOfMemoryError,
+    Worker,
+)
+from glidemq_py.testing import ServerProcess
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+MakeServer = Callable[..., ServerProcess]
+
+
+class Producers:
+    """Add jobs with ids of their own for as long as it is open; an add that may not have happened is repeated."""
+
+    def __init__(self, queue: Queue, count: int = 4) -> None:
+        self._queue = queue
+        self._count = count
+        self._on = True
+        self._tasks: list[asyncio.Task[None]] = []
+        self._grown = asyncio.Event()
+        self.acknowledged: list[str] = []
+        self.refused = 0
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._produce(n)) for n in range(self._count)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._on = False
+        await soon(asyncio.gather(*self._tasks))
+
+    async def _produce(self, number: int) -> None:
+        n = 0
+        options: list[dict[str, Any]] = [{}, {"priority": 3}, {"lifo": True}, {"delay": 5}, {}, {}]
+        while self._on:
+            n += 1
+            job_id = f"p{number}-{n}"
+            while True:
+                try:
+                    await self._queue.add("n", n, job_id=job_id, attempts=2, **options[n % len(options)])
+                    break
+                except GlideMQConnectionError:
+                    self.refused += 1
+            self.acknowledged.append(job_id)
+            self._grown.set()
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more have been acknowledged."""
+        wanted = len(self.acknowledged) + count
+        async with asyncio.timeout(30):
+            while len(self.acknowledged) < wanted:
+                self._grown.clear()
+                await self._grown.wait()
+
+
+@contextlib.asynccontextmanager
+async def workers(url: str, name: str, handler: Any, **options: Any) -> AsyncIterator[Told]:
+    both = [Worker(name, handler, url, concurrency=10, **options) for _ in range(2)]
+    told = Told(*both)
+    await asyncio.gather(*(worker.start() for worker in both))
+    try:
+        yield told
+    finally:
+        await soon(asyncio.gather(*(worker.close() for worker in both)), 60)
+
+
+def fails_first(job: Job) -> bool:
+    return job.attempts_made == 0 and job.data % 10 == 0
+
+
+async def work(job: Job) -> None:
+    await asyncio.sleep(0)
+    if fails_first(job):
+        raise ValueError("once")
+
+
+def assert_each_ended_once(raw: Raw, told: Told, acknowledged: list[str]) -> None:
+    states = Counter(raw.state(job_id) for job_id in acknowledged)
+    assert states == {"completed": len(acknowledged)}
+    assert raw.metric("completed") == len(acknowledged)
+    assert Counter(told.job_ids("completed")) == Counter(acknowledged)
+    assert raw.pending() == []
+    assert raw.run("GET", "list-active") in (None, "0")
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+async def test_a_server_that_restarts_under_load(restartable_server: MakeServer, queue_name: str, kill: bool):
+    """Every add that was acknowledged is completed exactly once."""
+    server = restartable_server()
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+        async with Producers(queue) as producers:
+            for _ in range(3):
+                await producers.more(80)
+                await asyncio.to_thread(server.restart, kill=kill)
+            await producers.more(80)
+        await told.wait("completed", len(producers.acknowledged))
+        with server.client() as client:
+            assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
+
+
+async def test_functions_that_are_flushed_under_load(private_server: MakeServer, queue_name: str):
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+        with server.client() as client:
+            async with Producers(queue) as producers:
+                for _ in range(8):
+                    await producers.more(40)
+                    client.execute("FUNCTION", "FLUSH")
+                await producers.more(40)
+            await told.wait("completed", len(producers.acknowledged))
+            assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
+            assert producers.refused == 0
+            assert told.count["error"] == 0
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, busy: bool):
+    """Earlier jobs are gone; the groups are made anew within two seconds, and later jobs are completed once."""
+    server = private_server()
+    gate = Gate()
+
+    async def handle(job: Job) -> Any:
+        return await gate(job) if job.data == "before" else "after"
+
+    async with (
+        Queue(queue_name, server.url) as queue,
+        Worker(queue_name, handle, server.url, concurrency=2) as worker,
+    ):
+        told = Told(worker)
+        await queue.add_and_wait("n", "first")
+        old = None
+        if busy:
+            old = await queue.add("n", "before")
+            await gate.next()
+        with server.client() as client:
+            raw = Raw(client, queue_name)
+            client.execute("FLUSHALL")
+            began = asyncio.get_running_loop().time()
+            later = [await queue.add("n", n) for n in range(20)]
+            for job in later:
+                assert await job.wait_until_finished() == "after"
+            assert asyncio.get_running_loop().time() - began < 2
+            gate.open()
+            if old is not None:
+                await told.wait("error")
+            assert raw.metric("completed") == 20
+            # The counter of ids began anew, so the job in hand has a namesake, which is not touched by its end.
+            ends = Counter(told.job_ids("completed"))
+            assert {job.id: ends[job.id] for job in later[1:]} == {job.id: 1 for job in later[1:]}
+            assert old is None or old.id == later[1].id
+            groups = {row[1] for row in client.execute("XINFO", "GROUPS", raw.key("stream"))}
+            assert groups == {"workers", "wakers"}
+
+
+async def test_data_flushed_under_load(private_server: MakeServer, queue_name: str):
+    """Whatever was there is gone, and may have been half done; what is added afterwards is not touched by that."""
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+        with server.client() as client:
+            for _ in range(3):
+                async with Producers(queue) as producers:
+                    await producers.more(60)
+                    client.execute("FLUSHALL")
+            await queue.add_bulk([("n", n, {"job_id": f"last-{n}"}) for n in range(1, 51) if n % 10])
+            last = {f"last-{n}" for n in range(1, 51) if n % 10}
+            await told.until(lambda told: last <= set(told.job_ids("completed")))
+            raw = Raw(client, queue_name)
+            assert all(raw.event_names(job_id).count("completed") == 1 for job_id in last)
+
+
+async def test_somebody_waits_for_a_job_that_is_flushed(private_server: MakeServer, queue_name: str):
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        job = await queue.add("n")
+        waiting = asyncio.create_task(job.wait_until_finished())
+        await asyncio.sleep(0)
+        with server.client() as client:
+            client.execute("FLUSHALL")
+        with pytest.raises(JobNotFoundError):
+            await soon(waiting)
+
+
+async def fill(queue: Queue) -> None:
+    """Add until there is no room even for little."""
+    with contextlib.suppress(BulkAddError):
+        while True:
+            await queue.add_bulk([("n", "x" * 20_000)] * 100)
+    while True:
+        await queue.add_bulk([("n", None)])
+
+
+async def test_a_full_server_refuses_jobs_and_is_still_drained(private_server: MakeServer, queue_name: str):
+    server = private_server(maxmemory="24mb", maxmemory_policy="noeviction")
+    finished: Counter[str] = Counter()
+
+    async def handle(job: Job) -> None:
+        if fails_first(job):
+            raise ValueError
+        finished[job.id] += 1
+
+    async with Queue(queue_name, server.url) as queue, Queue(f"{queue_name}-fill", server.url) as filler:
+        # Started before it is full: its library is there.
+        await queue.pause()
+        async with workers(server.url, queue_name, handle) as told:
+            jobs = await queue.add_bulk([("n", n, {"attempts": 2, "priority": n % 3}) for n in range(1, 301)])
+            with pytest.raises(BulkAddError) as bulk:
+                await fill(filler)
+            assert isinstance(bulk.value.__cause__, ServerOutOfMemoryError)
+            with pytest.raises(ServerOutOfMemoryError):
+                await queue.add("n", 1)
+            # Everything but adding goes on: counting, steering, taking, finishing, failing, retrying, removing.
+            assert (await queue.get_job_counts()).paused
+            await queue.resume()
+            await told.wait("completed", 300)
+            assert await queue.remove(jobs[0].id)
+            assert finished == Counter({job.id: 1 for job in jobs})
+            with server.client() as client:
+                raw = Raw(client, queue_name)
+                assert raw.metric("completed") == 300
+                assert raw.pending() == []
+            await filler.obliterate()
+            assert (await queue.add("n", 1)).outcome == "added"
+            await told.wait("completed", 301)
+
+
+async def test_a_worker_can_start_on_a_full_server(private_server: MakeServer, queue_name: str):
+    server = private_server(maxmemory="24mb", maxmemory_policy="noeviction")
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, server.url) as queue, Queue(f"{queue_name}-fill", server.url) as filler:
+        jobs = await queue.add_bulk([("n", n) for n in range(20)])
+        with pytest.raises(BulkAddError):
+            await fill(filler)
+        async with Worker(queue_name, gate, server.url, concurrency=3) as worker:
+            await Told(worker).wait("completed", 20)
+        assert len(gate.begun) == len(jobs)
+
+
+async def test_a_server_that_answers_nothing_for_a_while(private_server: MakeServer, queue_name: str):
+    """Frozen for longer than the request timeout: calls fail, are repeated, and nothing is lost or doubled."""
+    server = private_server()
+    gate = Gate()
+    url = f"{server.url}?request_timeout=300"
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=2) as worker:
+        told = Told(worker)
+        first = await queue.add("n", 1)
+        await gate.next()
+        server.pause()
+        gate.open()
+        await told.wait("error")
+        with pytest.raises(GlideMQConnectionError):
+            await queue.add("n", 2, job_id="second")
+        server.resume()
+        await told.wait("completed")
+        again = await _add(queue, "second")
+        assert await again.wait_until_finished() == 2
+        with server.client() as client:
+            raw = Raw(client, queue_name)
+            assert raw.event_names(first.id) == ["added", "completed"]
+            assert raw.event_names("second").count("completed") == 1
+            assert raw.metric("completed") == 2
+
+
+async def _add(queue: Queue, job_id: str) -> Job:
+    while True:
+        with contextlib.suppress(GlideMQConnectionError):
+            return await queue.add("n", 2, job_id=job_id)
+
+
+async def test_a_reload_of_the_data_changes_nothing(private_server: MakeServer, queue_name: str):
+    """DEBUG RELOAD writes everything out and reads it in again, streams and groups included."""
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+        with server.client() as client:
+            async with Producers(queue) as producers:
+                for _ in range(3):
+                    await producers.more(40)
+                    client.execute("DEBUG", "RELOAD")
+            await told.wait("completed", len(producers.acknowledged))
+            assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
