@@ -4,7 +4,7 @@
 -- Cursors name a place, not a rank: a job that keeps its state is met once, however many others come and go.
 -- Sets: score and id of the last row (where that job has left, those of its score come again: the client leaves
 -- out what it has seen).
--- Streams: the last entry id. Lists: an index from the end that is not popped.
+-- Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it.
 
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended' }
 
@@ -45,30 +45,40 @@ local function pending_between(q, first, last, count)
   return seen
 end
 
-local function from_list(q, key, from, count, fields, prefix, next_prefix)
-  local rows = {}
+-- A list keeps its order but not its places, since jobs are removed from its middle: the cursor names the last job
+-- too. Where that one has left, the list is read again (the client leaves out what it has seen).
+local function list_place(key, cursor)
+  local at, last = string.match(cursor, '^(%d+)@(.*)$')
+  at = tonumber(at)
+  if at == 0 or redis.call('LINDEX', key, at - 1) == last then return at end
+  local place = redis.call('LPOS', key, last)
+  return place and place + 1 or 0
+end
+
+local function from_list(q, key, cursor, count, fields, prefix, next_cursor)
+  local rows, from = {}, list_place(key, cursor)
   local ids = redis.call('LRANGE', key, from, from + count - 1)
   for i = 1, #ids do read(q, fields, rows, ids[i], '') end
-  if #ids == count then return rows, prefix .. G.int(from + count) end
-  return rows, next_prefix
+  if #ids == count then return rows, prefix .. G.int(from + count) .. '@' .. ids[#ids] end
+  return rows, next_cursor
 end
 
 local function waiting(q, cursor, count, fields)
   if string.sub(cursor, 1, 2) == 'l:' then
-    return from_list(q, q.lifo, tonumber(string.sub(cursor, 3)), count, fields, 'l:', 'p:0')
+    return from_list(q, q.lifo, string.sub(cursor, 3), count, fields, 'l:', 'p:0@')
   elseif string.sub(cursor, 1, 2) == 'p:' then
-    return from_list(q, q.priority, tonumber(string.sub(cursor, 3)), count, fields, 'p:', '')
+    return from_list(q, q.priority, string.sub(cursor, 3), count, fields, 'p:', '')
   end
   local rows = {}
   local entries = redis.call('XRANGE', q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
-  if #entries == 0 then return rows, 'l:0' end
+  if #entries == 0 then return rows, 'l:0@' end
   local last = entries[#entries][1]
   local seen = pending_between(q, entries[1][1], last, count)
   for _, e in ipairs(entries) do
     local id = not seen[e[1]] and G.entry_job(e[2])
     if id then read(q, fields, rows, id, e[1]) end
   end
-  return rows, #entries == count and last or 'l:0'
+  return rows, #entries == count and last or 'l:0@'
 end
 
 local function active(q, cursor, count, fields)
