@@ -80,11 +80,11 @@ def _lock_time(option: str, value: Milliseconds) -> int:
 
 
 def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
-    given: tuple[Any, ...] = tuple(value) if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownArgumentType]
+    given: list[Any] = [*value] if isinstance(value, tuple) else [value]
     for kind in given:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
-    return given
+    return tuple(given)
 
 
 def _strategies(value: Any) -> Mapping[str, BackoffStrategy]:
