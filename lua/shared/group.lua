@@ -8,7 +8,8 @@ local FIELDS = { 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'rateDuration
 local SKIPS_MAX = 1000
 
 M.group = function(q, name)
-  local g = { name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name }
+  local g = { name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name,
+    limited = q.P .. 'ratelimited' }
   local values = redis.call('HMGET', g.key, unpack(FIELDS))
   for i = 1, #FIELDS do g[FIELDS[i]] = G.num(values[i] or '') end
   if not values[#FIELDS] then g.tbTokens = g.tbCapacity end
@@ -26,6 +27,8 @@ M.skip = function(g)
     redis.call('HSET', g.key, 'nextSeq', G.int(n))
     g.nextSeq = n
   end
+  -- More may follow: whoever lets limited groups go on comes by again.
+  if steps == SKIPS_MAX then redis.call('ZADD', g.limited, 'NX', '1', g.name) end
 end
 
 -- A sequence whose job will never be activated must not stop the ones behind it (W1).
@@ -81,8 +84,16 @@ local function score_of(id, h)
   return tonumber(id) or G.num(h.timestamp)
 end
 
+-- One that keeps its slot stands before all others: it needs no free one, and would wait for it behind one that does.
+local function place_of(g, id, h)
+  local score = score_of(id, h)
+  if h.slot ~= '1' then return score end
+  local head = tonumber(redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[2] or '')
+  return head and head < score and head - 1 or score
+end
+
 M.park = function(q, g, id, h, resume_at)
-  redis.call('ZADD', g.queue, G.score(score_of(id, h)), id)
+  redis.call('ZADD', g.queue, G.score(place_of(g, id, h)), id)
   redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
   if resume_at then redis.call('ZADD', q.P .. 'ratelimited', 'GT', G.score(resume_at), g.name) end
 end
@@ -129,10 +140,20 @@ M.leave_group = function(q, id, h, now, gone)
   if g then M.kick(q, g, now) end
 end
 
--- A job whose attempt is void goes back to the head of its group, without a slot. Returns the group.
+-- A job that holds a slot by the old rule is written down as one that does, before its state says otherwise.
+M.keep_slot = function(q, id, h)
+  if h.slot == '1' then return end
+  redis.call('HSET', q.J .. id, 'slot', '1')
+  h.slot = '1'
+end
+
+-- A job whose attempt is void goes back to the head of its group. Its slot it keeps: the next one must not begin
+-- before it (an unordered one gives it back). Returns the group.
 M.come_back = function(q, id, h)
   local g = M.group(q, h.groupKey)
-  if M.holds_slot(g, h) then M.free_slot(q, g, id) end
+  if M.holds_slot(g, h) then
+    if G.count_of(h.orderingSeq) > 0 then M.keep_slot(q, id, h) else M.free_slot(q, g, id) end
+  end
   M.park(q, g, id, h)
   return g
 end

@@ -24,7 +24,15 @@ local function charge(g, now, cost, holds, seq)
     set[#set + 1], set[#set + 2] = field, G.text(value)
     g[field] = value
   end
-  if g.tbCapacity > 0 then put('tbTokens', M.refill(g, now) - cost) end
+  if g.tbCapacity > 0 then
+    local tokens = M.refill(g, now)
+    if tokens >= g.tbCapacity then
+      -- A full bucket gathers nothing: what it gets is counted from now on.
+      put('tbLastRefill', now)
+      put('tbRefillRemainder', 0)
+    end
+    put('tbTokens', tokens - cost)
+  end
   if g.rateMax > 0 and g.rateDuration > 0 then
     if now - g.rateWindowStart >= g.rateDuration then
       put('rateWindowStart', now)
@@ -48,7 +56,7 @@ end
 
 -- Returns nil if the job may become active (its group is charged), else the documented reply: then it is parked or has
 -- failed. With it the group as it is now. A job that holds a slot already (it comes back from a retry, a delay, a
--- stall) passes the limits.
+-- stall) keeps it while it is parked.
 M.enter = function(q, id, h, now)
   local g, seq, cost = M.group(q, h.groupKey), G.count_of(h.orderingSeq), M.cost(h)
   M.skip(g)
@@ -62,12 +70,11 @@ M.enter = function(q, id, h, now)
     return 'GROUP_FULL', g
   end
   if g.tbCapacity > 0 and cost > g.tbCapacity then return refuse_cost(q, id, h, now), g end
-  if not holds then
-    local at, reply = limited(q, g, now, cost)
-    if at then
-      M.park(q, g, id, h, at)
-      return reply, g
-    end
+  local at, reply = limited(q, g, now, cost)
+  if at then
+    if holds then M.keep_slot(q, id, h) end
+    M.park(q, g, id, h, at)
+    return reply, g
   end
   charge(g, now, cost, holds, seq)
   if seq > 0 then redis.call('ZREM', g.queue, id) end

@@ -12,12 +12,20 @@ local function window_room(q, g, now)
   return nil
 end
 
--- A parked job whose cost the bucket can never pay.
-local function fail_costly(q, g, id, now, h)
+-- A parked job ends: its slot, or the turn it never took, is free.
+local function fail_parked(q, g, id, now, h, reason, event)
   redis.call('ZREM', g.queue, id)
-  M.mark_skip(g, G.count_of(h.orderingSeq))
-  G.end_failed(q, id, now, 'cost exceeds token bucket capacity', 'failed')
+  if h.slot == '1' then M.free_slot(q, g, id) else M.mark_skip(g, G.count_of(h.orderingSeq)) end
+  G.end_failed(q, id, now, reason, event)
 end
+
+-- Whether the first parked job holds a slot, so that it may go on however full the group is.
+M.holder_waits = function(q, g)
+  local id = redis.call('ZRANGE', g.queue, 0, 0)[1]
+  return id ~= nil and redis.call('HGET', q.J .. id, 'slot') == '1'
+end
+
+M.is_full = function(g) return g.maxConcurrency > 0 and g.active >= g.maxConcurrency end
 
 -- Step 4: whether the bucket can pay for the first parked job; if not, the group is registered for later.
 local function tokens_suffice(q, g, now)
@@ -33,7 +41,7 @@ local function tokens_suffice(q, g, now)
       redis.call('ZREM', g.queue, id)
       M.mark_skip(g, tonumber(head[2]))
     elseif cost > g.tbCapacity then
-      fail_costly(q, g, id, now, h)
+      fail_parked(q, g, id, now, h, 'cost exceeds token bucket capacity', 'failed')
     elseif tokens >= cost or g.tbRefillRate <= 0 then
       return true
     else
@@ -47,10 +55,10 @@ local function tokens_suffice(q, g, now)
   return false
 end
 
-local PROMOTED, DROPPED, STOP = 1, 2, 3
+local PROMOTED, DROPPED, STOP, RETURNED = 1, 2, 3, 4
 
--- Step 6 for the first parked job.
-local function promote_head(q, g, now, expected)
+-- Step 6 for the first parked job. free: slots that jobs without one may take.
+local function promote_head(q, g, now, expected, free)
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
   local id = head[1]
   if not id then return STOP end
@@ -61,30 +69,33 @@ local function promote_head(q, g, now, expected)
     if not h.state then M.mark_skip(g, tonumber(head[2])) end
     return DROPPED
   end
-  if expected > 0 and seq > expected then return STOP end
-  redis.call('ZREM', g.queue, id)
+  local holds = h.slot == '1'
+  if not holds and (free <= 0 or (expected > 0 and seq > expected)) then return STOP end
   if now > 0 and G.is_expired(h, now) then
-    M.mark_skip(g, seq)
-    G.end_failed(q, id, now, 'expired', 'expired')
+    fail_parked(q, g, id, now, h, 'expired', 'expired')
     return DROPPED
   end
+  redis.call('ZREM', g.queue, id)
   G.make_waiting(q, id, h.name)
-  return PROMOTED, seq
+  return holds and RETURNED or PROMOTED, seq
 end
 
-local function promote(q, g, now, budget)
+local function promote(q, g, now, free, budget)
   M.skip(g)
   local expected, promoted = g.nextSeq, 0
   for _ = 1, budget + STALE_MAX do
     if promoted >= budget then break end
-    local outcome, seq = promote_head(q, g, now, expected)
+    local outcome, seq = promote_head(q, g, now, expected, free)
     if outcome == STOP then break end
     if outcome == DROPPED then
       M.skip(g)
       expected = math.max(expected, g.nextSeq)
     else
       promoted = promoted + 1
-      if seq == expected then expected = M.after(g, seq) end
+      if outcome == PROMOTED then
+        free = free - 1
+        if seq == expected then expected = M.after(g, seq) end
+      end
     end
   end
   return promoted
@@ -94,10 +105,10 @@ end
 M.kick = function(q, g, now)
   M.skip(g)
   local parked = redis.call('ZCARD', g.queue)
-  if parked == 0 or (g.maxConcurrency > 0 and g.active >= g.maxConcurrency) then return 0 end
+  if parked == 0 or (M.is_full(g) and not M.holder_waits(q, g)) then return 0 end
   if now > 0 and M.limited_until(q, g, now) then return 0 end
   local room = window_room(q, g, now)
   if not room or not tokens_suffice(q, g, now) then return 0 end
   local free = g.maxConcurrency > 0 and g.maxConcurrency - g.active or parked
-  return promote(q, g, now, math.min(free, room, PROMOTIONS_MAX))
+  return promote(q, g, now, free, math.min(room, PROMOTIONS_MAX))
 end

@@ -74,6 +74,12 @@ local function stream(q, taking, free)
   return false
 end
 
+-- One that was put behind all others by its handler stands there with a score that is not its sequence.
+local function has_had_its_turn(q, g, id)
+  local seq = G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq'))
+  return seq > 0 and seq < g.nextSeq
+end
+
 -- Parked jobs of groups that have room again. Such a group is listed by whatever made the room in this call.
 local function pull(q, taking, name, free)
   local M, taken = G.groups, 0
@@ -81,11 +87,11 @@ local function pull(q, taking, name, free)
     if taken >= free or taking.bytes >= REPLY_BYTES then return taken, false end
     local g = M.group(q, name)
     M.skip(g)
-    if g.maxConcurrency > 0 and g.active >= g.maxConcurrency then return taken, true end
+    if M.is_full(g) and not M.holder_waits(q, g) then return taken, true end
     local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
     local id, seq = head[1], tonumber(head[2])
     if not id or M.limited_until(q, g, taking.now) then return taken, true end
-    if g.nextSeq > 0 and seq > g.nextSeq then return taken, true end
+    if g.nextSeq > 0 and seq > g.nextSeq and not has_had_its_turn(q, g, id) then return taken, true end
     taking.refused_by = nil
     if G.activate(q, taking, id, '') then
       taken = taken + 1

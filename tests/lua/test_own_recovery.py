@@ -252,7 +252,7 @@ def test_a_grouped_job_of_a_silent_peer_goes_back_to_its_group(q: OwnQueue) -> N
     q.advance(LOCK)
     q.let_idle(entry, LOCK, NODE_CONSUMER)
     assert look(q).recovered == ["7"]
-    assert q.redis("HGET", "group:g", "active") == "0"
+    assert q.redis("HGET", "group:g", "active") == "1"
     assert q.take_one().id == "7"
     assert q.redis("HMGET", "group:g", "active", "nextSeq") == ["1", "2"]
 
