@@ -1,0 +1,180 @@
+"""Bulk adds: positional outcomes, bounded chunks, order, and what is said when a part does not arrive."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    AmbiguousResultError,
+    BulkAddError,
+    GlideMQConnectionError,
+    Job,
+    JobOptions,
+    JobOutcome,
+    JobSpec,
+    Queue,
+    ServerOutOfMemoryError,
+    Worker,
+)
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.key_leaks import KeyLeaks
+from tests.server.lossy_proxy import LossyProxy
+from tests.server.worker_support import Raw, Told, soon
+
+
+async def test_forms_of_a_row(url: str, queue_name: str, resp: RespClient):
+    rows: list[Any] = [
+        ("a",), ("b", 1), ("c", 2, {"attempts": 3}), ("d", 3, None), ["e", 4, {}], JobSpec("f", 5, {"priority": 1}),
+        JobSpec("g", options=JobOptions(delay=60_000)),
+    ]  # fmt: skip
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk(iter(rows))
+        assert [(job.name, job.data) for job in jobs] == [
+            ("a", None), ("b", 1), ("c", 2), ("d", 3), ("e", 4), ("f", 5), ("g", None)
+        ]  # fmt: skip
+        assert [job.id for job in jobs] == [str(i) for i in range(1, 8)]
+        assert [await job.get_state() for job in jobs[4:]] == ["waiting", "prioritized", "delayed"]
+        assert Raw(resp, queue_name).job("3")["maxAttempts"] == "3"
+        assert await queue.add_bulk([]) == []
+
+
+async def test_duplicates_have_their_position(url: str, queue_name: str, key_leaks: KeyLeaks):
+    async with Queue(queue_name, url) as queue:
+        await queue.add("old", "old", job_id="x7")
+        jobs = await queue.add_bulk([("n", i, {"job_id": f"x{i % 10}"}) for i in range(20)])
+        assert [job.id for job in jobs] == [f"x{i % 10}" for i in range(20)]
+        duplicates = [i for i, job in enumerate(jobs) if job.outcome is JobOutcome.DUPLICATE]
+        assert duplicates == [7, *range(10, 20)]
+        assert (await queue.get_job_counts()).waiting == 10
+
+
+async def test_ten_thousand_rows_in_bounded_chunks(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with Queue("many", server.url) as queue:
+        jobs = await queue.add_bulk([("n", i) for i in range(10_000)])
+        with server.client() as resp:
+            calls = int(resp.info("commandstats")["cmdstat_fcall"].split("calls=")[1].split(",")[0])
+            assert 20 <= calls <= 80
+            ids = [pairs[1] for _, pairs in resp.execute("XRANGE", "glide:{many}:stream", "-", "+")]
+        assert ids == [job.id for job in jobs] == [str(i) for i in range(1, 10_001)]
+        assert [job.data for job in jobs] == list(range(10_000))
+        assert (await queue.get_job_counts()).waiting == 10_000
+
+
+async def test_large_rows_make_small_chunks(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with Queue("large", server.url) as queue:
+        await queue.add_bulk([("n", "x" * 1_000_000) for _ in range(8)])
+        with server.client() as resp:
+            assert int(resp.info("commandstats")["cmdstat_fcall"].split("calls=")[1].split(",")[0]) >= 8
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        (lambda i: {}, lambda count: list(range(count))),
+        (lambda i: {"lifo": True}, lambda count: list(range(count - 1, -1, -1))),
+        (lambda i: {"priority": 5}, lambda count: list(range(count))),
+        (lambda i: {"priority": 1 + i % 3}, lambda count: [i for p in range(3) for i in range(p, count, 3)]),
+    ],
+    ids=["stream", "lifo", "priority", "priorities"],
+)
+async def test_order(url: str, queue_name: str, options: Any, order: Any):
+    """FIFO in the stream and within a priority, the last first in LIFO, over the chunks of one bulk."""
+    seen: list[int] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(job.data)
+
+    worker = Worker(queue_name, handle, url, concurrency=1)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", i, options(i)) for i in range(1_000)])
+        async with worker:
+            await told.wait("completed", 1_000)
+    assert seen == order(1_000)
+
+
+async def test_a_full_server_in_the_middle(private_server: Callable[..., ServerProcess]):
+    server = private_server(maxmemory_policy="noeviction")
+    async with Queue("full", server.url) as queue:
+        await queue.add("n")
+        with server.client() as resp:
+            used = int(resp.info("memory")["used_memory"])
+            resp.execute("CONFIG", "SET", "maxmemory", used + 3_000_000)
+            with pytest.raises(BulkAddError) as caught:
+                await queue.add_bulk([("n", "x" * 5_000) for _ in range(5_000)])
+            resp.execute("CONFIG", "SET", "maxmemory", 0)
+            stored = int(resp.execute("XLEN", "glide:{full}:stream")) - 1
+        results = caught.value.results
+        added = [i for i, result in enumerate(results) if isinstance(result, Job)]
+        refused = [result for result in results if isinstance(result, ServerOutOfMemoryError)]
+        unsent = [result for result in results if type(result) is GlideMQConnectionError]
+        assert len(results) == 5_000 == len(added) + len(refused) + len(unsent)
+        assert caught.value.failed == 5_000 - len(added)
+        assert 0 < len(added) == stored
+        assert refused
+        assert unsent
+        assert isinstance(caught.value.__cause__, ServerOutOfMemoryError)
+        assert "maxmemory" in str(caught.value)
+
+
+async def test_a_small_bulk_on_a_full_server(private_server: Callable[..., ServerProcess]):
+    server = private_server(maxmemory_policy="noeviction")
+    async with Queue("full", server.url) as queue:
+        await queue.add("n")
+        with server.client() as resp:
+            resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(BulkAddError) as caught:
+            await queue.add_bulk([("n", 1), ("n", 2)])
+        assert [type(result) for result in caught.value.results] == [ServerOutOfMemoryError] * 2
+        assert (await queue.get_job_counts()).waiting == 1
+
+
+async def test_a_reply_lost_in_the_middle(server: Any, queue_name: str, resp: RespClient):
+    with LossyProxy(server.port) as proxy:
+        async with Queue(queue_name, proxy.url) as queue:
+            await queue.add("first")
+            proxy.lose("row-1500")
+            with pytest.raises(BulkAddError) as caught:
+                await queue.add_bulk([("n", f"row-{i}") for i in range(5_000)])
+            results = caught.value.results
+            assert isinstance(results[1_500], AmbiguousResultError)
+            assert isinstance(results[0], Job)
+            assert type(results[4_999]) is GlideMQConnectionError
+            assert "not sent" in str(results[4_999])
+            # What is said of each position is so.
+            raw = Raw(resp, queue_name)
+            ids = [pairs[1] for _, pairs in raw.run("XRANGE", "stream", "-", "+")][1:]
+            stored = {raw.job(job_id)["data"].strip('"') for job_id in ids}
+            for i, result in enumerate(results):
+                if isinstance(result, Job):
+                    assert f"row-{i}" in stored
+                elif not isinstance(result, AmbiguousResultError):
+                    assert f"row-{i}" not in stored
+
+
+async def test_a_server_that_dies_in_the_middle(restartable_server: Callable[..., ServerProcess]):
+    server = restartable_server()
+    async with Queue("dying", server.url + "?request_timeout=1000") as queue:
+        await queue.add("first")
+        bulk = asyncio.create_task(queue.add_bulk([("n", i) for i in range(20_000)]))
+        with server.client() as resp:
+            # A blocking read of the stream is the signal that the first chunks are there.
+            await asyncio.to_thread(resp.execute, "XREAD", "BLOCK", 10_000, "STREAMS", "glide:{dying}:stream", "$")
+        server.kill()
+        with pytest.raises(BulkAddError) as caught:
+            await soon(bulk)
+        server.start()
+        results = caught.value.results
+        assert len(results) == 20_000
+        # Acknowledged means there.
+        with server.client() as resp:
+            for result in results:
+                if isinstance(result, Job):
+                    assert resp.execute("EXISTS", f"glide:{{dying}}:job:{result.id}") == 1
+                else:
+                    assert isinstance(result, GlideMQConnectionError)
+        assert caught.value.failed > 0

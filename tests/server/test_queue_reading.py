@@ -1,0 +1,277 @@
+"""Looking into a queue: single jobs, slices, iteration while others come and go, counts, workers."""
+
+import asyncio
+import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobDataError, JobState, Queue, SerializationError, Worker
+from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls import working
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+@pytest.fixture
+def raw(resp: RespClient, queue_name: str) -> Raw:
+    return Raw(resp, queue_name)
+
+
+async def noop(job: Job) -> Any:
+    if job.data == "fail":
+        raise ValueError("as told")
+    return {"was": job.data}
+
+
+# -- one job ----------------------------------------------------------------------------------------------
+
+
+async def test_a_job_read_back(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, noop, url) as worker:
+        told = Told(worker)
+        added = await queue.add("good", {"a": 1}, attempts=2, timeout=9_000)
+        await queue.add("bad", "fail", attempts=2)
+        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 2)
+        good, bad = await queue.get_job("1"), await queue.get_job("2")
+        assert good is not None
+        assert bad is not None
+        assert (good.name, good.data, good.state, good.queue_name) == ("good", {"a": 1}, JobState.COMPLETED, queue_name)
+        assert good.timestamp == added.timestamp <= good.processed_on <= good.finished_on  # type: ignore[operator]
+        assert good.returnvalue == {"was": {"a": 1}}
+        assert good.opts == {"attempts": 2, "timeout": 9_000}
+        assert (good.attempts_made, good.failed_reason, good.stacktrace, good.progress) == (0, None, (), 0)
+        assert (bad.state, bad.attempts_made, bad.failed_reason, bad.failed_type) == (
+            JobState.FAILED, 2, "as told", "ValueError"
+        )  # fmt: skip
+        assert bad.returnvalue is None
+        assert len(bad.stacktrace) == 2
+        assert "noop" in bad.stacktrace[-1]
+        assert bad.cancelled.is_set() is False
+        assert bad.context is None
+
+
+async def test_a_job_that_is_not_there(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_job("1") is None
+        assert await queue.remove("1") is False
+        job = await queue.add("n")
+        assert await queue.get_job(int(job.id)) is not None  # type: ignore[arg-type]
+
+
+async def test_a_malformed_hash_is_read_as_far_as_it_can_be(url: str, queue_name: str, raw: Raw):
+    raw.put_job(
+        "bad", timestamp="soon", attemptsMade="many", delay="-", priority="x", data="{broken", opts="[]", state="odd",
+        progress="{", stacktrace="no list", processedOn="NaN", name="näme", returnvalue="{",
+    )  # fmt: skip
+    raw.run("HSET", "job:bytes", "name", "n", "state", "waiting", "data", b'"\xff"', "failedReason", b"\xfe")
+    raw.push(jobId="bytes", name="n")
+    raw.run("HSET", "job:thin", "state", "failed")
+    async with Queue(queue_name, url) as queue:
+        job = await queue.get_job("bad")
+        assert job is not None
+        assert (job.name, job.timestamp, job.attempts_made, job.delay, job.state) == ("näme", 0, 0, 0, None)
+        assert (job.opts, job.progress, job.stacktrace, job.processed_on) == ({}, 0, (), None)
+        with pytest.raises(JobDataError, match="bad"):
+            _ = job.data
+        with pytest.raises(SerializationError):
+            _ = job.returnvalue
+        assert await job.get_state() is None
+        assert (await queue.get_job("thin")) is not None
+        listed = [job.id async for job in queue.iter_jobs("waiting")]
+        assert listed == ["bad", "bytes"]
+        found = await queue.get_job("bytes")
+        assert found is not None
+        assert (found.data, found.failed_reason) == ("\udcff", "\udcfe")
+
+
+# -- many -------------------------------------------------------------------------------------------------
+
+
+async def test_slices(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", i) for i in range(30)])
+        await queue.add_bulk([("n", i, {"delay": 60_000 - i * 1_000}) for i in range(10)])
+        await queue.add_bulk([("n", i, {"priority": 10 - i}) for i in range(10)])
+
+        async def data(state: str, *bounds: int) -> list[int]:
+            return [job.data for job in await queue.get_jobs(state, *bounds)]
+
+        assert await data("waiting") == list(range(30))
+        assert await data("waiting", 0, 0) == [0]
+        assert await data("waiting", 5, 9) == [5, 6, 7, 8, 9]
+        assert await data("waiting", 28, 100) == [28, 29]
+        assert await data("waiting", 30) == []
+        assert await data("waiting", 5, 4) == []
+        assert await data("delayed", 0, 1) == [9, 8]  # the earliest first
+        assert await data("prioritized", 0, 1) == [9, 8]  # the most urgent first
+        assert await data("completed") == []
+
+
+async def test_counts(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        assert (await queue.get_job_counts()).total == 0
+        async with Worker(queue_name, noop, url) as worker:
+            told = Told(worker)
+            await queue.add_bulk([("n", "fail"), ("n", 1), ("n", 2)])
+            await told.until(lambda told: told.count["completed"] + told.count["failed"] == 3)
+        async with Worker(queue_name, gate, url, concurrency=2):
+            await queue.add_bulk([("n",)] * 5)
+            await gate.next()
+            await gate.next()
+            await queue.add("n", delay=50_000)
+            await queue.add_bulk([("n", None, {"priority": 1})] * 4)
+            await queue.add("n", lifo=True)
+            counts = await queue.get_job_counts()
+            assert (counts.waiting, counts.active, counts.delayed, counts.prioritized) == (4, 2, 1, 4)
+            assert (counts.completed, counts.failed, counts.paused) == (2, 1, False)
+            assert await queue.count() == 9
+            assert len(await queue.get_jobs("active")) == 2
+            gate.open()
+
+
+async def visited(queue: Queue, state: str, page: int) -> Counter[str]:
+    return Counter([job.id async for job in queue.iter_jobs(state, page)])
+
+
+@pytest.mark.parametrize("page", [1, 7, 250, 1_000])
+async def test_three_thousand_jobs_of_one_moment(url: str, queue_name: str, page: int):
+    """Equal scores: the place in the set is all that tells them apart."""
+    at = datetime.now(UTC) + timedelta(hours=1)
+    count = 3_000 if page > 1 else 300
+    async with Queue(queue_name, url, events=False) as queue:
+        jobs = await queue.add_bulk([("n", None, {"run_at": at})] * count)
+        assert await visited(queue, "delayed", page) == Counter(job.id for job in jobs)
+
+
+@pytest.mark.parametrize("page", [1, 3, 10, 50, 1_000])
+@pytest.mark.parametrize("state", ["waiting", "lifo", "delayed", "prioritized", "completed", "failed"])
+async def test_iteration_while_others_come_and_go(url: str, queue_name: str, state: str, page: int):
+    """Those that keep their state come exactly once. Those behind, around and before the reader go, others come."""
+    options: Any = {"delayed": {"delay": 60_000}, "prioritized": {"priority": 3}, "lifo": {"lifo": True}}.get(state, {})
+    listed = "waiting" if state == "lifo" else state
+    count = 90
+    async with Queue(queue_name, url, events=False) as queue:
+        rows = [("n", "fail" if state == "failed" else i, options) for i in range(count)]
+        await queue.add_bulk(rows)
+        if state in ("completed", "failed"):
+            async with Worker(queue_name, noop, url, concurrency=50, events=False) as worker:
+                told = Told(worker)
+                await told.wait(state, count)
+        keep = {str(i) for i in range(1, count + 1) if i % 3 == 0}
+        go = [str(i) for i in range(1, count + 1) if i % 3]
+        met: Counter[str] = Counter()
+        added = 0
+        async for job in queue.iter_jobs(listed, page):
+            met[job.id] += 1
+            if go:
+                await queue.remove(go.pop(0 if len(go) % 2 else -1))
+                if job.id in go:
+                    go.remove(job.id)
+                    await job.remove()
+            if added < 30 and state not in ("completed", "failed"):
+                await queue.add("new", None, **options)
+                added += 1
+        assert {job_id: met[job_id] for job_id in keep} == dict.fromkeys(keep, 1)
+        assert max(met.values()) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"lifo": True}, {"delay": 60_000}, {"priority": 1}])
+async def test_iteration_that_removes_what_it_meets_leaves_nothing(url: str, queue_name: str, options: Any):
+    async with Queue(queue_name, url, events=False) as queue:
+        jobs = await queue.add_bulk([("n", None, options)] * 100)
+        state = (await jobs[0].get_state()) or ""
+        met = 0
+        async for job in queue.iter_jobs(state, page=10):
+            assert await job.remove()
+            met += 1
+        assert met == 100
+        assert (await queue.get_job_counts()).total == 0
+
+
+async def test_iteration_over_active_jobs_while_they_beat(url: str, queue_name: str, raw: Raw):
+    """A heartbeat moves jobs from lists in their set; they come once all the same."""
+    gate = Gate()
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, gate, url, concurrency=40, lock_duration=60_000) as worker,
+    ):
+        await queue.add_bulk([("n", None, {"lifo": i % 2 == 0}) for i in range(40)])
+        for _ in range(40):
+            await gate.next()
+        met: Counter[str] = Counter()
+        entries = {pairs[1]: entry for entry, pairs in raw.run("XRANGE", "stream", "-", "+")}
+        async for job in queue.iter_jobs("active", page=3):
+            met[job.id] += 1
+            record = raw.job(job.id)
+            entry = "" if "lifo" in record else entries[job.id]
+            token = (job.id, entry, int(record["fence"]), int(record["processedOn"]))
+            await queue._link.transport.call(  # type: ignore[union-attr]
+                working.heartbeat(queue._keys.meta, worker.consumer, "", 60_000, [token])
+            )
+        assert met == Counter([str(i) for i in range(1, 41)])
+        gate.open()
+
+
+async def test_iteration_while_workers_work(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, noop, url, concurrency=20) as worker:
+        told = Told(worker)
+        await queue.add_bulk([("n", i, {"delay": 120_000}) for i in range(200)])
+        adding = asyncio.create_task(queue.add_bulk([("n", i) for i in range(3_000)]))
+        met = await visited(queue, "delayed", 9)
+        assert met == Counter([job.id for job in await queue.get_jobs("delayed")])
+        assert len(met) == 200
+        assert max((await visited(queue, "completed", 50)).values(), default=1) == 1
+        await adding
+        await told.wait("completed", 3_000)
+        assert len(await visited(queue, "completed", 1_000)) == 3_000
+
+
+async def test_an_iteration_may_be_left(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n",)] * 20)
+        async for _ in queue.iter_jobs("waiting", page=2):
+            break
+        assert len(await visited(queue, "waiting", 2)) == 20
+
+
+# -- workers ----------------------------------------------------------------------------------------------
+
+
+async def test_workers_of_both_languages(url: str, queue_name: str, raw: Raw):
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_workers() == []
+        gate = Gate()
+        async with Worker(queue_name, gate, url, concurrency=3) as worker:
+            await queue.add("n")
+            await gate.next()
+            raw.resp.execute("XGROUP", "CREATECONSUMER", raw.key("stream"), "workers", "worker-1700000000000-0badcafe")
+            node = {"addr": "node-host", "pid": 77, "startedAt": 1_700_000_000_000, "activeJobs": 5}
+            raw.run("SET", "w:worker-1700000000000-0badcafe", json.dumps(node), "PX", 60_000)
+            for consumer, junk in (("junk1", "{"), ("junk2", "[]"), ("junk3", '{"pid":"x","startedAt":[]}')):
+                raw.resp.execute("XGROUP", "CREATECONSUMER", raw.key("stream"), "workers", consumer)
+                raw.run("SET", f"w:{consumer}", junk, "PX", 60_000)
+            first, second = await queue.get_workers()
+            assert (first.id, first.host, first.pid, first.started_at, first.active_jobs) == (
+                "worker-1700000000000-0badcafe", "node-host", 77, 1_700_000_000_000, 5
+            )  # fmt: skip
+            assert first.age > 1_000_000
+            assert second.id == worker.consumer
+            assert second.pid > 0
+            assert 0 <= second.age < 60_000
+            gate.open()
+        ids = [info.id for info in await queue.get_workers()]
+        assert worker.consumer not in ids
+
+
+async def test_workers_of_other_queues_are_theirs(url: str, queue_name: str):
+    async with (
+        Queue(queue_name, url) as queue,
+        Queue(queue_name + "x", url) as other,
+        Worker(queue_name, noop, url),
+        Worker(queue_name, noop, url),
+    ):
+        assert len(await soon(queue.get_workers())) == 2
+        assert await other.get_workers() == []
