@@ -38,6 +38,7 @@ from glidemq_py.errors import (
 from glidemq_py.events import QueueEvent, QueueEvents
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
 from glidemq_py.model.groups import GroupInfo, GroupLimits
+from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
@@ -78,6 +79,7 @@ __all__ = [
     "JobCounts",
     "JobDataError",
     "JobFailedError",
+    "JobLogs",
     "JobNotFoundError",
     "JobOptions",
     "JobOutcome",
@@ -89,6 +91,8 @@ __all__ = [
     "JobTimeoutError",
     "KeepJobs",
     "LibraryError",
+    "Metrics",
+    "MetricsPoint",
     "NoHandlerError",
     "Ordering",
     "PayloadTooLargeError",

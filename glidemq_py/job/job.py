@@ -18,6 +18,7 @@ from glidemq_py.errors import (
     StaleAttemptError,
 )
 from glidemq_py.job.attempt import Attempt
+from glidemq_py.job.control import JobControl
 from glidemq_py.job.link import QueueLink
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
@@ -48,7 +49,7 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(Generic[DataT, ResultT]):
+class Job(JobControl, Generic[DataT, ResultT]):
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:

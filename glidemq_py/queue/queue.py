@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Generic, Self, Unpack, cast
+from typing import Any, Generic, Literal, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
@@ -13,18 +13,19 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py.options.checks import check_int
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer
 from glidemq_py.options.times import Milliseconds, to_ms
-from glidemq_py.queue import reading
+from glidemq_py.queue import figures, reading
 from glidemq_py.queue.bulk import BulkAdd, added_job
 from glidemq_py.queue.coalescer import AddCoalescer
-from glidemq_py.queue.obliterate import obliterate
+from glidemq_py.queue.control import QueueControl
 from glidemq_py.queue.rows import encode_row
-from glidemq_py.wire.calls import control
+from glidemq_py.queue.search import Search
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.payload import JSON_SERIALIZER
 
@@ -34,7 +35,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class Queue(Generic[DataT, ResultT]):
+class Queue(QueueControl, Generic[DataT, ResultT]):
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
 
     It connects when it is first used. Close it, or use it as ``async with``.
@@ -215,7 +216,7 @@ class Queue(Generic[DataT, ResultT]):
 
     def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state, a ``page`` (1..1000) a call: waiting, active, delayed, prioritized,
-        completed or failed.
+        completed, failed or group-waiting.
 
         A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
         leaves the state meanwhile may come or not.
@@ -253,31 +254,34 @@ class Queue(Generic[DataT, ResultT]):
         """Live workers of this queue, in any process and language, oldest first."""
         return await reading.get_workers(await self._connected())
 
-    # -- steering -----------------------------------------------------------------------------------------
+    async def search_jobs(
+        self,
+        state: str | None = None,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        limit: int = 100,
+    ) -> list[Job[DataT, ResultT]]:
+        """Look through the jobs for those that match, page by page; each page is short for the server.
 
-    async def pause(self) -> None:
-        """Hand out no more jobs, at once and to nobody; what is running runs on. Idempotent."""
-        link = await self._connected()
-        await link.transport.call(control.pause(link.keys.meta))
-
-    async def resume(self) -> None:
-        """Hand out jobs again. Idempotent."""
-        link = await self._connected()
-        await link.transport.call(control.resume(link.keys.meta))
-
-    async def is_paused(self) -> bool:
-        """True if the queue hands out no jobs."""
-        return (await self.get_job_counts()).paused
-
-    async def remove(self, job_id: str) -> bool:
-        """Delete a job with everything that belongs to it, whatever its state; False if there was none."""
-        link = await self._connected()
-        return await link.transport.call(control.remove(link.keys.meta, validate_job_id(str(job_id))))
-
-    async def obliterate(self, *, force: bool = False) -> int:
-        """Delete the queue: every job and every key. Returns the number of jobs deleted.
-
-        Raises:
-            JobStateError: jobs are being worked on, and ``force`` is off; nothing was deleted.
+        Args:
+            state: one that `iter_jobs` takes; None = all of these, one after the other.
+            name: the whole name.
+            data: pairs that the job's data, a mapping, must hold.
+            limit: stop when that many are found.
         """
-        return await obliterate(await self._connected(), force=force)
+        search = Search(None if state is None else reading.listable(state), name, data, limit)
+        return await search.run(await self._connected())
+
+    async def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
+        """How many jobs ended, by the minute of the last day.
+
+        Args:
+            kind: "completed" or "failed".
+            start, end: which minutes of those in which jobs ended, by position; ``end`` inclusive, negative
+                numbers count from the newest (-60, -1: the last sixty).
+        """
+        return await figures.get_metrics(await self._connected(), kind, start, end)
+
+    async def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
+        """A job's log lines by position, ``end`` inclusive, negative numbers from the newest; and how many it has."""
+        return await figures.get_job_logs(await self._connected(), validate_job_id(str(job_id)), start, end)

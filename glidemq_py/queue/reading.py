@@ -14,7 +14,7 @@ from glidemq_py.options.checks import check_int
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import reading
 
-__all__ = ["get_counts", "get_job", "get_workers", "iterate", "listable"]
+__all__ = ["get_counts", "get_job", "get_workers", "iterate", "listable", "listed_states"]
 
 MAX_PAGE = 1_000
 
@@ -30,7 +30,12 @@ _LISTABLE = (
     JobState.PRIORITIZED,
     JobState.COMPLETED,
     JobState.FAILED,
+    JobState.GROUP_WAITING,
 )
+
+_IN_ANY_ORDER = (JobState.ACTIVE, JobState.GROUP_WAITING)
+"""States whose rows may come again anywhere: a heartbeat moves active jobs that came from a list; the scan of the
+groups may meet one twice."""
 
 
 def listable(state: str) -> JobState:
@@ -39,6 +44,11 @@ def listable(state: str) -> JobState:
         if state == known:
             return known
     raise GlideMQValidationError("state", state, f"must be one of {', '.join(_LISTABLE)}")
+
+
+def listed_states() -> tuple[JobState, ...]:
+    """The states that can be listed."""
+    return _LISTABLE
 
 
 def _text(value: bytes | None) -> str | None:
@@ -54,17 +64,16 @@ async def get_job(link: QueueLink, job_id: str) -> Job[Any, Any] | None:
     return Job.from_record(link, JobRecord.parse(job_id, fields))
 
 
-async def iterate(link: QueueLink, state: JobState, page: int) -> AsyncIterator[Job[Any, Any]]:
-    """Every job in ``state``, page by page; one that keeps its state all the while comes exactly once."""
+async def iterate(link: QueueLink, state: JobState, page: int, name: str = "") -> AsyncIterator[Job[Any, Any]]:
+    """Every job in ``state`` (and called ``name``), page by page; one that keeps its state comes exactly once."""
     size = check_int("page", page, 1, MAX_PAGE)
     cursor, seen_at = "", ""
     seen: set[str] = set()
     while True:
-        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS))
+        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS, name))
         for job_id, position, values in found.rows:
-            if position != seen_at and state is not JobState.ACTIVE:
-                # Only neighbours of one score (or of a list, which has none) can come twice. Not so with active
-                # jobs, few as they are: a heartbeat moves those that came from a list.
+            if position != seen_at and state not in _IN_ANY_ORDER:
+                # Only neighbours of one score (or of a list, which has none) can come twice.
                 seen_at, seen = position, set[str]()
             if job_id in seen:
                 continue

@@ -7,7 +7,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
-from glidemq_py.errors import SerializationError, UnrecoverableError
+from glidemq_py.errors import JobRevokedError, SerializationError, UnrecoverableError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.model.record import MAX_STACKTRACES
 from glidemq_py.options.retention import KeepJobs, Retention
@@ -22,6 +22,7 @@ __all__ = ["Outcomes"]
 
 _log = logging.getLogger(__name__)
 
+_FINAL = (UnrecoverableError, JobRevokedError)
 _REASON_CHARS = 4_096
 _TRACE_CHARS = 8_192
 _TRACE_FRAMES = 32
@@ -73,7 +74,7 @@ class Outcomes:
         return working.released(run.job.id, attempt.entry, attempt.fence, attempt.processed_on)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
-        if run.attempt.discarded or isinstance(error, (UnrecoverableError, *self._options.no_retry_on)):
+        if run.attempt.discarded or isinstance(error, (*_FINAL, *self._options.no_retry_on)):
             return False
         return self._options.retry_on is None or isinstance(error, self._options.retry_on)
 

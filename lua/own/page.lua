@@ -1,14 +1,19 @@
 -- page: one page of the jobs in a state, for listing and iterating.
--- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields}   -> packed {rows, cursor}
--- row: {id, position, values of the wanted fields}; cursor '' = the end. Bound: `count` jobs a call.
+-- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name]}   -> packed {rows, cursor}
+-- row: {id, position, values of the wanted fields}; cursor '' = the end. Bound: `count` jobs a call, and 512 groups.
+-- name: only jobs of that name, so a page may hold few rows, or none, before the end.
 -- Cursors name a place, not a rank: a job that keeps its state is met once, however many others come and go.
 -- Sets: score and id of the last row (where that job has left, those of its score come again: the client leaves
 -- out what it has seen).
--- Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it.
+-- Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it. Parked jobs of
+-- groups: the place in the scan of the groups, the group, and the place in it; groups that come meanwhile may make jobs come again.
+
+local GROUPS_A_SCAN = 100
 
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended' }
 
 local function read(q, fields, rows, id, position)
+  if fields.only and redis.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end
   local values = redis.pcall('HMGET', q.J .. id, unpack(fields))
   if not values.err then rows[#rows + 1] = { id, position, values } end
 end
@@ -97,9 +102,39 @@ local function active(q, cursor, count, fields)
   return rows, #pending == count and pending[count][1] or 'z:'
 end
 
+-- Groups of a page of the scan come in the order of their names, so that a place can be found again.
+local function groups_at(q, scan, from)
+  local page = redis.call('HSCAN', q.ordering, scan, 'COUNT', GROUPS_A_SCAN)
+  local names = {}
+  for i = 1, #page[2], 2 do
+    if page[2][i] >= from then names[#names + 1] = page[2][i] end
+  end
+  table.sort(names)
+  return names, page[1]
+end
+
+-- cursor: place in the scan, length of the group's name, the name, the place in the group.
+local function group_waiting(q, cursor, count, fields)
+  local scan, length, rest = string.match(cursor, '^(%d+):(%d+):(.*)$')
+  scan, length, rest = scan or '0', tonumber(length) or 0, rest or ''
+  local from, place = string.sub(rest, 1, length), string.sub(rest, length + 1)
+  local names, next_scan = groups_at(q, scan, from)
+  local rows, left = {}, count
+  for _, name in ipairs(names) do
+    local found = set_slice(q.P .. 'groupq:' .. name, name == from and place or '', left, '-inf', '+inf')
+    for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
+    left = left - #found / 2
+    if left == 0 then
+      return rows, scan .. ':' .. #name .. ':' .. name .. found[#found] .. '@' .. found[#found - 1]
+    end
+  end
+  return rows, next_scan ~= '0' and next_scan .. ':0:' or ''
+end
+
 G.export('page', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local state, cursor, count, fields = r[1], r[2], r[3], r[4]
+  fields.only = r[5] or nil
   local rows, next_cursor
   if SETS[state] then
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
@@ -111,6 +146,8 @@ G.export('page', { 'no-writes' }, function(keys, args)
     rows, next_cursor = waiting(q, cursor, count, fields)
   elseif state == 'active' then
     rows, next_cursor = active(q, cursor, count, fields)
+  elseif state == 'group-waiting' then
+    rows, next_cursor = group_waiting(q, cursor, count, fields)
   else
     return redis.error_reply('ERR unknown state ' .. tostring(state))
   end

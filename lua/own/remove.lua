@@ -1,22 +1,24 @@
 -- remove: delete a job wherever it stands, with every key of its own and its place in stream, set or list.
 -- KEYS 1 meta   ARGV 1 id   -> 1 removed, 0 there was none
 -- An active job is removed too: its worker's next call answers `gone`.
--- Bound: O(log n), but for a job in a list (LREM) and for the entries of one millisecond (at most 2000 are looked
--- at). An entry that a Node peer pushed is not found here: it is acknowledged when a worker meets it.
+-- Bound: O(log n) and a bounded look (shared/waiting_place.lua). Where that does not find a waiting job's place (deep in
+-- a list, or pushed by a peer), the place is given up when a worker meets it.
 
 G.export('remove', { 'allow-oom' }, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]
   local key = q.J .. id
   local h = redis.call('HMGET', key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
   if not h[1] then return 0 end
-  local entry = (h[1] == 'waiting' or h[1] == 'active') and G.find_entry(q, id, h[2], h[5])
-  if entry then
-    G.settle_entries(q, { entry })
-  elseif h[1] == 'active' and (h[3] == '1' or G.count_of(h[4]) > 0) then
-    G.list_left(q, id)
-  elseif h[1] == 'waiting' then
-    redis.call('LREM', q.lifo, 1, id)
-    redis.call('LREM', q.priority, 1, id)
+  if h[1] == 'waiting' then
+    local place = G.waiting_place(q, id, { eid = h[2] or nil, lifo = h[3], priority = h[4], timestamp = h[5] or nil })
+    if place then G.leave_waiting(q, id, place) end
+  elseif h[1] == 'active' then
+    local entry = G.find_entry(q, id, h[2], h[5])
+    if entry then
+      G.settle_entries(q, { entry })
+    elseif h[3] == '1' or G.count_of(h[4]) > 0 then
+      G.list_left(q, id)
+    end
   end
   redis.call('ZREM', q.scheduled, id)
   redis.call('ZREM', q.completed, id)

@@ -11,7 +11,8 @@ EXPORTED = {
     "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
     "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
-    "JobCounts", "JobOutcome", "JobState", "WorkerInfo", "GroupInfo", "GroupLimits",
+    "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
+    "GroupInfo", "GroupLimits",
     "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
     # errors
     "AmbiguousResultError", "BulkAddError", "ClosedError", "EmbeddedServerError", "GlideMQConnectionError",

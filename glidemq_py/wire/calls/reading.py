@@ -24,9 +24,11 @@ def counts(meta: str) -> Call[list[int]]:
     return Call("counts", meta, (), list, repeatable=True)
 
 
-def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str]) -> Call[Page]:
-    """One page of jobs; see ``lua/own/page.lua`` for what a cursor promises."""
-    return Call("page", meta, (pack((state, cursor, count, fields)),), _paged, repeatable=True)
+def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], name: str = "") -> Call[Page]:
+    """One page of jobs, of those called ``name`` alone if it is given; see ``lua/own/page.lua`` for what a cursor
+    promises."""
+    request = (state, cursor, count, fields, name) if name else (state, cursor, count, fields)
+    return Call("page", meta, (pack(request),), _paged, repeatable=True)
 
 
 def _paged(reply: bytes) -> Page:

@@ -1,0 +1,27 @@
+-- clean: delete completed or failed jobs that ended long enough ago, oldest first, a bounded piece a call.
+-- KEYS 1 meta   ARGV 1 packed {state, grace ms, cutoff, batch, want, total}   -> packed {cutoff, ids, more}
+-- cutoff: -1 at first, then what the call before answered (epoch ms)   want: how many more are wanted
+-- total: deleted by the calls before. The last call tells all of them in one event, as peers do (jobId = count).
+-- A member of the index whose job is in another state leaves the index and stays alive. Bound: `batch` jobs a call.
+
+local INDEX = { completed = 'completed', failed = 'failed' }
+
+G.export('clean', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local state, cutoff, batch, want = r[1], r[3], r[4], r[5]
+  if not INDEX[state] then return redis.error_reply('ERR no index of the state ' .. tostring(state)) end
+  local zset = q[INDEX[state]]
+  if cutoff < 0 then cutoff = math.max(0, G.now(q) - r[2]) end
+  local asked = math.min(batch, want)
+  local found = redis.call('ZRANGEBYSCORE', zset, '-inf', G.int(cutoff), 'LIMIT', 0, asked)
+  local ids = {}
+  for _, id in ipairs(found) do
+    local now_in = redis.pcall('HGET', q.J .. id, 'state')
+    if not now_in or now_in == state then ids[#ids + 1] = id end
+  end
+  G.purge(q, ids)
+  if #found > 0 then redis.call('ZREM', zset, unpack(found)) end
+  local more = #found == asked and #ids < want
+  if not more and r[6] + #ids > 0 then G.emit(q.events, 'cleaned', G.int(r[6] + #ids)) end
+  return cmsgpack.pack({ cutoff, ids, more })
+end)

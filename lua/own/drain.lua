@@ -1,0 +1,190 @@
+-- drain: delete the jobs that wait, with everything of theirs, a bounded piece a call.
+-- KEYS 1 meta   ARGV 1 packed {delayed, cursor, batch, total}   -> packed {deleted, cursor}
+-- cursor: '' at first, then what the call before answered; '' in the answer = the end
+-- total: deleted by the calls before. The last call tells all of them in one event, as peers do (jobId = count).
+-- Ready jobs go (stream, lists, due members of the scheduled set, parked jobs of groups, W98); with `delayed` those
+-- still to come too. What a worker has in its hands stays. Each phase ends where its source ended when it began, so
+-- that producers cannot keep it going. Bound: `batch` jobs, 512 groups and 256 priorities a call.
+
+local M = G.groups
+local BANDS_A_CALL, GROUPS_A_SCAN = 256, 100
+local NOT_BEGUN = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
+
+-- d: what is deleted, and the groups whose turns and slots became free.
+local function group_of(q, d, name)
+  d.groups[name] = d.groups[name] or M.group(q, name)
+  return d.groups[name]
+end
+
+local function delete(q, d, id)
+  local ok, h = pcall(G.job_of, q, id)
+  if not ok or not NOT_BEGUN[h.state] then return end
+  local name = G.given(h.groupKey)
+  if name then
+    local g = group_of(q, d, name)
+    if M.holds_slot(g, h) then M.free_slot(q, g, id, true) else M.mark_skip(g, G.count_of(h.orderingSeq)) end
+    if h.state == 'group-waiting' then redis.call('ZREM', g.queue, id) end
+  end
+  d.ids[#d.ids + 1] = id
+end
+
+-- Members of a broadcast retry are `id||group`.
+local function delete_members(q, d, members)
+  for _, member in ipairs(members) do delete(q, d, string.match(member, '^(.-)||') or member) end
+  if #members > 0 then redis.call('ZREM', q.scheduled, unpack(members)) end
+end
+
+-- ------------------------------------------------------------------ phases: (q, d, where) -> where to go on, or nil
+
+local PHASE = {}
+
+local function pending_in(q, page)
+  local held = {}
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, page[1][1], page[#page][1], #page)
+  if pending.err then return held end
+  for _, p in ipairs(pending) do held[p[1]] = true end
+  return held
+end
+
+-- where: the entry seen last, and the one to end with.
+PHASE.stream = function(q, d, where)
+  local after, till = string.match(where, '^(.-)|(.*)$')
+  if not till then
+    local last = redis.call('XREVRANGE', q.stream, '+', '-', 'COUNT', 1)[1]
+    if not last then return nil end
+    after, till = '', last[1]
+  end
+  local page = redis.call('XRANGE', q.stream, after == '' and '-' or '(' .. after, till, 'COUNT', d.batch)
+  if #page == 0 then return nil end
+  local held, free = pending_in(q, page), {}
+  for _, entry in ipairs(page) do
+    if not held[entry[1]] then
+      free[#free + 1] = entry[1]
+      local id = G.entry_job(entry[2])
+      if id then delete(q, d, id) end
+    end
+  end
+  if #free > 0 then redis.call('XDEL', q.stream, unpack(free)) end
+  local last = page[#page][1]
+  return #page == d.batch and last ~= till and last .. '|' .. till or nil
+end
+
+-- where: how many are left of those that stood there at first.
+local function list(field)
+  return function(q, d, where)
+    local left = tonumber(where) or redis.call('LLEN', q[field])
+    local ids = left > 0 and redis.call('LRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
+    for _, id in ipairs(ids) do delete(q, d, id) end
+    if #ids > 0 then redis.call('LTRIM', q[field], #ids, -1) end
+    left = left - #ids
+    return #ids > 0 and left > 0 and G.int(left) or nil
+  end
+end
+
+PHASE.lifo, PHASE.priority = list('lifo'), list('priority')
+
+-- Due members of the scheduled set, band by band. where: the band, and how many members to look at at most.
+PHASE.due = function(q, d, where)
+  local band, left = string.match(where, '^(%d+)|(%d+)$')
+  band, left = tonumber(band) or 0, tonumber(left) or redis.call('ZCARD', q.scheduled)
+  local room = d.batch
+  for _ = 1, BANDS_A_CALL do
+    if left <= 0 then return nil end
+    local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(band * G.BAND), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    if not first[2] then return nil end
+    band = math.floor(tonumber(first[2]) / G.BAND)
+    local low, asked = band * G.BAND, math.min(room, left)
+    local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(low), G.int(low + d.now), 'LIMIT', 0, asked)
+    delete_members(q, d, due)
+    room, left = room - #due, left - #due
+    if #due == asked then break end
+    band = band + 1
+  end
+  return G.int(band) .. '|' .. G.int(left)
+end
+
+PHASE.scheduled = function(q, d, where)
+  if not d.delayed then return nil end
+  local left = tonumber(where) or redis.call('ZCARD', q.scheduled)
+  local members = left > 0 and redis.call('ZRANGE', q.scheduled, 0, math.min(left, d.batch) - 1) or {}
+  delete_members(q, d, members)
+  left = left - #members
+  return #members > 0 and left > 0 and G.int(left) or nil
+end
+
+-- Parked jobs. where: the place in the scan of the groups, and how many are left of those parked there at first.
+PHASE.groups = function(q, d, where)
+  local scan, left = string.match(where, '^(%d+)|(%d*)$')
+  local page = redis.call('HSCAN', q.ordering, scan or 0, 'COUNT', GROUPS_A_SCAN)
+  local names, parked, room = page[2], 0, d.batch
+  left = tonumber(left)
+  for i = 1, #names, 2 do
+    local key = q.P .. 'groupq:' .. names[i]
+    if not left then parked = parked + redis.call('ZCARD', key) end
+  end
+  left = left or parked
+  for i = 1, #names, 2 do
+    local most = math.min(room, left)
+    if most <= 0 then break end
+    local key = q.P .. 'groupq:' .. names[i]
+    local ids = redis.call('ZRANGE', key, 0, most - 1)
+    for _, id in ipairs(ids) do delete(q, d, id) end
+    if #ids > 0 then redis.call('ZREM', key, unpack(ids)) end
+    room, left = room - #ids, left - #ids
+  end
+  if left > 0 and room < d.batch then return (scan or '0') .. '|' .. G.int(left) end
+  return page[1] ~= '0' and page[1] .. '|' or nil
+end
+
+-- Jobs that were parked when we looked at the stream may stand there by now.
+PHASE.again = function(q, d, where)
+  if redis.call('EXISTS', q.ordering) == 0 then return nil end
+  return PHASE.stream(q, d, where)
+end
+
+local ORDER = { 'stream', 'lifo', 'priority', 'due', 'scheduled', 'groups', 'again' }
+
+-- ------------------------------------------------------------------ the call
+
+-- What is left of a group goes on by the next exchange: here it would go to where this drain has already been.
+local function let_go_on(q, d)
+  local waiting = false
+  for name, g in pairs(d.groups) do
+    M.skip(g)
+    if redis.call('ZCARD', g.queue) > 0 then
+      redis.call('ZADD', q.ratelimited, 'NX', G.int(d.now), name)
+      waiting = true
+    end
+  end
+  if waiting then G.wake(q, 1) end
+end
+
+local function next_cursor(d, phase, where)
+  if where then return phase .. ':' .. where end
+  return ORDER[d.number + 1] and ORDER[d.number + 1] .. ':' or ''
+end
+
+G.export('drain', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local phase, where = string.match(r[2], '^(%l+):(.*)$')
+  local d = { delayed = r[1], batch = r[3], now = G.now(q), ids = {}, groups = {}, number = 1 }
+  for i, name in ipairs(ORDER) do
+    if name == phase then d.number = i end
+  end
+  local cursor
+  -- Sources that hold nothing cost no call of their own.
+  local ok, failure = pcall(function()
+    repeat
+      phase = ORDER[d.number]
+      cursor = next_cursor(d, phase, PHASE[phase](q, d, where or ''))
+      d.number, where = d.number + 1, ''
+    until cursor == '' or #d.ids > 0 or string.sub(cursor, -1) ~= ':'
+  end)
+  -- A source that cannot be read fails the call, but not before what was taken out of others is gone.
+  G.purge(q, d.ids)
+  let_go_on(q, d)
+  if not ok then error(failure, 0) end
+  local total = r[4] + #d.ids
+  if cursor == '' and total > 0 then G.emit(q.events, 'drained', G.int(total)) end
+  return cmsgpack.pack({ #d.ids, cursor })
+end)

@@ -1,0 +1,54 @@
+-- Where a waiting job stands, found by bounded looks: an entry of the stream, or a place in one of the two lists.
+-- The record names the entry of every job that we made ready; for what a peer pushed we look where it should be.
+
+local LIST_LOOK, HEAD_LOOK, TIME_LOOK = 1000, 200, 300
+
+-- Among the entries from `from` on.
+local function among(q, id, from, count)
+  local found = redis.pcall('XRANGE', q.stream, from, '+', 'COUNT', count)
+  if found.err then return nil end
+  for _, entry in ipairs(found) do
+    if G.entry_job(entry[2]) == id then return entry[1] end
+  end
+  return nil
+end
+
+-- The record first, then those that are taken next, then those added after the job's time.
+local function in_stream(q, id, h)
+  local entry = G.find_entry(q, id, h.eid, h.timestamp) or among(q, id, '-', HEAD_LOOK)
+  if entry or not string.find(h.timestamp or '', '^%d+$') then return entry end
+  return among(q, id, h.timestamp, TIME_LOOK)
+end
+
+-- From either end; `rank` says from which, for LREM.
+local function in_list(key, id)
+  for _, rank in ipairs({ -1, 1 }) do
+    if type(redis.pcall('LPOS', key, id, 'RANK', rank, 'MAXLEN', LIST_LOOK)) == 'number' then
+      return { list = key, rank = rank }
+    end
+  end
+  return nil
+end
+
+local function in_lists(q, id) return in_list(q.lifo, id) or in_list(q.priority, id) end
+
+-- h: eid, timestamp, lifo, priority. Returns {entry} or {list, rank}; {held} where a worker of a peer has read the
+-- entry and not yet activated the job (W38); nil where these looks do not find it.
+G.waiting_place = function(q, id, h)
+  local in_a_list = h.lifo == '1' or G.count_of(h.priority) > 0
+  local place = in_a_list and in_lists(q, id)
+  if place then return place end
+  local entry = in_stream(q, id, h)
+  if not entry then return not in_a_list and in_lists(q, id) or nil end
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
+  if not pending.err and #pending > 0 then return { held = true, entry = entry } end
+  return { entry = entry }
+end
+
+G.leave_waiting = function(q, id, place)
+  if place.entry then
+    G.settle_entries(q, { place.entry })
+  else
+    redis.call('LREM', place.list, place.rank, id)
+  end
+end
