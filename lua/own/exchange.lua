@@ -1,9 +1,10 @@
 -- exchange: hand in what is finished, promote what is due, take what is ready. The one call a worker lives on.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter}
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped}        want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted
+--   tokens: absent, or {max, duration ms, tokens that each finished job has reported}, see shared/limit_tokens.lua
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
 
 local PROMOTE_MAX = 200
@@ -16,8 +17,8 @@ local function earlier(a, b)
 end
 
 -- Returns the flags.
-local function take(q, taking, want, limiter)
-  local limits = G.limits(q, taking, want, limiter)
+local function take(q, taking, want, limiter, tokens)
+  local limits = G.limits(q, taking, want, limiter, tokens)
   local flags = 0
   if limits.paused then
     flags = PAUSED
@@ -35,7 +36,8 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local want, finished, quiet = math.min(request[2], WANT_MAX), request[3], request[4]
   local taking = G.taking(q, G.now(q), request[1], quiet)
-  local statuses = G.finish(q, taking, finished, quiet, request[5])
+  local statuses, tokens = G.finish(q, taking, finished, quiet, request[5]), request[7]
+  if tokens then G.count_tokens(q, tokens[2], taking.now, tokens[3], statuses) end
   -- Most queues hold nothing but stream jobs: one look instead of one at each of the other places.
   taking.stream_only = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited) == 0
   local next_due, flags = -1, 0
@@ -43,7 +45,7 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
     next_due = earlier(G.promote_due(q, taking.now, PROMOTE_MAX, quiet), G.due_groups(q, taking))
   end
   if want > 0 then
-    flags = take(q, taking, want, request[6])
+    flags = take(q, taking, want, request[6], tokens)
   elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
     G.wake(q, 1) -- a place is free, and this worker does not want it
   end

@@ -1,6 +1,6 @@
 -- note: what a handler or an operator writes onto a job: progress, a log line, new data.
 -- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep}   -> status (0 ok, 2 gone, 3 stale)
--- kind: 1 progress, 2 log line, 3 data. fence 0 = not from a worker: the job only has to exist.
+-- kind: 1 progress, 2 log line, 3 data, 4 tokens used. fence 0 = not from a worker: the job only has to exist.
 -- keep > 0: log lines kept, the oldest go first.
 
 local NO_END = {}
@@ -19,7 +19,11 @@ local function data(q, id, text)
   redis.call('HSET', q.J .. id, 'data', text)
 end
 
-local KINDS = { progress, log, data }
+local function tokens(q, id, text)
+  redis.call('HSET', q.J .. id, 'tpmTokens', text)
+end
+
+local KINDS = { progress, log, data, tokens }
 
 G.export('note', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])

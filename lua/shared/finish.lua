@@ -2,8 +2,9 @@
 --   {1, id, entry, fence, processed_on, returnvalue [, keep]}                                 completed
 --   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep]}    failed
 --   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
+--   {4, …} goes on later (finish_delay.lua)   {5, …} its group rests (finish_group.lua)
 -- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
--- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.ALREADY, G.GONE, G.STALE.
+-- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.ALREADY, G.GONE, G.STALE.
 -- Of a row, what can fail comes first and the hash second: a job whose new place cannot be written stays active.
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
@@ -95,6 +96,19 @@ local function retry(b, key, row, attempts, priority)
   return G.RETRYING
 end
 
+-- For good, whatever attempts are left. The rest: further fields of its record.
+local function fail_at_once(b, row, group, reason, kind, keep, ...)
+  index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
+  redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
+    'finishedOn', b.now_text, ...)
+  leave_source(b, row)
+  leave_group(b, row[ID], group)
+  b.failed_n = b.failed_n + 1
+  b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
+  if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', reason) end
+  return G.FAILED
+end
+
 local function fail(b, row)
   local key = b.q.J .. row[ID]
   local h = read(key, 'attemptsMade', 'priority', 'groupKey')
@@ -104,15 +118,8 @@ local function fail(b, row)
   if row[9] > 0 and attempts < row[9] then
     return retry(b, key, row, G.int(attempts), G.count_of(h[5]))
   end
-  index(b, b.q.failed, b.failed, row[ID], row[11], 'keep_failed')
-  redis.call('HSET', key, 'state', 'failed', 'attemptsMade', G.int(attempts), 'failedReason', row[6],
-    'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text, 'finishedOn', b.now_text)
-  leave_source(b, row)
-  leave_group(b, row[ID], h[6])
-  b.failed_n = b.failed_n + 1
-  b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
-  if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', row[6]) end
-  return G.FAILED
+  return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],
+    'processedOn', b.now_text)
 end
 
 -- The next activation gets a new token at once, so that nothing of this attempt counts any more.
@@ -127,6 +134,8 @@ local function release(b, row)
 end
 
 local FINISH = { complete, fail, release }
+G.finish_kinds = FINISH
+G.finishing = { read = read, leave_source = leave_source, leave_group = leave_group, fail_at_once = fail_at_once }
 
 local function write(b, no_metrics)
   local q = b.q

@@ -23,9 +23,15 @@ local function window(q, rate, now)
   return rate.max - rate.count, rate.start + rate.duration - now
 end
 
--- limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence.
+local function none_before(limits, taking, left, wait)
+  limits.want = math.max(0, left)
+  if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+end
+
+-- limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max, duration}
+-- or nil (limit_tokens.lua).
 -- Returns a table: paused, want (what may be taken), limited, and the rate whose permits are to be spent.
-G.limits = function(q, taking, want, limiter)
+G.limits = function(q, taking, want, limiter, tokens)
   local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
   local limits = { paused = meta[1] == '1', want = want, limited = false }
   local concurrency = G.num(meta[2] or '')
@@ -39,11 +45,10 @@ G.limits = function(q, taking, want, limiter)
     local rate = { max = max, duration = duration }
     local left, wait = window(q, rate, taking.now)
     limits.rate = rate
-    if left < limits.want then
-      limits.want = math.max(0, left)
-      if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
-    end
+    if left < limits.want then none_before(limits, taking, left, wait) end
   end
+  local spent_for = tokens and G.tokens_spent(q, tokens[1], tokens[2], taking.now)
+  if spent_for then none_before(limits, taking, 0, spent_for) end
   limits.limited = limits.want < want
   return limits
 end
