@@ -1,0 +1,642 @@
+"""drain, clean, retry_jobs, revoke, reprioritize, redelay, promote, and pages by name and of groups."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py.testing import RespError
+from glidemq_py.wire.calls import reading, steering
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.control import retry
+from glidemq_py.wire.calls.working import heartbeat, reclaim
+from tests.lua.own_support import BAND, START, OwnQueue
+
+SATELLITES = ("log", "deps", "parents", "jstream", "signals")
+BOOKKEEPING = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active",
+               "ordering", "ratelimited"}  # fmt: skip
+
+
+def member(key: str = "k", concurrency: int = 1, *, delay: int | bool = False, job_id: str = "") -> list[Any]:
+    """Row of a job in a group."""
+    ordering = [key, concurrency, 0, 0, 0, 0, 0]
+    return ["a", "null", "{}", job_id, delay, 0, 0 if delay else False, 0, 0, False, ordering]
+
+
+def drain(q: OwnQueue, *, delayed: bool = False, batch: int = 250) -> int:
+    deleted, cursor = 0, ""
+    for _ in range(1000):
+        piece = q.run(steering.drain(q.meta, delayed, cursor, batch, deleted))
+        assert piece.deleted <= batch
+        deleted, cursor = deleted + piece.deleted, piece.cursor
+        if not cursor:
+            return deleted
+    raise AssertionError("a drain without end")
+
+
+def clean(q: OwnQueue, state: str, grace: int = 0, limit: int = 1000, batch: int = 250) -> list[str]:
+    ids: list[str] = []
+    cutoff, more = -1, True
+    while more:
+        piece = q.run(steering.clean(q.meta, state, grace, cutoff, batch, limit - len(ids), len(ids)))
+        cutoff, more = piece.cutoff, piece.more
+        ids += piece.ids
+    return ids
+
+
+def retry_all(q: OwnQueue, want: int = 0, batch: int = 250) -> int:
+    retried, left = 0, -1
+    while left:
+        piece = q.run(steering.retry_jobs(q.meta, batch, want and want - retried, left, retried))
+        retried, left = retried + piece.retried, piece.left
+    return retried
+
+
+def revoke(q: OwnQueue, job_id: str) -> str:
+    return str(q.run(steering.revoke(q.meta, job_id)))
+
+
+def fail_jobs(q: OwnQueue, count: int) -> list[str]:
+    """Failed jobs, a millisecond apart."""
+    ids = [q.add_job() for _ in range(count)]
+    for job in q.take(count):
+        q.advance(1)
+        q.finish(job.failed())
+    return ids
+
+
+def told(q: OwnQueue, event: str) -> list[str]:
+    """Whom the events of a kind name."""
+    return [each["jobId"] for each in q.events() if each["event"] == event]
+
+
+def check_only_bookkeeping(q: OwnQueue) -> None:
+    groups = {name for name in q.key_names() if name.startswith("group:")}
+    assert q.key_names() - groups <= BOOKKEEPING
+
+
+# -- drain -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 3, 250])
+def test_drain_deletes_what_is_ready_and_nothing_else(q: OwnQueue, batch: int) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(7)])
+    active = q.take(2)
+    ready = [q.add_job(lifo=True), q.add_job(priority=3), q.add_job(priority=2047), q.add_job(lifo=True)]
+    later = [q.add_job(delay=50), q.add_job(delay=50, priority=3)]
+    due = [q.add_job(delay=5), q.add_job(delay=5, priority=9)]
+    q.redis("LPUSH", "priority", q.put_job("77", priority=1))
+    q.advance(5)
+    for job_id in (*ready, *due):
+        for kind in SATELLITES:
+            q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    assert drain(q, batch=batch) == 5 + len(ready) + len(due) + 1
+    assert [q.state(job.id) for job in active] == ["active", "active"]
+    assert {q.state(job_id) for job_id in later} == {"delayed"}
+    assert q.key_names() - BOOKKEEPING == {"scheduled", *(f"job:{i}" for i in (*later, *(job.id for job in active)))}
+    assert told(q, "drained") == [str(5 + len(ready) + len(due) + 1)]
+    counts = q.counts()
+    assert (counts["waiting"], counts["active"], counts["prioritized"], counts["delayed"]) == (0, 2, 1, 1)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 250])
+def test_drain_of_the_delayed_too(q: OwnQueue, batch: int) -> None:
+    for options in ({}, {"lifo": True}, {"priority": 5}, {"delay": 50}, {"delay": 50, "priority": 5}):
+        for _ in range(3):
+            q.add_job(**options)
+    q.add_job()
+    q.finish(q.take_one().failed(limit=3, backoff=1000))
+    assert drain(q, delayed=True, batch=batch) == 16
+    check_only_bookkeeping(q)
+    assert q.counts() == dict.fromkeys(q.counts(), 0)
+    assert drain(q, delayed=True, batch=batch) == 0
+    assert told(q, "drained") == ["16"]
+
+
+def test_drain_of_nothing(q: OwnQueue) -> None:
+    assert q.run(steering.drain(q.meta, True, "", 250, 0)) == (0, "")
+    assert q.key_names() == set()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 250])
+def test_drained_groups_go_on(q: OwnQueue, batch: int) -> None:
+    """Parked jobs go too (W98), and the turns of what went do not stop what comes later."""
+    q.add(*[member("k") for _ in range(6)], *[member("j") for _ in range(3)])
+    running = q.take(10)  # the first of each; all others are parked
+    assert len(running) == 2
+    q.add(*[member("k") for _ in range(4)])  # these are not
+    assert q.redis("ZCARD", "groupq:k") == 5
+    assert drain(q, batch=batch) == 5 + 2 + 4
+    q.add(member("k", job_id="last"))
+    assert q.take(10) == []
+    q.finish(*[job.completed() for job in running])
+    assert q.take_one().id == "last"
+    assert q.redis("HGET", "group:k", "active") == "1"
+    assert not [field for field in q.resp.hash(q.key("group:k")) if field.startswith("skip:")]
+
+
+def test_slots_of_drained_jobs_are_free(q: OwnQueue) -> None:
+    """A job that waits for its retry keeps its slot; it goes with it (W92)."""
+    q.add(member("k"), member("k"))
+    q.finish(q.take_one().failed(limit=3, backoff=1000))
+    assert drain(q) == 1
+    assert q.redis("HGET", "group:k", "active") == "1"
+    assert drain(q, delayed=True) == 1
+    assert q.redis("HGET", "group:k", "active") == "0"
+    q.add(member("k", job_id="last"))
+    assert q.take_one().id == "last"
+
+
+def test_a_group_whose_next_is_drained_goes_on(q: OwnQueue) -> None:
+    """Its first job comes later, the others wait for their turn; only the first goes."""
+    q.add(member("k", delay=50), member("k"), member("k"))
+    assert q.take(10) == []
+    assert q.redis("ZCARD", "groupq:k") == 2
+    q.redis("ZREM", "groupq:k", "3")  # as if it stood elsewhere
+    piece = q.run(steering.drain(q.meta, True, "scheduled:1", 250, 0))
+    assert piece.deleted == 1
+    assert q.take_one().id == "2"
+
+
+def test_thousands_of_skipped_turns_are_passed_over(q: OwnQueue) -> None:
+    """More than one call may consume: the group is come back to."""
+    q.add(member("k", delay=50))
+    q.add(*[member("k") for _ in range(2500)])
+    assert drain(q) == 2500
+    q.advance(50)
+    first = q.take_one()
+    q.add(member("k", job_id="last"))
+    q.finish(first.completed())
+    taken = list(itertools.chain.from_iterable(q.take(5) for _ in range(5)))
+    assert [job.id for job in taken] == ["last"]
+
+
+def test_drain_passes_over_what_is_no_waiting_job(q: OwnQueue) -> None:
+    q.push_entry("gone")
+    q.push_entry(q.put_job("parent", state="waiting-children"))
+    q.redis("XADD", "stream", "*", "other", "1")
+    q.redis("SET", "job:foreign", "x")
+    q.push_entry("foreign")
+    q.redis("ZADD", "scheduled", START - 1, q.put_job("done", state="completed"))
+    q.add_job()
+    assert drain(q, delayed=True) == 1
+    assert q.entries() == []
+    assert q.state("parent") == "waiting-children"
+    assert q.state("done") == "completed"
+    assert q.redis("GET", "job:foreign") == "x"
+
+
+def test_a_drain_that_meets_a_foreign_key_leaves_nothing_half_done(q: OwnQueue) -> None:
+    q.redis("SET", "lifo", "foreign")
+    q.add_job()
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        drain(q)
+    assert q.entries() == []
+    assert not [name for name in q.key_names() if name.startswith("job:")]
+    q.redis("DEL", "lifo")
+
+
+def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
+    """What is added between the pieces is behind the end that each phase has set itself."""
+    cursor, pieces = "", 0
+    q.add(*[row("a", "1", "{}") for _ in range(5)])
+    while True:
+        piece = q.run(steering.drain(q.meta, False, cursor, 2, 0))
+        cursor, pieces = piece.cursor, pieces + 1
+        if not cursor:
+            break
+        q.add_job()
+        q.add_job(lifo=True)
+        q.add_job(priority=1)
+        assert pieces < 30
+
+
+# -- clean -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 250])
+def test_clean_deletes_the_oldest_with_all_their_keys(q: OwnQueue, batch: int) -> None:
+    ids = fail_jobs(q, 5)
+    for job_id, kind in itertools.product(ids, SATELLITES):
+        q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    assert clean(q, "completed", batch=batch) == []
+    assert clean(q, "failed", grace=3, batch=batch) == ids[:2]
+    assert clean(q, "failed", limit=2, batch=batch) == ids[2:4]
+    assert {name for name in q.key_names() if ":" in name} - BOOKKEEPING == {
+        f"{kind}:{ids[4]}" for kind in (*SATELLITES, "job")
+    }
+    assert clean(q, "failed", batch=batch) == [ids[4]]
+    check_only_bookkeeping(q)
+    assert told(q, "cleaned") == ["2", "2", "1"]
+
+
+def test_clean_spares_a_job_that_runs_again(q: OwnQueue) -> None:
+    """A peer that retries without leaving the index (W40)."""
+    (job_id,) = fail_jobs(q, 1)
+    q.redis("HSET", f"job:{job_id}", "state", "active")
+    q.redis("ZADD", "failed", START, "gone")
+    assert clean(q, "failed") == ["gone"]
+    assert q.state(job_id) == "active"
+    assert q.redis("ZCARD", "failed") == 0
+
+
+def test_clean_goes_by_the_time_of_its_first_call(q: OwnQueue) -> None:
+    fail_jobs(q, 2)
+    piece = q.run(steering.clean(q.meta, "failed", 0, -1, 1, 100, 0))
+    assert (piece.ids, piece.more, piece.cutoff) == (["1"], True, q.now)
+    q.advance(10)
+    fail_jobs(q, 1)
+    assert q.run(steering.clean(q.meta, "failed", 0, piece.cutoff, 10, 99, 1)).ids == ["2"]
+
+
+def test_clean_of_another_state(q: OwnQueue) -> None:
+    with pytest.raises(RespError, match="no index"):
+        clean(q, "waiting")
+
+
+# -- retry_jobs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 250])
+def test_failed_jobs_run_again_oldest_first(q: OwnQueue, batch: int) -> None:
+    ids = fail_jobs(q, 5)
+    q.redis("HSET", f"job:{ids[0]}", "revoked", "1", "stalledCount", "1", "fallbackIndex", "1")
+    assert retry_all(q, want=3, batch=batch) == 3
+    assert retry_all(q, batch=batch) == 2
+    job = q.job(ids[0])
+    assert not {"revoked", "stalledCount", "fallbackIndex", "failedType", "processedOn"} & job.keys()
+    assert (job["state"], job["attemptsMade"], job["failedReason"], job["finishedOn"]) == ("waiting", "0", "", "")
+    assert q.redis("ZCARD", "failed") == 0
+    assert told(q, "retried") == ["3", "2"]
+    assert [taken.id for taken in q.take(10)] == ids
+    assert retry_all(q) == 0
+
+
+def test_each_goes_to_its_source(q: OwnQueue) -> None:
+    q.add_job(lifo=True)
+    q.add_job(priority=7)
+    q.finish(*[job.failed() for job in q.take(2)])
+    assert retry_all(q) == 2
+    assert q.redis("LRANGE", "lifo", 0, -1) == ["1"]
+    assert q.state("2") == "prioritized"
+
+
+def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue) -> None:
+    for job_id in ("gone", "2gone"):
+        q.redis("ZADD", "failed", 1, job_id)
+    q.redis("ZADD", "failed", 2, q.put_job("done", state="completed"))
+    ids = fail_jobs(q, 2)
+    assert retry_all(q, want=1, batch=2) == 1
+    assert q.state("done") == "completed"
+    assert q.redis("ZRANGE", "failed", 0, -1) == [ids[1]]
+
+
+def test_what_fails_meanwhile_is_not_retried_again(q: OwnQueue) -> None:
+    fail_jobs(q, 3)
+    left = q.run(steering.retry_jobs(q.meta, 2, 0, -1, 0)).left
+    assert left == 1
+    for job in q.take(2):
+        q.finish(job.failed())
+    assert q.run(steering.retry_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
+    assert q.redis("ZCARD", "failed") == 2
+
+
+def test_a_retried_job_takes_its_slot_anew(q: OwnQueue) -> None:
+    q.add(member("k"), member("k"))
+    q.finish(q.take_one().failed())
+    running = q.take_one()
+    assert retry_all(q) == 1
+    assert q.take(5) == []
+    q.finish(running.completed())
+    assert q.take_one().id == "1"
+    assert q.redis("HGET", "group:k", "active") == "1"
+
+
+# -- revoke ------------------------------------------------------------------------------------------------
+
+
+def waiting(q: OwnQueue) -> str:
+    return q.add_job()
+
+
+def lifo(q: OwnQueue) -> str:
+    return q.add_job(lifo=True)
+
+
+def delayed(q: OwnQueue) -> str:
+    return q.add_job(delay=5)
+
+
+def prioritized(q: OwnQueue) -> str:
+    return q.add_job(priority=5)
+
+
+def nodes_priority(q: OwnQueue) -> str:
+    q.redis("LPUSH", "priority", q.put_job("7", priority=1))
+    return "7"
+
+
+def promoted(q: OwnQueue) -> str:
+    job_id = q.add_job(delay=5)
+    q.advance(5)
+    q.exchange(0)
+    return job_id
+
+
+def added_by_node(q: OwnQueue) -> str:
+    q.push_entry(q.put_job("7"))
+    return "7"
+
+
+def ours_promoted_by_node(q: OwnQueue) -> str:
+    """A peer's promotion writes no `eid`."""
+    job_id = q.add_job(delay=5)
+    q.redis("ZREM", "scheduled", job_id)
+    q.push_entry(job_id)
+    q.redis("HSET", f"job:{job_id}", "state", "waiting")
+    return job_id
+
+
+def waiting_for_retry(q: OwnQueue) -> str:
+    q.add_job()
+    q.finish(q.take_one().failed(limit=2, backoff=5))
+    return "1"
+
+
+NOT_BEGUN = (waiting, lifo, delayed, prioritized, nodes_priority, promoted, added_by_node, ours_promoted_by_node,
+             waiting_for_retry)  # fmt: skip
+
+
+@pytest.mark.parametrize("arrange", NOT_BEGUN)
+def test_what_has_not_begun_ends_as_revoked(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+    job_id = arrange(q)
+    assert revoke(q, job_id) == "revoked"
+    job = q.job(job_id)
+    assert (job["state"], job["failedReason"], job["revoked"]) == ("failed", "revoked", "1")
+    assert job["finishedOn"] == str(q.now)
+    assert q.redis("ZSCORE", "failed", job_id) == str(q.now)
+    assert q.event_names(job_id)[-1] == "revoked"
+    assert q.counts() == {**dict.fromkeys(q.counts(), 0), "failed": 1}
+    q.advance(10)
+    reply = q.exchange(5)
+    assert (reply.jobs, reply.dropped) == ([], [])
+    assert q.metric("failed")["c"] == 1
+    # The reply was lost, and the call is made again.
+    events = len(q.events())
+    assert revoke(q, job_id) == "revoked"
+    assert len(q.events()) == events
+    assert q.run(retry(q.meta, job_id)) == "ok"
+    assert q.take_one().id == job_id
+
+
+def test_an_active_job_is_flagged_and_its_heartbeat_says_so(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    assert revoke(q, job.id) == "flagged"
+    assert q.event_names(job.id)[-1] == "revoked"
+    assert q.run(heartbeat(q.meta, "py-1", "", 1000, [job.token])).statuses == [7]
+    assert q.state(job.id) == "active"
+
+
+def test_a_job_that_has_ended_is_flagged(q: OwnQueue) -> None:
+    q.add_job()
+    q.finish(q.take_one().completed())
+    assert revoke(q, "1") == "flagged"
+    assert q.state("1") == "completed"
+    assert revoke(q, "nobody") == "not_found"
+    assert not q.redis("EXISTS", "job:nobody")
+
+
+def test_what_a_peer_has_read_is_flagged(q: OwnQueue) -> None:
+    """Its worker may be starting it now (W38); activation refuses it."""
+    q.add_job()
+    q.read_as("worker-1-x")
+    assert revoke(q, "1") == "flagged"
+    assert q.state("1") == "waiting"
+    assert len(q.pending()) == 1
+
+
+def test_what_is_far_down_a_list_is_flagged_and_refused_when_taken(q: OwnQueue) -> None:
+    q.add(*[row("a", "1", "{}", lifo=True) for _ in range(2100)])
+    assert revoke(q, "1050") == "flagged"
+    assert revoke(q, "1") == "revoked"
+    assert revoke(q, "2100") == "revoked"
+    assert q.redis("LLEN", "lifo") == 2098
+    q.redis("LTRIM", "lifo", 1040, 1050)
+    assert "1050" in q.redis("LRANGE", "lifo", 0, -1)
+    reply = q.exchange(20)
+    assert [drop[1:] for drop in reply.dropped] == [["1050", "revoked"]]
+    assert q.state("1050") == "failed"
+
+
+def test_revoking_in_a_group(q: OwnQueue) -> None:
+    """Parked, waiting and held: whichever it is, the next one goes on (W1, W92)."""
+    q.add(*[member("k") for _ in range(5)])
+    first = q.take_one()
+    q.take(10)  # parks the others
+    assert revoke(q, "2") == "revoked"
+    q.finish(first.failed(limit=2, backoff=1000))
+    assert revoke(q, "1") == "revoked"  # it waits for its retry, with its slot
+    third = q.take_one()
+    assert third.id == "3"
+    assert revoke(q, "4") == "revoked"
+    q.finish(third.completed())
+    last = q.take_one()
+    assert last.id == "5"
+    q.finish(last.completed())
+    assert q.redis("HMGET", "group:k", "active", "nextSeq") == ["0", "6"]
+
+
+def test_revoking_a_waiting_member_wakes_the_parked(q: OwnQueue) -> None:
+    q.add(member("k", delay=50), member("k"))
+    assert q.take(5) == []
+    assert revoke(q, "1") == "revoked"
+    assert q.take_one().id == "2"
+
+
+# -- priority, delay, promotion ----------------------------------------------------------------------------
+
+
+def reprioritize(q: OwnQueue, job_id: str, priority: int) -> str:
+    return str(q.run(steering.reprioritize(q.meta, job_id, priority)))
+
+
+def redelay(q: OwnQueue, job_id: str, delay: int) -> str:
+    return str(q.run(steering.redelay(q.meta, job_id, delay)))
+
+
+def promote(q: OwnQueue, job_id: str) -> str:
+    return str(q.run(steering.promote(q.meta, job_id)))
+
+
+@pytest.mark.parametrize("arrange", [waiting, lifo, promoted, added_by_node, ours_promoted_by_node, nodes_priority])
+def test_a_waiting_job_gets_a_priority(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+    first, job_id = q.add_job(priority=6), arrange(q)
+    assert reprioritize(q, job_id, 3) == "ok"
+    job = q.job(job_id)
+    assert (job["state"], job["priority"], job["eid"]) == ("prioritized", "3", "")
+    assert q.events(job_id)[-1] == {"event": "priority-changed", "jobId": job_id, "priority": "3"}
+    assert q.counts()["waiting"] == 0
+    assert [taken.id for taken in q.take(5)] == [job_id, first]
+    assert q.counts() == {**dict.fromkeys(q.counts(), 0), "active": 2}
+
+
+@pytest.mark.parametrize("arrange", [waiting, lifo, prioritized, delayed])
+def test_the_same_priority_changes_nothing(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+    job_id = arrange(q)
+    events = q.events()
+    assert reprioritize(q, job_id, int(q.job(job_id)["priority"])) == "no_op"
+    assert q.events() == events
+
+
+def test_a_prioritized_job_gets_another_priority_and_keeps_its_time(q: OwnQueue) -> None:
+    early = q.add_job(priority=9)
+    q.advance(10)
+    late = q.add_job(priority=4)
+    assert reprioritize(q, early, 4) == "ok"
+    assert q.job(early)["priority"] == "4"
+    assert [job.id for job in q.take(2)] == [early, late]
+
+
+def test_a_prioritized_job_loses_its_priority(q: OwnQueue) -> None:
+    job_id, stacked = q.add_job(priority=9), q.add_job(priority=9, lifo=True)
+    assert reprioritize(q, job_id, 0) == "ok"
+    assert reprioritize(q, stacked, 0) == "ok"
+    assert [entry["jobId"] for entry in q.entries()] == [job_id]
+    assert q.redis("LRANGE", "lifo", 0, -1) == [stacked]
+    assert q.redis("ZCARD", "scheduled") == 0
+    assert q.state(job_id) == q.state(stacked) == "waiting"
+
+
+def test_a_delayed_job_keeps_its_time_in_another_priority(q: OwnQueue) -> None:
+    job_id = q.add_job(delay=50)
+    assert reprioritize(q, job_id, 2047) == "ok"
+    assert float(q.redis("ZSCORE", "scheduled", job_id)) == 2047 * BAND + START + 50
+    assert reprioritize(q, job_id, 0) == "ok"
+    assert float(q.redis("ZSCORE", "scheduled", job_id)) == START + 50
+    assert q.state(job_id) == "delayed"
+
+
+@pytest.mark.parametrize("arrange", [waiting, lifo, promoted, added_by_node, prioritized, nodes_priority, delayed])
+def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+    job_id = arrange(q)
+    assert redelay(q, job_id, 70) == "ok"
+    job = q.job(job_id)
+    assert (job["state"], job["delay"], job["eid"]) == ("delayed", "70", "")
+    assert q.events(job_id)[-1] == {"event": "delay-changed", "jobId": job_id, "delay": "70"}
+    assert q.take(5) == []
+    q.advance(69)
+    assert q.exchange(5).next_due == 1
+    q.advance(1)
+    assert q.take_one().id == job_id
+    assert q.redis("ZCARD", "scheduled") == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": 5}, {"lifo": True}])
+def test_a_delay_ends_at_once(q: OwnQueue, options: dict[str, Any]) -> None:
+    for change in (lambda job_id: redelay(q, job_id, 0), lambda job_id: promote(q, job_id)):
+        job_id = q.add_job(delay=50, **options)
+        assert change(job_id) == "ok"
+        assert q.job(job_id)["delay"] == "0"
+        assert q.state(job_id) == ("prioritized" if "priority" in options else "waiting")
+        job = q.take_one()
+        assert job.id == job_id
+        q.finish(job.completed())
+    assert q.event_names("2")[:2] == ["added", "promoted"]
+    assert q.redis("ZCARD", "scheduled") == 0
+
+
+def test_what_is_ready_has_no_delay_to_end(q: OwnQueue) -> None:
+    assert [redelay(q, q.add_job(), 0), redelay(q, q.add_job(priority=1), 0)] == ["no_op", "no_op"]
+    assert [promote(q, "1"), promote(q, "2")] == ["waiting", "prioritized"]
+
+
+@pytest.mark.parametrize("state", ["active", "completed", "failed", "group-waiting", "waiting-children", "suspended"])
+def test_other_states_allow_no_change(q: OwnQueue, state: str) -> None:
+    q.put_job("7", state=state)
+    before = q.job("7")
+    assert [reprioritize(q, "7", 1), redelay(q, "7", 1), promote(q, "7")] == [state] * 3
+    assert q.job("7") == before
+    assert [reprioritize(q, "no", 1), redelay(q, "no", 1), promote(q, "no")] == ["gone"] * 3
+
+
+def test_what_a_peer_has_read_stays(q: OwnQueue) -> None:
+    """Re-queueing it would run it twice (W38)."""
+    q.add_job()
+    q.read_as("worker-1-x")
+    assert [reprioritize(q, "1", 1), redelay(q, "1", 1)] == ["held", "held"]
+    assert q.redis("EXISTS", "scheduled") == 0
+    q.put_job("7", state="delayed")
+    assert [redelay(q, "7", 0), promote(q, "7"), reprioritize(q, "7", 4)] == ["lost"] * 3
+    q.put_job("8")
+    assert [redelay(q, "8", 5), reprioritize(q, "8", 4)] == ["lost"] * 2
+
+
+def test_a_foreign_key_leaves_the_job_where_it_was(q: OwnQueue) -> None:
+    q.add_job()
+    q.redis("SET", "scheduled", "foreign")
+    for change in (reprioritize, redelay):
+        with pytest.raises(RespError, match="WRONGTYPE"):
+            change(q, "1", 5)
+    q.redis("DEL", "scheduled")
+    assert q.take_one().id == "1"
+
+
+# -- pages -------------------------------------------------------------------------------------------------
+
+
+def pages(q: OwnQueue, state: str, count: int, name: str = "") -> list[str]:
+    ids: list[str] = []
+    cursor = ""
+    while True:
+        piece = q.run(reading.page(q.meta, state, cursor, count, ("state",), name))
+        assert len(piece.rows) <= count
+        ids += [each[0] for each in piece.rows]
+        cursor = piece.cursor
+        if not cursor:
+            return ids
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_pages_of_one_name(q: OwnQueue, count: int) -> None:
+    names = ["a", "b", "a", "c", "a"]
+    q.add(*[row(name, "1", "{}") for name in names], *[row(name, "1", "{}", delay=9) for name in names])
+    assert pages(q, "waiting", count, "a") == ["1", "3", "5"]
+    assert pages(q, "delayed", count, "b") == ["7"]
+    assert pages(q, "delayed", count, "z") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_pages_of_parked_jobs(q: OwnQueue, count: int) -> None:
+    groups = ["k", "a@b", "a:9", "", "z"]
+    for name in filter(None, groups):
+        q.add(*[member(name) for _ in range(4)])
+    active = {job.id for job in q.take(100)}
+    parked = {str(n) for n in range(1, 17)} - active
+    found = pages(q, "group-waiting", count)
+    assert sorted(found) == sorted(parked)
+    assert pages(q, "group-waiting", count, "other") == []
+
+
+def test_parked_jobs_of_many_groups(q: OwnQueue) -> None:
+    """More groups than one step of the scan gives, some of them gone while we look."""
+    q.add(*[member(f"g{n % 700}") for n in range(1400)])
+    assert sum(len(q.take(1000)) for _ in range(3)) == 700
+    found = pages(q, "group-waiting", 50)
+    assert len(found) == len(set(found)) == 700
+
+
+# -- metrics -----------------------------------------------------------------------------------------------
+
+
+def test_metrics_that_nobody_trims_are_trimmed_by_recovery(q: OwnQueue) -> None:
+    """Where peers are always the first of a minute (W71)."""
+    minute = START - START % 60_000
+    fields = [f"m:{minute - n * 60_000}:c" for n in range(3000)]
+    q.redis("HSET", "metrics:completed", *itertools.chain.from_iterable((field, 1) for field in fields))
+    q.run(reclaim(q.meta, "py-1", 1000, 30_000, 1, False, ""))
+    assert q.redis("HLEN", "metrics:completed") == 1441
+    q.redis("DEL", "lock:reclaim")
