@@ -24,6 +24,7 @@ from glidemq_py.queue import figures, reading
 from glidemq_py.queue.bulk import BulkAdd, added_job
 from glidemq_py.queue.coalescer import AddCoalescer
 from glidemq_py.queue.control import QueueControl
+from glidemq_py.queue.limits import QueueLimits
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.queue.search import Search
 from glidemq_py.wire.keys import QueueKeys
@@ -35,7 +36,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class Queue(QueueControl, Generic[DataT, ResultT]):
+class Queue(QueueControl, QueueLimits, Generic[DataT, ResultT]):
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
 
     It connects when it is first used. Close it, or use it as ``async with``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 from glidemq_py.wire.calls.working import AttemptStatus
 
-__all__ = ["lock", "note_data", "note_log", "note_progress", "obliterate", "pause", "remove", "renew", "resume",
+__all__ = ["lock", "note_data", "note_log", "note_progress", "note_tokens", "obliterate", "pause", "remove", "renew", "resume",
            "retry", "unlock"]  # fmt: skip
 
 NO_TOKEN = (0, 0)
@@ -59,6 +59,11 @@ def note_log(meta: str, job_id: str, line: str, keep: int, token: tuple[int, int
 def note_data(meta: str, job_id: str, data: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Replace a job's data (encoded text)."""
     return _note(meta, 3, job_id, data, token, 0)
+
+
+def note_tokens(meta: str, job_id: str, tokens: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+    """Write down how many tokens a job has used."""
+    return _note(meta, 4, job_id, str(tokens), token, 0)
 
 
 def lock(key: str, token: str, ttl: int) -> Call[bool]:

@@ -18,8 +18,10 @@ __all__ = [
     "RegainReply",
     "TakenJob",
     "completed",
+    "delayed",
     "exchange",
     "failed",
+    "group_limited",
     "heartbeat",
     "leave",
     "reclaim",
@@ -50,6 +52,8 @@ class AttemptStatus(IntEnum):
     FAILED = 5
     RELEASED = 6
     REVOKED = 7
+    DELAYED = 8
+    LIMITED = 9
 
 
 class ExchangeFlags(IntFlag):
@@ -131,6 +135,30 @@ def released(job_id: str, entry: str, fence: int, processed_on: int) -> Finished
     return [3, job_id, entry, fence, processed_on]
 
 
+def delayed(
+    job_id: str, entry: str, fence: int, processed_on: int, delay: int, until: int, data: str | None
+) -> Finished:
+    """A finished row: the job goes on after ``delay`` ms, or at ``until`` (epoch ms, 0 = not given), with new data."""
+    head: Finished = [4, job_id, entry, fence, processed_on, delay, until]
+    if data is not None:
+        head.append(data)
+    return head
+
+
+def group_limited(
+    job_id: str, entry: str, fence: int, processed_on: int, ms: int, replace: bool, how: str, keep: Keep = 0
+) -> Finished:
+    """A finished row: the job's group rests for ``ms``; ``how`` is what becomes of the job: front, back or fail."""
+    head: Finished = [5, job_id, entry, fence, processed_on, ms, int(replace), how]
+    if keep:
+        head.append(keep)
+    return head
+
+
+Tokens = tuple[int, int, Sequence[int]]
+"""Limit, window in ms, and what each finished row has reported."""
+
+
 def exchange(
     meta: str,
     consumer: str,
@@ -139,10 +167,15 @@ def exchange(
     quiet: bool,
     no_metrics: bool,
     limiter: tuple[int, int] | None = None,
+    tokens: Tokens | None = None,
 ) -> Call[ExchangeReply]:
-    """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms) and the queue's own limits. Repeatable for the finished rows (fencing makes a second
-    hand-in answer `ALREADY`); the jobs of a lost reply come back through `regain`."""
-    return Call("exchange", meta, (pack((consumer, want, finished, quiet, no_metrics, limiter or False)),), _exchanged)
+    """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's own limits.
+
+    Repeatable for the finished rows (fencing makes a second hand-in answer `ALREADY`); the jobs of a lost reply come
+    back through `regain`.
+    """
+    request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
+    return Call("exchange", meta, (pack(request if tokens is None else (*request, tokens)),), _exchanged)
 
 
 def _exchanged(reply: bytes) -> ExchangeReply:
