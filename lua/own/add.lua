@@ -91,6 +91,7 @@ local function join_group(q, s)
   redis.call('HSETNX', key, 'nextSeq', '1')
   if s.rate_max > 0 then M.set_rate(key, s) end
   if s.tb_capacity > 0 then M.set_bucket(key, s) end
+  M.forget(q, s.group)
   return M.next_seq(q, s.group)
 end
 

@@ -3,13 +3,14 @@
 -- -> packed {now, statuses, jobs, next_due, flags, dropped}        want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
---   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted
+--   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted, 8 = this call put
+--     something into the outbox
 --   tokens: absent, or {max, duration ms, tokens that each finished job has reported}, see shared/limit_tokens.lua
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
 
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- what one call may spread over the arguments of a command
-local PAUSED, EXHAUSTED, LIMITED = 1, 2, 4
+local PAUSED, EXHAUSTED, LIMITED, OWES = 1, 2, 4, 8
 
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
@@ -32,10 +33,8 @@ local function take(q, taking, want, limiter, tokens)
   return flags
 end
 
-G.export('exchange', { 'allow-oom' }, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local want, finished, quiet = math.min(request[2], WANT_MAX), request[3], request[4]
-  local taking = G.taking(q, G.now(q), request[1], quiet)
+local function run(q, taking, request, want)
+  local finished, quiet = request[3], request[4]
   local statuses, tokens = G.finish(q, taking, finished, quiet, request[5]), request[7]
   if tokens then G.count_tokens(q, tokens[2], taking.now, tokens[3], statuses) end
   -- Most queues hold nothing but stream jobs: one look instead of one at each of the other places.
@@ -51,7 +50,19 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
   end
   G.kick_groups(q, taking)
   if taking.parked then next_due = earlier(next_due, G.next_group(q, taking.now)) end
+  if G.owes(q) then flags = flags + OWES end
   return cmsgpack.pack({
     taking.now, statuses, taking.jobs, earlier(next_due, taking.next_due), flags, taking.dropped,
   })
+end
+
+G.export('exchange', { 'allow-oom' }, function(keys, args)
+  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local taking = G.taking(q, G.now(q), request[1], request[4])
+  q.defer = true
+  local ok, reply = pcall(run, q, taking, request, math.min(request[2], WANT_MAX))
+  -- What the call did to groups is written once each, and also where it fails half-way.
+  G.groups.flush(q)
+  if not ok then error(reply, 0) end
+  return reply
 end)

@@ -8,13 +8,45 @@ local FIELDS = { 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'rateDuration
 local SKIPS_MAX = 1000
 
 M.group = function(q, name)
-  local g = { name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name,
-    limited = q.P .. 'ratelimited' }
+  local known = q.groups[name]
+  if known then return known end
+  local g = { q = q, name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name, dirty = {} }
   local values = redis.call('HMGET', g.key, unpack(FIELDS))
   for i = 1, #FIELDS do g[FIELDS[i]] = G.num(values[i] or '') end
   if not values[#FIELDS] then g.tbTokens = g.tbCapacity end
+  q.groups[name] = g
   return g
 end
+
+local function write(g, fields)
+  local set = {}
+  for field in pairs(fields) do
+    set[#set + 1], set[#set + 2] = field, G.text(g[field])
+  end
+  if #set > 0 then redis.call('HSET', g.key, unpack(set)) end
+end
+
+-- Change fields of the record; a call that touches groups many times writes each once, by M.flush.
+M.put = function(g, fields)
+  for field, value in pairs(fields) do
+    g[field] = value
+    g.dirty[field] = true
+  end
+  if not g.q.defer then
+    write(g, g.dirty)
+    g.dirty = {}
+  end
+end
+
+M.flush = function(q)
+  for _, g in pairs(q.groups) do
+    write(g, g.dirty)
+    g.dirty = {}
+  end
+end
+
+-- The hash was changed past the record: read it anew when it is asked for again.
+M.forget = function(q, name) q.groups[name] = nil end
 
 -- SKIP: pass over sequences that no job holds any more.
 M.skip = function(g)
@@ -23,12 +55,9 @@ M.skip = function(g)
   while steps < SKIPS_MAX and redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 1 do
     n, steps = n + 1, steps + 1
   end
-  if n > g.nextSeq then
-    redis.call('HSET', g.key, 'nextSeq', G.int(n))
-    g.nextSeq = n
-  end
+  if n > g.nextSeq then M.put(g, { nextSeq = n }) end
   -- More may follow: whoever lets limited groups go on comes by again.
-  if steps == SKIPS_MAX then redis.call('ZADD', g.limited, 'NX', '1', g.name) end
+  if steps == SKIPS_MAX then M.limit_until(g.q, g, 1, 'NX') end
 end
 
 -- A sequence whose job will never be activated must not stop the ones behind it (W1).
@@ -58,10 +87,10 @@ M.refill = function(g, now)
   if elapsed <= 0 or rate <= 0 then return g.tbTokens end
   elapsed = math.min(elapsed, math.ceil(capacity * 1000 / rate))
   local raw = elapsed * rate + g.tbRefillRemainder
-  g.tbTokens = math.min(capacity, g.tbTokens + math.floor(raw / 1000))
-  g.tbLastRefill, g.tbRefillRemainder = now, raw % 1000
-  redis.call('HSET', g.key, 'tbTokens', G.text(g.tbTokens), 'tbLastRefill', G.text(now), 'tbRefillRemainder',
-    G.text(g.tbRefillRemainder))
+  M.put(g, {
+    tbTokens = math.min(capacity, g.tbTokens + math.floor(raw / 1000)), tbLastRefill = now,
+    tbRefillRemainder = raw % 1000,
+  })
   return g.tbTokens
 end
 
@@ -73,8 +102,20 @@ end
 
 -- Until when the group is limited, if that is later than `now` (W5).
 M.limited_until = function(q, g, now)
+  if q.any_limited == 0 then q.any_limited = redis.call('EXISTS', q.ratelimited) == 1 end
+  if not q.any_limited then return nil end
   local at = tonumber(redis.call('ZSCORE', q.P .. 'ratelimited', g.name) or '')
   return at and at > now and at or nil
+end
+
+-- No job of the group runs before then. condition: 'GT' keeps a later time.
+M.limit_until = function(q, g, at, condition)
+  if condition then
+    redis.call('ZADD', q.ratelimited, condition, G.score(at), g.name)
+  else
+    redis.call('ZADD', q.ratelimited, G.score(at), g.name)
+  end
+  q.any_limited = true
 end
 
 -- Parked jobs wait in order of their sequence (GSCORE).
@@ -95,7 +136,7 @@ end
 M.park = function(q, g, id, h, resume_at)
   redis.call('ZADD', g.queue, G.score(place_of(g, id, h)), id)
   redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
-  if resume_at then redis.call('ZADD', q.P .. 'ratelimited', 'GT', G.score(resume_at), g.name) end
+  if resume_at then M.limit_until(q, g, resume_at, 'GT') end
 end
 
 -- ------------------------------------------------------------------ slots
@@ -112,10 +153,7 @@ M.holds_slot = function(g, h)
 end
 
 M.free_slot = function(q, g, id, gone)
-  if g.active > 0 then
-    g.active = g.active - 1
-    redis.call('HSET', g.key, 'active', G.text(g.active))
-  end
+  if g.active > 0 then M.put(g, { active = g.active - 1 }) end
   if not gone then redis.call('HSET', q.J .. id, 'slot', '0') end
 end
 

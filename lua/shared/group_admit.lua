@@ -20,37 +20,30 @@ end
 -- What an activation costs the group: tokens, a place in the window, a slot, its turn.
 local function charge(g, now, cost, holds, seq)
   local set = {}
-  local function put(field, value)
-    set[#set + 1], set[#set + 2] = field, G.text(value)
-    g[field] = value
-  end
   if g.tbCapacity > 0 then
     local tokens = M.refill(g, now)
-    if tokens >= g.tbCapacity then
-      -- A full bucket gathers nothing: what it gets is counted from now on.
-      put('tbLastRefill', now)
-      put('tbRefillRemainder', 0)
-    end
-    put('tbTokens', tokens - cost)
+    -- A full bucket gathers nothing: what it gets is counted from now on.
+    if tokens >= g.tbCapacity then set.tbLastRefill, set.tbRefillRemainder = now, 0 end
+    set.tbTokens = tokens - cost
   end
   if g.rateMax > 0 and g.rateDuration > 0 then
     if now - g.rateWindowStart >= g.rateDuration then
-      put('rateWindowStart', now)
-      put('rateCount', 1)
+      set.rateWindowStart, set.rateCount = now, 1
     else
-      put('rateCount', g.rateCount + 1)
+      set.rateCount = g.rateCount + 1
     end
   end
   if not holds then
-    put('active', g.active + 1)
-    if seq > 0 and seq >= g.nextSeq then put('nextSeq', seq + 1) end
+    set.active = g.active + 1
+    if seq > 0 and seq >= g.nextSeq then set.nextSeq = seq + 1 end
   end
-  if #set > 0 then redis.call('HSET', g.key, unpack(set)) end
+  M.put(g, set)
 end
 
 local function refuse_cost(q, id, h, now)
   G.end_failed(q, id, now, 'cost exceeds token bucket capacity', 'failed')
   M.leave_group(q, id, h, now)
+  G.retain_failed(q, id, now)
   return 'ERR:COST_EXCEEDS_CAPACITY'
 end
 
@@ -59,7 +52,7 @@ end
 -- stall) keeps it while it is parked.
 M.enter = function(q, id, h, now)
   local g, seq, cost = M.group(q, h.groupKey), G.count_of(h.orderingSeq), M.cost(h)
-  M.skip(g)
+  if seq > g.nextSeq then M.skip(g) end
   local holds = M.holds_slot(g, h)
   if seq > 0 and g.nextSeq > 0 and seq > g.nextSeq then
     M.park(q, g, id, h)
@@ -77,7 +70,7 @@ M.enter = function(q, id, h, now)
     return reply, g
   end
   charge(g, now, cost, holds, seq)
-  if seq > 0 then redis.call('ZREM', g.queue, id) end
+  if seq > 0 and h.state == 'group-waiting' then redis.call('ZREM', g.queue, id) end
   return nil, g
 end
 

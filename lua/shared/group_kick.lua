@@ -8,7 +8,7 @@ local function window_room(q, g, now)
   if now <= 0 or g.rateMax <= 0 or g.rateDuration <= 0 then return PROMOTIONS_MAX end
   if now - g.rateWindowStart >= g.rateDuration then return g.rateMax end
   if g.rateCount < g.rateMax then return g.rateMax - g.rateCount end
-  redis.call('ZADD', q.P .. 'ratelimited', G.score(g.rateWindowStart + g.rateDuration), g.name)
+  M.limit_until(q, g, g.rateWindowStart + g.rateDuration)
   return nil
 end
 
@@ -17,6 +17,7 @@ local function fail_parked(q, g, id, now, h, reason, event)
   redis.call('ZREM', g.queue, id)
   if h.slot == '1' then M.free_slot(q, g, id) else M.mark_skip(g, G.count_of(h.orderingSeq)) end
   G.end_failed(q, id, now, reason, event)
+  G.retain_failed(q, id, now)
 end
 
 -- Whether the first parked job holds a slot, so that it may go on however full the group is.
@@ -46,12 +47,12 @@ local function tokens_suffice(q, g, now)
       return true
     else
       local wait = math.ceil((cost - tokens) * 1000 / g.tbRefillRate)
-      redis.call('ZADD', q.P .. 'ratelimited', G.score(now + wait), g.name)
+      M.limit_until(q, g, now + wait)
       return false
     end
   end
   -- More of the same may follow: come back at once rather than never (W10).
-  redis.call('ZADD', q.P .. 'ratelimited', G.score(now), g.name)
+  M.limit_until(q, g, now)
   return false
 end
 

@@ -7,6 +7,7 @@ local STATIC = {
   list_active_ids = 'list-active-ids', wake = 'wake', workers = 'workers', stall_watch = 'stall-watch',
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
+  outbox = 'outbox',
 }
 
 local names = {
@@ -21,7 +22,12 @@ local names = {
 
 -- G.queue(meta_key) -> table whose fields are key names; `P` is the prefix with its trailing colon.
 G.queue = function(meta_key)
-  return setmetatable({ P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:' }, names)
+  return setmetatable({
+    P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
+    -- What this call knows of groups (shared/group.lua): their records, whether writes wait for the end of the call,
+    -- whether any group is limited (nil is not allowed here: 0 = not looked at yet).
+    groups = {}, defer = false, any_limited = 0,
+  }, names)
 end
 
 -- Keys that a job may own beside its hash (data-model.md section 3).

@@ -81,21 +81,23 @@ local function has_had_its_turn(q, g, id)
 end
 
 -- Parked jobs of groups that have room again. Such a group is listed by whatever made the room in this call.
+-- Returns how many were taken, and whether that is all there is to take.
 local function pull(q, taking, name, free)
   local M, taken = G.groups, 0
+  local g = M.group(q, name)
   for _ = 1, free + REFUSALS_MAX do
     if taken >= free or taking.bytes >= REPLY_BYTES then return taken, false end
-    local g = M.group(q, name)
-    M.skip(g)
     if M.is_full(g) and not M.holder_waits(q, g) then return taken, true end
     local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
     local id, seq = head[1], tonumber(head[2])
     if not id or M.limited_until(q, g, taking.now) then return taken, true end
-    if g.nextSeq > 0 and seq > g.nextSeq and not has_had_its_turn(q, g, id) then return taken, true end
+    if g.nextSeq > 0 and seq > g.nextSeq then
+      M.skip(g)
+      if seq > g.nextSeq and not has_had_its_turn(q, g, id) then return taken, true end
+    end
     taking.refused_by = nil
     if G.activate(q, taking, id, '') then
       taken = taken + 1
-      redis.call('ZREM', g.queue, id)
     elseif taking.refused_by then
       return taken, true -- parked again, until its time comes
     else

@@ -65,9 +65,29 @@ local function enter_group(q, taking, id, entry, h)
     if entry ~= '' then taking.settled[#taking.settled + 1] = entry end
     return false
   end
-  redis.call('HSET', q.J .. id, 'slot', '1')
   if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.group_may_go_on(taking, g.name) end
   return true
+end
+
+-- The job is the worker's now: its record says so, and the reply will bring it.
+local function write_active(q, taking, id, entry, h)
+  local key = q.J .. id
+  local fence, now_text = G.count_of(h[FENCE]) + 1, taking.now_text
+  if h[GROUP_KEY] then
+    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
+      'slot', '1', 'takenBy', entry == '' and taking.consumer or '')
+  else
+    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
+  end
+  if entry == '' then
+    -- Nothing pends for it that would say whose it is.
+    taking.from_lists[#taking.from_lists + 1] = id
+    if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', taking.consumer) end
+    if not taking.quiet then G.emit(q.events, 'active', id) end
+  end
+  taking.bytes = taking.bytes + #h[DATA]
+  taking.jobs[#taking.jobs + 1] = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
+    h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
 end
 
 -- Activate one job found under `entry` (a stream entry id, or '' for a list); returns true if it was taken.
@@ -98,16 +118,7 @@ G.activate = function(q, taking, id, entry)
     -- A peer that schedules without a function may leave a job in two places; it runs from one of them.
     redis.call('ZREM', q.scheduled, id)
   end
-  local fence, now_text = G.count_of(h[FENCE]) + 1, taking.now_text
-  redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
-  if entry == '' then
-    taking.from_lists[#taking.from_lists + 1] = id
-    redis.call('HSET', key, 'takenBy', taking.consumer) -- nothing pends for it that would say so
-    if not taking.quiet then G.emit(q.events, 'active', id) end
-  end
-  taking.bytes = taking.bytes + #h[DATA]
-  taking.jobs[#taking.jobs + 1] = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
-    h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
+  write_active(q, taking, id, entry, h)
   return true
 end
 
