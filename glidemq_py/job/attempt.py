@@ -16,17 +16,19 @@ class Attempt:
         fence: the job's activation counter; with `processed_on` the token of this attempt.
         processed_on: server time of the activation, epoch ms.
         context: what the worker's lifespan yielded.
+        tokens: what `Job.report_tokens` said last.
         discarded: the handler asked for no more attempts.
         ended: the attempt is over for the worker (timed out, revoked, taken away); a later result is refused.
     """
 
-    __slots__ = ("_cancelled", "context", "discarded", "ended", "entry", "fence", "processed_on")
+    __slots__ = ("_cancelled", "context", "discarded", "ended", "entry", "fence", "processed_on", "tokens")
 
     def __init__(self, entry: str, fence: int, processed_on: int, context: Any) -> None:
         self.entry = entry
         self.fence = fence
         self.processed_on = processed_on
         self.context = context
+        self.tokens = 0
         self.discarded = False
         self.ended = False
         self._cancelled: threading.Event | None = None

@@ -50,6 +50,10 @@ class BlockingJob(Generic[DataT, ResultT]):
         """`Job.update_data`."""
         self._wait(self._job.update_data(data))
 
+    def report_tokens(self, tokens: int) -> None:
+        """`Job.report_tokens`."""
+        self._wait(self._job.report_tokens(tokens))
+
     def get_state(self) -> JobState | None:
         """`Job.get_state`."""
         return self._wait(self._job.get_state())

@@ -20,6 +20,7 @@ from glidemq_py.errors import (
 from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.control import JobControl
 from glidemq_py.job.link import QueueLink
+from glidemq_py.job.steps import JobSteps
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.options.times import Milliseconds, to_ms
@@ -49,7 +50,7 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(JobControl, Generic[DataT, ResultT]):
+class Job(JobControl, JobSteps, Generic[DataT, ResultT]):
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:

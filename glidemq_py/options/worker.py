@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict, parse_limit
 from glidemq_py.options.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 
 __all__ = ["BackoffStrategy", "ExceptionTypes", "WorkerOptions"]
@@ -33,6 +34,10 @@ class WorkerOptions:
         retry_on: only these exception types are retried; None = all.
         no_retry_on: these are not.
         backoff_strategies: functions for ``backoff={"type": name}``.
+        limiter: at most so many jobs are taken in a window, by all workers of the queue that have a limiter: a
+            `RateLimit` or ``{"max": jobs, "duration": ms}``. A rate limit of the queue itself has precedence.
+        token_limiter: take no job while those of the present window have reported so many tokens: a `TokenLimiter`
+            or ``{"max_tokens": number, "duration": ms, "scope": "queue" | "worker" | "both"}``.
         events: False leaves out the queue's events of this worker's jobs.
         metrics: False leaves this worker's jobs out of the queue's metrics.
 
@@ -47,6 +52,8 @@ class WorkerOptions:
     retry_on: tuple[type[BaseException], ...] | None
     no_retry_on: tuple[type[BaseException], ...]
     backoff_strategies: Mapping[str, BackoffStrategy]
+    limiter: RateLimit | None
+    token_limiter: TokenLimiter | None
     events: bool
     metrics: bool
 
@@ -60,6 +67,8 @@ class WorkerOptions:
         retry_on: ExceptionTypes | None = None,
         no_retry_on: ExceptionTypes | None = None,
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
+        limiter: RateLimit | RateLimitDict | None = None,
+        token_limiter: TokenLimiter | TokenLimiterDict | None = None,
         events: bool = True,
         metrics: bool = True,
     ) -> None:
@@ -71,6 +80,9 @@ class WorkerOptions:
         keep(self, "retry_on", None if retry_on is None else _types("retry_on", retry_on))
         keep(self, "no_retry_on", () if no_retry_on is None else _types("no_retry_on", no_retry_on))
         keep(self, "backoff_strategies", _strategies(backoff_strategies))
+        keep(self, "limiter", None if limiter is None else parse_limit("limiter", limiter, RateLimit))
+        tokens = None if token_limiter is None else parse_limit("token_limiter", token_limiter, TokenLimiter)
+        keep(self, "token_limiter", tokens)
         keep(self, "events", check_bool("events", events))
         keep(self, "metrics", check_bool("metrics", metrics))
 

@@ -24,6 +24,7 @@ from glidemq_py.worker.finished import Finished, lost_answer
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.runner import Runner
+from glidemq_py.worker.throttle import Throttle
 
 __all__ = ["ExchangeLoop"]
 
@@ -71,6 +72,7 @@ class ExchangeLoop:
         self._busy = False
         self._poked = False
         self._cut_off = False
+        self._throttle = Throttle(options, self.look_for_jobs)
         self._due_timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
@@ -100,6 +102,10 @@ class ExchangeLoop:
         else:
             self.poke()
 
+    def rate_limit(self, milliseconds: int) -> None:
+        """See `HandIn`."""
+        self._throttle.hold(milliseconds)
+
     def poke(self) -> None:
         """See `HandIn`. Whatever happens in one turn of the event loop leads to one look."""
         if not self._poked:
@@ -114,6 +120,10 @@ class ExchangeLoop:
         self._pump()
 
     @property
+    def _may_take(self) -> bool:
+        return self.taking and not self._throttle.holding
+
+    @property
     def free(self) -> int:
         """Slots that neither run a job nor wait for one that was asked for."""
         running = 0 if self._runner is None else len(self._runner.running)
@@ -125,7 +135,7 @@ class ExchangeLoop:
 
         0 while there is nothing to ask for: every slot runs a job, or the worker takes none. Read by a thread too.
         """
-        if not self.taking or self.free + self._asked <= 0:
+        if not self._may_take or self.free + self._asked <= 0:
             return 0.0
         # After a long time without a free slot the last reply is old, but the question is fresh.
         since = self._last_reply if self._unanswered is None else self._unanswered
@@ -169,7 +179,7 @@ class ExchangeLoop:
     def _should_call(self) -> bool:
         if self._recovering is not None or self._under_way >= self._limit or self._cut_off:
             return False
-        wanted = self.free if self.taking and self._hungry else 0
+        wanted = self.free if self._hungry and self._may_take else 0
         if self._under_way == 0:
             return bool(self._finished) or wanted > 0
         return len(self._finished) >= self._second_at or wanted >= self._second_at
@@ -180,7 +190,7 @@ class ExchangeLoop:
             # One of these made the function fail; alone, it shows which.
             self._finished.extendleft(reversed(batch[1:]))
             batch = batch[:1]
-        want = max(0, min(self.free, self._most)) if self.taking else 0
+        want = max(0, min(self.free, self._most)) if self._may_take else 0
         self._asked += want
         self._under_way += 1
         if self._unanswered is None:
@@ -192,12 +202,13 @@ class ExchangeLoop:
 
     async def _call(self, batch: list[Finished], want: int) -> None:
         rows = [finished.row for finished in batch]
-        options, looks = self._options, self._looks
+        options, looks, throttle = self._options, self._looks, self._throttle
         try:
             reply = await self._link.transport.call(
                 working.exchange(
-                    self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics
-                )
+                    self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics,
+                    throttle.limiter, throttle.tokens(batch),
+                )  # fmt: skip
             )
         except ClosedError as error:
             self._finished.extendleft(reversed(batch))
@@ -269,6 +280,8 @@ class ExchangeLoop:
             listeners.tell("failed", job, finished.error)
         elif status == AttemptStatus.RETRYING:
             listeners.tell("retrying", job, finished.error)
+        elif status in (AttemptStatus.DELAYED, AttemptStatus.LIMITED):
+            listeners.tell("delayed", job, finished.error)
         elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
             # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
             what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"
@@ -293,7 +306,7 @@ class ExchangeLoop:
     def _due(self) -> None:
         self._due_timer = None
         self._hungry = True
-        if self.free <= 0 and not self._under_way and self._recovering is None:
+        if (self.free <= 0 or self._throttle.holding) and not self._under_way and self._recovering is None:
             # No slot of ours is free: promote all the same, so that an idle worker is woken.
             self._start_call()
         else:
@@ -388,6 +401,7 @@ class ExchangeLoop:
         """Stop timers and give up on calls that are under way."""
         if self._due_timer is not None:
             self._due_timer.cancel()
+        self._throttle.close()
         tasks = [*self._calls, *([self._recovering] if self._recovering is not None else [])]
         for task in tasks:
             task.cancel()

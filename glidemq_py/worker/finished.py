@@ -16,7 +16,9 @@ __all__ = ["Finished", "lost_answer"]
 # Of a row (wire/calls/working.py, `completed` and `failed`): its kinds, and where what is asked here stands.
 _COMPLETED: Final = 1
 _FAILED: Final = 2
+_SIGNALLED: Final = (4, 5)
 _LIMIT: Final = 8
+_HOW: Final = 7
 _KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
 
 
@@ -52,8 +54,10 @@ def lost_answer(finished: Finished, status: int) -> int:
     is_retried = finished.run.job.attempts_made + 1 < limit
     if status == AttemptStatus.GONE and not (kind in _KEEP and any(row[_KEEP[kind] :])):
         return status
-    if status == AttemptStatus.STALE and not is_retried:
+    if status == AttemptStatus.STALE and not (is_retried or kind in _SIGNALLED):
         return status
+    if kind in _SIGNALLED:
+        return AttemptStatus.FAILED if row[_HOW] == "fail" else AttemptStatus.DELAYED
     if kind == _COMPLETED:
         return AttemptStatus.OK
     if kind != _FAILED:

@@ -7,7 +7,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
-from glidemq_py.errors import JobRevokedError, SerializationError, UnrecoverableError
+from glidemq_py.errors import JobRevokedError, JobSignal, RateLimitError, SerializationError, UnrecoverableError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.model.record import MAX_STACKTRACES
 from glidemq_py.options.retention import KeepJobs, Retention
@@ -17,6 +17,7 @@ from glidemq_py.wire import json
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.payload import encode_result
 from glidemq_py.worker.run import Run
+from glidemq_py.worker.signals import signal_row
 
 __all__ = ["Outcomes"]
 
@@ -39,6 +40,7 @@ class Outcomes:
     def __init__(self, link: QueueLink, options: WorkerOptions) -> None:
         self._link = link
         self._options = options
+        self._pause_ms = 1_000 if options.limiter is None else options.limiter.duration
 
     def completed(self, run: Run, result: Any) -> list[object]:
         """Row of a handler that returned. Raises SerializationError, PayloadTooLargeError for its result."""
@@ -72,6 +74,14 @@ class Outcomes:
         """Row of a job that is handed back without spending an attempt."""
         attempt = run.attempt
         return working.released(run.job.id, attempt.entry, attempt.fence, attempt.processed_on)
+
+    def signalled(self, run: Run, signal: JobSignal) -> list[object]:
+        """Row of an attempt that ended with a signal. Raises GlideMQError where that cannot be: it is a failure."""
+        return signal_row(self._link, run, signal, self._pause_ms, _keep(run.options.remove_on_fail))
+
+    def pause_of(self, signal: RateLimitError) -> int:
+        """How long a worker pauses for it, ms."""
+        return self._pause_ms if signal.delay is None else to_ms("delay", signal.delay)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
         if run.attempt.discarded or isinstance(error, (*_FINAL, *self._options.no_retry_on)):

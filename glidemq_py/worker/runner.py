@@ -11,7 +11,15 @@ import inspect
 import logging
 from typing import Any, Protocol
 
-from glidemq_py.errors import GlideMQError, JobRevokedError, JobTimeoutError, NoHandlerError, StaleAttemptError
+from glidemq_py.errors import (
+    GlideMQError,
+    JobRevokedError,
+    JobSignal,
+    JobTimeoutError,
+    NoHandlerError,
+    RateLimitError,
+    StaleAttemptError,
+)
 from glidemq_py.job.current import running_job
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.worker.listeners import Listeners
@@ -30,6 +38,10 @@ class HandIn(Protocol):
 
     def hand_in(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
         """Have a finished row sent with the next exchange."""
+        ...
+
+    def rate_limit(self, milliseconds: int) -> None:
+        """Take no jobs for a while."""
         ...
 
     def poke(self) -> None:
@@ -122,7 +134,19 @@ class Runner:
                     return
                 except GlideMQError as refused:
                     error = refused
+        if isinstance(error, JobSignal):
+            try:
+                self._hand_in_signal(run, error)
+                return
+            except GlideMQError as refused:
+                error = refused
         self._hand_in.hand_in(self._outcomes.failed(run, error), run, None, error)
+
+    def _hand_in_signal(self, run: Run, signal: JobSignal) -> None:
+        row = self._outcomes.signalled(run, signal)
+        if isinstance(signal, RateLimitError):
+            self._hand_in.rate_limit(self._outcomes.pause_of(signal))
+        self._hand_in.hand_in(row, run, None, signal)
 
     # -- ends that come from outside ----------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.job import QueueLink
 from glidemq_py.job.current import label_log_records
 from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer
 from glidemq_py.options.times import Milliseconds, to_ms
@@ -72,7 +73,7 @@ class Worker:
         lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
             find what it yields in ``job.context``.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
-        backoff_strategies, events, metrics: see `WorkerOptions`.
+        backoff_strategies, limiter, token_limiter, events, metrics: see `WorkerOptions`.
 
     Raises:
         GlideMQValidationError: an option cannot be; it is named with its value.
@@ -92,6 +93,8 @@ class Worker:
         retry_on: ExceptionTypes | None = None,
         no_retry_on: ExceptionTypes | None = None,
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
+        limiter: RateLimit | RateLimitDict | None = None,
+        token_limiter: TokenLimiter | TokenLimiterDict | None = None,
         lifespan: Lifespan | None = None,
         serializer: Serializer | None = None,
         compression: Compression = "none",
@@ -104,7 +107,8 @@ class Worker:
         self.options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
             max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
-            backoff_strategies=backoff_strategies, events=events, metrics=metrics,
+            backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, events=events,
+            metrics=metrics,
         )  # fmt: skip
         self._queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression
@@ -137,7 +141,8 @@ class Worker:
         """Call ``listener`` (plain or async) at an event of this worker:
 
         ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
-        ``stalled`` (job id), ``drained`` (), ``error`` (error), ``closing`` (), ``closed`` ().
+        ``delayed`` (job, signal), ``stalled`` (job id), ``drained`` (), ``error`` (error), ``closing`` (),
+        ``closed`` ().
 
         Raises GlideMQValidationError for an event there is not.
         """
@@ -323,6 +328,16 @@ class Worker:
         if self._exchange is not None and self._closing is None:
             self._exchange.taking = True
             self._exchange.look_for_jobs()
+
+    def rate_limit(self, duration: Milliseconds) -> None:
+        """Take no more jobs for a while, ms or timedelta; a pause of that kind that lasts longer stands.
+
+        Raises GlideMQError if the worker does not run.
+        """
+        ms = to_ms("duration", duration)
+        if self._exchange is None:
+            raise GlideMQError("the worker has not been started")
+        self._exchange.rate_limit(ms)
 
     async def drain(self) -> None:
         """Work until the queue has nothing waiting, delayed, prioritized or active any more, then close."""
