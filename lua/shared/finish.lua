@@ -12,6 +12,7 @@ local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
 local ROWS_MAX = 1000
+local REVOKED = 'JobRevokedError' -- the type of what ends the attempt of a job that was revoked while it ran
 
 -- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
 local function batch(q, taking, quiet)
@@ -55,11 +56,11 @@ local function index(b, zset, members, id, keep, rule)
 end
 
 -- The job's slot in its group, if it has one, is free for the next.
-local function leave_group(b, id, group)
+-- completed: the record says so already, and nobody asks a completed job for its slot.
+local function leave_group(b, id, group, completed)
   if not group then return end
-  local h = G.pick(b.q.J .. id, 'orderingSeq', 'slot')
-  h.state, h.groupKey = 'active', group
-  G.groups.leave(b.q, id, h)
+  -- An attempt that is current was activated by this library, which gave it a slot.
+  G.groups.leave(b.q, id, { state = 'active', groupKey = group, slot = '1' }, completed)
   G.group_may_go_on(b.taking, group)
 end
 
@@ -71,7 +72,7 @@ local function complete(b, row)
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
   leave_source(b, row)
-  leave_group(b, row[ID], h[4])
+  leave_group(b, row[ID], h[4], true)
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if b.quiet then return G.OK end
@@ -98,6 +99,9 @@ end
 
 -- For good, whatever attempts are left. The rest: further fields of its record.
 local function fail_at_once(b, row, group, reason, kind, keep, ...)
+  if G.dead_letter then
+    G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE])
+  end
   index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
   redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
     'finishedOn', b.now_text, ...)

@@ -9,9 +9,15 @@ G.purge = function(q, ids)
   end
 end
 
+-- A member that has not ended (a peer gave it another turn and left it in the index) leaves the index alone.
 local function purge_from(q, zset, ids)
   if #ids == 0 then return end
-  G.purge(q, ids)
+  local ended = {}
+  for _, id in ipairs(ids) do
+    local state = redis.pcall('HGET', q.J .. id, 'state')
+    if type(state) ~= 'string' or G.TERMINAL[state] then ended[#ended + 1] = id end
+  end
+  G.purge(q, ended)
   redis.call('ZREM', zset, unpack(ids))
 end
 
@@ -27,5 +33,30 @@ G.retain = function(q, zset, keep, now)
     if excess > 0 then
       purge_from(q, zset, redis.call('ZRANGE', zset, 0, math.min(excess, PURGE_MAX) - 1))
     end
+  end
+end
+
+-- The rule in a job's own options, in the form of `retain`; true = the job goes at once; nil = it is kept.
+local function rule_of(opts)
+  if not opts or not string.find(opts, '"removeOnFail"', 1, true) then return nil end
+  local ok, parsed = pcall(cjson.decode, opts)
+  local given = ok and type(parsed) == 'table' and parsed.removeOnFail
+  if given == true then return true end
+  if type(given) == 'number' then given = { count = given } end
+  if type(given) ~= 'table' then return nil end
+  local count, age = G.count_of(given.count), G.count_of(given.age)
+  if count == 0 and age == 0 then return nil end
+  return { count, age }
+end
+
+-- For a job that failed without a worker that would bring its rule along: stalled, expired, revoked. Nothing may be
+-- written to its record after this.
+G.retain_failed = function(q, id, now)
+  local rule = rule_of(redis.call('HGET', q.J .. id, 'opts'))
+  if rule == true then
+    redis.call('ZREM', q.failed, id)
+    G.purge(q, { id })
+  elseif rule then
+    G.retain(q, q.failed, rule, now)
   end
 end

@@ -3,6 +3,7 @@
 -- The job's hash must exist. event: 'failed', 'expired' or 'revoked'; processed_on: when it began to run, if it did.
 G.end_failed = function(q, id, now, reason, event, processed_on)
   local now_text = G.int(now)
+  if G.dead_letter then G.dead_letter(q, id, event, reason) end
   redis.call('ZADD', q.failed, now_text, id)
   redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', reason, 'finishedOn', now_text)
   if event == 'failed' then
@@ -21,4 +22,5 @@ G.end_job = function(q, id, now, reason, event, processed_on)
   local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
   G.end_failed(q, id, now, reason, event, processed_on)
   if h.groupKey then G.groups.leave_group(q, id, h, now) end
+  G.retain_failed(q, id, now)
 end

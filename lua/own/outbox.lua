@@ -1,0 +1,42 @@
+-- outbox: cross off what has been delivered, and read what is still owed to other queues.
+-- KEYS 1 meta   ARGV 1 packed {holder, hold ms, cursor, delivered entry ids}   -> packed {held, entries}
+-- entry: {entry id, flat fields}   cursor: '' at first, then the entry id seen last. No entries = the end of the round.
+-- held = 0: another holder is at it, nothing was read (but what was delivered is crossed off all the same).
+-- One holder at a time spares work; two would do no harm, since deliveries are repeatable. The end of a round gives the
+-- lock back in the same step, so what is put there afterwards finds it free.
+-- Bound: a page of entries, and not much more than PAGE_BYTES of them.
+
+local PAGE, PAGE_BYTES, AT_A_TIME = 100, 1048576, 10
+
+local function read(q, cursor)
+  local entries, bytes, from = {}, 0, cursor == '' and '-' or '(' .. cursor
+  while #entries < PAGE and bytes < PAGE_BYTES do
+    local found = redis.call('XRANGE', q.outbox, from, '+', 'COUNT', AT_A_TIME)
+    for _, entry in ipairs(found) do
+      entries[#entries + 1] = entry
+      for _, text in ipairs(entry[2]) do bytes = bytes + #text end
+      if bytes >= PAGE_BYTES then break end
+    end
+    if #found < AT_A_TIME then break end
+    from = '(' .. entries[#entries][1]
+  end
+  return entries
+end
+
+G.export('outbox', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local holder, hold, cursor, delivered = r[1], r[2], r[3], r[4]
+  if #delivered > 0 then redis.call('XDEL', q.outbox, unpack(delivered)) end
+  local lock_key = q.P .. 'lock:outbox'
+  if cursor == '' and redis.call('XLEN', q.outbox) == 0 then return cmsgpack.pack({ 1, {} }) end
+  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
+    return cmsgpack.pack({ 0, {} })
+  end
+  local entries = read(q, cursor)
+  if #entries == 0 then
+    G.unlock(lock_key, holder)
+  else
+    redis.call('PEXPIRE', lock_key, hold)
+  end
+  return cmsgpack.pack({ 1, entries })
+end)
