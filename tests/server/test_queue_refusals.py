@@ -19,6 +19,7 @@ from glidemq_py import (
     UnsupportedOptionError,
     Worker,
 )
+from glidemq_py.options.job import UNSUPPORTED
 from glidemq_py.testing import RespClient
 
 LIMIT = 1_048_576
@@ -90,7 +91,7 @@ async def test_an_unknown_option_is_refused_with_a_suggestion(queue: Queue, opti
     assert suggestion is None or f"did you mean '{suggestion}'?" in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["ordering", "cost", "parent", "parents", "deduplication", "fallbacks", "repeat"])
+@pytest.mark.parametrize("option", sorted(UNSUPPORTED.keys() - {"wait_timeout"}))
 async def test_an_unsupported_option_is_named(queue: Queue, option: str):
     options: dict[str, Any] = {option: {"key": "x"}}
     with pytest.raises(UnsupportedOptionError, match=option):

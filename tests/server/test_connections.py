@@ -1,0 +1,306 @@
+"""Ways to reach a server: URLs, options, clients of one's own; and what is said when it cannot be reached."""
+
+import asyncio
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import glide
+import pytest
+from glide_shared.config import (
+    GlideClientConfiguration,
+    GlideClusterClientConfiguration,
+    NodeAddress,
+    ReadFrom,
+    ServiceType,
+)
+
+from glidemq_py import (
+    Address,
+    ConnectionOptions,
+    GlideMQConnectionError,
+    IamCredentials,
+    Job,
+    LibraryError,
+    Queue,
+    QueueEvents,
+    Worker,
+)
+from glidemq_py.client.child_server import free_port
+from glidemq_py.client.connect import config_of
+from glidemq_py.errors import EmbeddedServerError
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.server.worker_support import Raw, soon
+
+
+async def echo(job: Job) -> Any:
+    return job.data
+
+
+# -- what the options become ------------------------------------------------------------------------------
+
+
+def test_the_least() -> None:
+    config = config_of(ConnectionOptions())
+    assert isinstance(config, GlideClientConfiguration)
+    assert [(a.host, a.port) for a in config.addresses] == [("127.0.0.1", 6379)]
+    assert (config.use_tls, config.credentials, config.read_from) == (False, None, ReadFrom.PRIMARY)
+    assert (config.request_timeout, config.advanced_config.connection_timeout) == (30_000, 5_000)  # type: ignore[union-attr]
+    assert (config.database_id, config.client_name, config.client_az) == (None, None, None)
+    assert config.inflight_requests_limit is None
+
+
+def test_everything_standalone() -> None:
+    options = ConnectionOptions(
+        [Address("a", 1), "b:2", ("::1", 3)], tls=True, username="u", password="p", read_from="az_affinity",
+        client_az="eu-1a", request_timeout=1_234, connection_timeout=2_345, inflight_requests_limit=77, database_id=4,
+        ca_cert=b"PEM", client_name="me",
+    )  # fmt: skip
+    config = config_of(options)
+    assert isinstance(config, GlideClientConfiguration)
+    assert [(a.host, a.port) for a in config.addresses] == [("a", 1), ("b", 2), ("::1", 3)]
+    assert config.use_tls is True
+    assert config.credentials is not None
+    assert (config.credentials.username, config.credentials.password) == ("u", "p")
+    assert (config.read_from, config.client_az) == (ReadFrom.AZ_AFFINITY, "eu-1a")
+    assert (config.request_timeout, config.inflight_requests_limit) == (1_234, 77)
+    assert (config.database_id, config.client_name) == (4, "me")
+    advanced = config.advanced_config
+    assert advanced is not None
+    assert advanced.connection_timeout == 2_345
+    assert advanced.tls_config is not None
+    assert advanced.tls_config.root_pem_cacerts == b"PEM"
+    assert not advanced.tls_config.use_insecure_tls
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("primary", ReadFrom.PRIMARY),
+        ("prefer_replica", ReadFrom.PREFER_REPLICA),
+        ("az_affinity", ReadFrom.AZ_AFFINITY),
+        ("az_affinity_replicas_and_primary", ReadFrom.AZ_AFFINITY_REPLICAS_AND_PRIMARY),
+    ],
+)
+def test_read_from(name: Any, meant: ReadFrom) -> None:
+    az = "z" if name.startswith("az") else None
+    assert config_of(ConnectionOptions(read_from=name, client_az=az)).read_from is meant
+
+
+@pytest.mark.parametrize(
+    ("service", "meant"), [("elasticache", ServiceType.ELASTICACHE), ("memorydb", ServiceType.MEMORYDB)]
+)
+def test_iam_and_cluster(service: Any, meant: ServiceType) -> None:
+    iam = IamCredentials(
+        username="u", cluster_name="c", region="eu-west-1", service=service, refresh_interval_seconds=60
+    )
+    config = config_of(ConnectionOptions("h", cluster=True, tls=True, iam=iam, tls_insecure=True))
+    assert isinstance(config, GlideClusterClientConfiguration)
+    credentials = config.credentials
+    assert credentials is not None
+    assert credentials.iam_config is not None
+    assert (credentials.username, credentials.password) == ("u", None)
+    assert (credentials.iam_config.cluster_name, credentials.iam_config.region) == ("c", "eu-west-1")
+    assert (credentials.iam_config.service, credentials.iam_config.refresh_interval_seconds) == (meant, 60)
+    assert config.advanced_config is not None
+    assert config.advanced_config.tls_config is not None
+    assert config.advanced_config.tls_config.use_insecure_tls is True
+
+
+# -- on a real server -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda host, port: f"valkey://{host}:{port}",
+        lambda host, port: f"redis://{host}:{port}/",
+        lambda host, port: f"VALKEY://localhost:{port}?request_timeout=5000&client_name=me",
+        lambda host, port: ConnectionOptions([(host, port)]),
+        lambda host, port: ConnectionOptions(f"{host}:{port}", client_name="me", inflight_requests_limit=100),
+        lambda host, port: ConnectionOptions.from_url(f"valkey://{host}:{port}"),
+    ],
+)
+async def test_forms(server: Any, queue_name: str, form: Callable[[str, int], Any]):
+    connection = form(server.host, server.port)
+    async with Queue(queue_name, connection) as queue, Worker(queue_name, echo, connection):
+        assert await queue.add_and_wait("n", 1) == 1
+
+
+async def test_the_name_and_the_database(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with Queue("q", f"{server.url}/3?client_name=billing") as queue, Worker("q", echo, f"{server.url}/3"):
+        assert await queue.add_and_wait("n", 1) == 1
+        with server.client() as resp:
+            assert " name=billing " in str(resp.execute("CLIENT", "LIST"))
+            assert resp.keys("*") == []
+            resp.execute("SELECT", 3)
+            assert "glide:{q}:job:1" in resp.keys("*")
+
+
+async def test_a_password(private_server: Callable[..., ServerProcess]):
+    server = private_server(requirepass="s3cret/?@ä")
+    address = (server.host, server.port)
+    options = ConnectionOptions([address], password="s3cret/?@ä")
+    url = f"valkey://:s3cret%2F%3F%40%C3%A4@{server.host}:{server.port}"
+    assert ConnectionOptions.from_url(url) == options
+    async with Queue("q", url) as queue, Worker("q", echo, options), QueueEvents("q", url):
+        assert await queue.add_and_wait("n", 1) == 1
+    for wrong in (ConnectionOptions([address], password="wrong"), ConnectionOptions([address])):
+        with pytest.raises((GlideMQConnectionError, LibraryError)) as caught:
+            async with Queue("q", wrong) as queue:
+                await queue.add("n")
+        assert "s3cret" not in str(caught.value)
+        assert "wrong'" not in repr(wrong)
+
+
+async def test_a_client_of_ones_own_is_left_open(server: Any, queue_name: str):
+    address = NodeAddress(server.host, server.port)
+    client = await glide.GlideClient.create(GlideClientConfiguration([address]))
+    try:
+        async with Queue(queue_name, client) as queue, Worker(queue_name, echo, client, concurrency=4):
+            assert await asyncio.gather(*(queue.add_and_wait("n", i) for i in range(10))) == list(range(10))
+        async with Queue(queue_name, client) as queue:
+            assert (await queue.get_job_counts()).completed == 10
+        assert await client.ping() == b"PONG"
+    finally:
+        await client.close()
+
+
+async def test_a_cluster_client_of_ones_own(cluster: Any, queue_name: str):
+    address = NodeAddress(cluster.host, cluster.port)
+    client = await glide.GlideClusterClient.create(GlideClusterClientConfiguration([address]))
+    try:
+        async with Queue(queue_name, client) as queue, Worker(queue_name, echo, client):
+            assert await queue.add_and_wait("n", 5) == 5
+        assert await client.ping() == b"PONG"
+    finally:
+        await client.close()
+
+
+async def test_the_environment_variable(url: str, queue_name: str, resp: RespClient, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GLIDEMQ_URL", url)
+    async with Queue(queue_name) as queue, Worker(queue_name, echo), QueueEvents(queue_name):
+        assert await queue.add_and_wait("n", 1) == 1
+    assert Raw(resp, queue_name).state("1") == "completed"
+
+
+# -- when it cannot ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkeys"])
+async def test_nobody_listens(queue_name: str, scheme: str):
+    began = time.monotonic()
+    with pytest.raises(GlideMQConnectionError, match=r"cannot connect to 127\.0\.0\.1:1"):
+        await Queue(queue_name, f"{scheme}://127.0.0.1:1").connect()
+    assert time.monotonic() - began < 1
+
+
+async def test_a_later_use_tries_again(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    url = server.url
+    server.stop()
+    async_queue = Queue("q", url)
+    with pytest.raises(GlideMQConnectionError):
+        await async_queue.add("n")
+    server.start()
+    try:
+        assert (await async_queue.add("n")).id == "1"
+    finally:
+        await async_queue.close()
+
+
+async def test_a_server_that_is_silent(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    server.pause()
+    began = time.monotonic()
+    with pytest.raises(GlideMQConnectionError, match="cannot connect"):
+        await Queue("q", f"{server.url}?connection_timeout=250").connect()
+    assert time.monotonic() - began < 3
+    server.resume()
+
+
+async def test_a_cluster_url_for_a_server_that_is_none(url: str, queue_name: str):
+    with pytest.raises(GlideMQConnectionError):
+        await Queue(queue_name, url.replace("valkey://", "valkey+cluster://")).connect()
+
+
+async def test_a_user_who_may_not_load_functions(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    with server.client() as resp:
+        resp.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-function")
+        url = f"valkey://app:pw@{server.host}:{server.port}"
+        async with Queue("q", url) as queue:
+            with pytest.raises(LibraryError, match=r"cannot be loaded.*python -m glidemq_py\.library load"):
+                await queue.add("n")
+            async with Queue("q", server.url) as administrator:
+                await administrator.count()  # this one loads it
+            assert (await queue.add("n")).id == "1"
+        resp.execute("ACL", "SETUSER", "app", "-fcall")
+        async with Queue("q", url) as queue:
+            with pytest.raises(LibraryError, match="refuses this user"):
+                await queue.add("n")
+
+
+async def test_a_server_is_restarted_between_two_adds(restartable_server: Callable[..., ServerProcess]):
+    server = restartable_server()
+    async with Queue("q", server.url) as queue:
+        await queue.add("n")
+        await asyncio.to_thread(server.restart)
+        assert (await soon(queue.add("n"))).id == "2"
+
+
+# -- TLS --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """An authority (ca.pem), and a server's certificate of it (cert.pem, key.pem)."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("there is no openssl to make certificates with")
+
+    def make(*arguments: str) -> None:
+        subprocess.run(
+            [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *arguments],
+            cwd=tmp_path, check=True, capture_output=True,
+        )  # fmt: skip
+
+    make("-keyout", "ca-key.pem", "-out", "ca.pem", "-subj", "/CN=authority")
+    make(
+        "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost",
+        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE",
+    )  # fmt: skip
+    return tmp_path
+
+
+@pytest.fixture
+def tls_port(certificates: Path, private_server: Callable[..., ServerProcess]) -> int:
+    """The port of the first server that was built with TLS."""
+    port, reasons = free_port(), []
+    for name in ("valkey-9.1", "valkey-8.1", "redis"):
+        try:
+            private_server(
+                name, tls_port=port, tls_cert_file=str(certificates / "cert.pem"), tls_auth_clients="no",
+                tls_key_file=str(certificates / "key.pem"), tls_ca_cert_file=str(certificates / "ca.pem"),
+            )  # fmt: skip
+        except (EmbeddedServerError, pytest.skip.Exception) as error:
+            reasons.append(f"{name}: {str(error).splitlines()[-1]}")
+        else:
+            return port
+    pytest.skip(f"no server here has TLS: {reasons}")
+
+
+async def test_tls(certificates: Path, tls_port: int):
+    ca = (certificates / "ca.pem").read_bytes()
+    for connection in (
+        ConnectionOptions([("localhost", tls_port)], tls=True, ca_cert=ca),
+        f"valkeys://localhost:{tls_port}?tls_insecure=true",
+    ):
+        async with Queue("q", connection) as queue, Worker("q", echo, connection):
+            assert await queue.add_and_wait("n", 1) == 1
+    with pytest.raises(GlideMQConnectionError):  # nobody vouches for the certificate
+        await Queue("q", f"valkeys://localhost:{tls_port}?connection_timeout=1000").connect()

@@ -1,0 +1,290 @@
+"""Listening to a queue: from a fixed position, without a gap, over lost connections and restarts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import glide
+import pytest
+from glide_shared.config import GlideClientConfiguration, NodeAddress, ProtocolVersion
+
+from glidemq_py import ClosedError, GlideMQConnectionError, Job, Queue, QueueEvent, QueueEvents, Worker
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.server.lossy_proxy import LossyProxy
+from tests.server.worker_support import PATIENCE, Raw, soon
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[QueueEvent] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, event: QueueEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    @property
+    def names(self) -> list[str]:
+        return [event.event for event in self.events]
+
+    async def wait(self, count: int) -> list[QueueEvent]:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.events) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.events
+
+
+async def first(events: QueueEvents, count: int) -> list[QueueEvent]:
+    """The first events of an iteration."""
+    found: list[QueueEvent] = []
+    async with asyncio.timeout(PATIENCE):
+        async for event in events:
+            found.append(event)
+            if len(found) == count:
+                break
+    return found
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+async def test_what_is_added_right_after_ready_is_seen(queue: Queue, url: str):
+    await queue.add("before")
+    for _ in range(10):
+        events = QueueEvents(queue.name, url)
+        await events.wait_until_ready()
+        job = await queue.add("after")
+        (event,) = await first(events, 1)
+        assert (event.event, event.job_id, event.fields) == ("added", job.id, {"name": "after"})
+        assert abs(event.timestamp - job.timestamp) < 1_000
+
+
+async def test_an_empty_queue_too(queue: Queue, url: str):
+    events = QueueEvents(queue.name, url)
+    await events.wait_until_ready()
+    jobs = await queue.add_bulk([("n",)] * 500)
+    assert [event.job_id for event in await first(events, 500)] == [job.id for job in jobs]
+
+
+async def test_the_life_of_jobs(queue: Queue, url: str):
+    async def handle(job: Job) -> Any:
+        if job.data == "fail":
+            raise ValueError("as told")
+        await job.update_progress(50)
+        return {"r": job.data}
+
+    heard = Heard()
+    async with QueueEvents(queue.name, url) as events:
+        events.on("*", heard)
+        good, bad = await queue.add("n", 1), await queue.add("n", "fail", attempts=2, backoff=1)
+        async with Worker(queue.name, handle, url):
+            await heard.wait(7)
+        later = await queue.add("n", delay=60_000)
+        await later.remove()
+        await queue.pause()
+        await heard.wait(10)
+    of_good = [event for event in heard.events if event.job_id == good.id]
+    assert [event.event for event in of_good] == ["added", "progress", "completed"]
+    assert of_good[1].fields == {"data": "50"}
+    assert of_good[2].fields["returnvalue"] == '{"r":1}'
+    of_bad = [event for event in heard.events if event.job_id == bad.id]
+    assert [event.event for event in of_bad][:2] == ["added", "retrying"]
+    assert of_bad[-1].event == "failed"
+    assert of_bad[-1].fields["failedReason"] == "as told"
+    assert [event.event for event in heard.events if event.job_id == later.id] == ["added", "removed"]
+    assert heard.names[-1] == "paused"
+    assert [event.id for event in heard.events] == sorted({event.id for event in heard.events}, key=_order)
+
+
+def _order(entry: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in entry.split("-"))
+
+
+async def test_listeners_by_name_plain_and_async_before_and_after(queue: Queue, url: str):
+    added, everything, late, gone = Heard(), Heard(), Heard(), Heard()
+
+    async def slow(event: QueueEvent) -> None:
+        await asyncio.sleep(0)
+        everything(event)
+
+    def broken(event: QueueEvent) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    events = QueueEvents(queue.name, url)
+    events.on("added", broken)
+    events.on("added", added)
+    events.on("*", slow)
+    events.on("*", gone)
+    events.off("*", gone)
+    events.off("never", gone)
+    async with events:
+        events.on("removed", late)
+        job = await queue.add("n")
+        await job.remove()
+        await late.wait(1)
+        await everything.wait(2)
+    assert (added.names, everything.names, late.names, gone.names) == (["added"], ["added", "removed"], ["removed"], [])
+
+
+async def test_a_listener_that_comes_into_an_open_block_is_heard(queue: Queue, url: str):
+    heard = Heard()
+    async with QueueEvents(queue.name, url) as events:
+        events.on("added", heard)
+        await queue.add("n")
+        await heard.wait(1)
+
+
+async def test_from_an_earlier_event_on(queue: Queue, url: str, resp: RespClient):
+    jobs = await queue.add_bulk([("n",)] * 5)
+    ids = [entry for entry, _ in Raw(resp, queue.name).run("XRANGE", "events", "-", "+")]
+    found = await first(QueueEvents(queue.name, url, last_event_id=ids[1]), 3)
+    assert [event.id for event in found] == ids[2:]
+    found = await first(QueueEvents(queue.name, url, last_event_id="0"), 5)
+    assert [event.job_id for event in found] == [job.id for job in jobs]
+
+
+async def test_foreign_entries_are_told_as_they_are(queue: Queue, url: str, resp: RespClient):
+    heard = Heard()
+    async with QueueEvents(queue.name, url) as events:
+        events.on("*", heard)
+        raw = Raw(resp, queue.name)
+        raw.run("XADD", "events", "*", "something", b"\xff")
+        raw.run("XADD", "events", "*", "event", "renamed", "jobId", "7", "to", "x")
+        foreign, known = await heard.wait(2)
+        assert (foreign.event, foreign.job_id, foreign.fields) == ("", "", {"something": "\ufffd"})
+        assert (known.event, known.job_id, known.fields) == ("renamed", "7", {"to": "x"})
+
+
+async def test_close_ends_an_iteration(queue: Queue, url: str):
+    events = QueueEvents(queue.name, url)
+    await events.wait_until_ready()
+    reading = asyncio.create_task(first(events, 2))
+    await queue.add("n")
+    await asyncio.sleep(0)
+    await events.close()
+    assert len(await soon(reading, 5)) <= 1
+    await events.close()
+    with pytest.raises(ClosedError):
+        await events.wait_until_ready()
+
+
+async def test_close_ends_the_waiting_for_a_server(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    events = QueueEvents("q", server.url + "?request_timeout=300")
+    await events.wait_until_ready()
+    reading = asyncio.create_task(first(events, 1))
+    server.kill()
+    done, _ = await asyncio.wait({reading}, timeout=0.5)
+    assert not done
+    await events.close()
+    assert await soon(reading, 10) == []
+
+
+async def test_a_killed_connection_is_taken_up_where_it_broke_off(private_server: Callable[..., ServerProcess]):
+    server, heard = private_server(), Heard()
+    async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
+        events.on("*", heard)
+        jobs = await queue.add_bulk([("n",)] * 3)
+        await heard.wait(3)
+        with server.client() as resp:
+            for _ in range(3):
+                resp.execute("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+                for i in range(20):
+                    resp.execute("XADD", "glide:{q}:events", "*", "event", "mark", "jobId", str(i))
+        await heard.wait(63)
+    assert [event.job_id for event in heard.events] == [job.id for job in jobs] + [str(i) for i in range(20)] * 3
+
+
+async def test_a_cut_in_the_middle_of_a_reply(server: Any, queue: Queue):
+    heard = Heard()
+    with LossyProxy(server.port) as proxy:
+        async with QueueEvents(queue.name, proxy.url) as events:
+            events.on("*", heard)
+            for _ in range(3):
+                proxy.lose("xread")
+                await queue.add("n")
+                await asyncio.to_thread(proxy.wait_lost, 1)
+            await queue.add("n")
+            await heard.wait(4)
+    assert [event.job_id for event in heard.events] == ["1", "2", "3", "4"]
+
+
+async def test_a_restarted_server(restartable_server: Callable[..., ServerProcess]):
+    server, heard = restartable_server(), Heard()
+    async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
+        events.on("*", heard)
+        await queue.add("n")
+        await heard.wait(1)
+        await asyncio.to_thread(server.restart, kill=True)
+        await queue.add("n")
+        await heard.wait(2)
+    assert [event.job_id for event in heard.events] == ["1", "2"]
+
+
+async def test_a_server_that_comes_back_empty(private_server: Callable[..., ServerProcess]):
+    server, heard = private_server(), Heard()
+    async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
+        events.on("*", heard)
+        await queue.add("n")
+        await heard.wait(1)
+        await asyncio.to_thread(server.restart)
+        await queue.add("again")
+        assert [event.fields["name"] for event in await heard.wait(2)] == ["n", "again"]
+
+
+async def test_flushed_or_deleted_events(private_server: Callable[..., ServerProcess]):
+    server, heard = private_server(), Heard()
+    async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
+        events.on("*", heard)
+        await queue.add("n")
+        await heard.wait(1)
+        with server.client() as resp:
+            # Entry ids are the server's time: a new stream within the same millisecond would begin where we are.
+            resp.execute("DEBUG", "SLEEP", "0.003")
+            resp.execute("FLUSHALL")
+            await queue.add("n")
+            await heard.wait(2)
+            resp.execute("DEBUG", "SLEEP", "0.003")
+            resp.execute("DEL", "glide:{q}:events")
+        await queue.add("n")
+        await heard.wait(3)
+
+
+@pytest.mark.parametrize("protocol", [ProtocolVersion.RESP2, ProtocolVersion.RESP3])
+async def test_an_injected_client_is_the_pattern_and_is_left_open(server: Any, queue: Queue, protocol: ProtocolVersion):
+    address = NodeAddress("127.0.0.1", server.port)
+    client = await glide.GlideClient.create(GlideClientConfiguration([address], protocol=protocol))
+    try:
+        events = QueueEvents(queue.name, client)
+        await events.wait_until_ready()
+        reading = asyncio.create_task(first(events, 1))
+        # The blocking read does not stand in the client's own way.
+        assert await soon(client.ping(), 0.9) == b"PONG"
+        await queue.add("n")
+        assert (await soon(reading))[0].event == "added"
+        await events.close()
+        assert await client.ping() == b"PONG"
+    finally:
+        await client.close()
+
+
+async def test_a_short_request_timeout_does_not_end_the_blocking_read(queue: Queue, url: str, caplog: Any):
+    heard = Heard()
+    async with QueueEvents(queue.name, url + "?request_timeout=150") as events:
+        events.on("*", heard)
+        await asyncio.sleep(1.2)  # longer than one read blocks: that time passes is what is tried here
+        await queue.add("n")
+        await heard.wait(1)
+    assert "reading on" not in caplog.text
+
+
+async def test_no_server(queue_name: str):
+    events = QueueEvents(queue_name, "valkey://127.0.0.1:1")
+    with pytest.raises(GlideMQConnectionError, match=r"127\.0\.0\.1:1"):
+        await events.wait_until_ready()

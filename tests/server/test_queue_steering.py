@@ -1,0 +1,303 @@
+"""Steering a queue and its jobs: pause, remove, retry, obliterate; and what is written onto a job from outside."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobNotFoundError, JobStateError, PayloadTooLargeError, Queue, SerializationError, Worker
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.key_leaks import KeyLeaks
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+@pytest.fixture
+def raw(resp: RespClient, queue_name: str) -> Raw:
+    return Raw(resp, queue_name)
+
+
+async def fail(job: Job) -> None:
+    raise ValueError("as told")
+
+
+async def noop(job: Job) -> Any:
+    return job.data
+
+
+# -- pause ------------------------------------------------------------------------------------------------
+
+
+async def test_pause_and_resume_are_idempotent_and_told(url: str, queue_name: str, raw: Raw):
+    async with Queue(queue_name, url) as queue:
+        assert await queue.is_paused() is False
+        await queue.resume()
+        await queue.pause()
+        await queue.pause()
+        assert await queue.is_paused() is True
+        assert (await queue.get_job_counts()).paused is True
+        assert raw.run("HGET", "meta", "paused") == "1"
+        await queue.resume()
+        await queue.resume()
+        assert await queue.is_paused() is False
+        assert raw.run("HGET", "meta", "paused") == "0"
+        told = [event["event"] for event in raw.events("0")]
+        assert "paused" in told
+        assert told[-1] == "resumed"
+
+
+async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(url: str, queue_name: str):
+    async with (
+        Queue(queue_name, url) as queue,
+        Queue(queue_name, url) as operator,
+        Worker(queue_name, noop, url) as worker,
+    ):
+        told = Told(worker)
+        await queue.add_and_wait("n")
+        await operator.pause()
+        jobs = await queue.add_bulk([("n", 1), ("n", 2, {"priority": 1}), ("n", 3, {"lifo": True})])
+        async with Worker(queue_name, noop, url):  # one that starts now gets nothing either
+            assert len(await queue.get_workers()) == 2
+            assert (await queue.get_job_counts()).active == 0
+        assert await queue.count() == 3
+        await operator.resume()
+        assert sorted([await soon(job.wait_until_finished()) for job in jobs]) == [1, 2, 3]
+        await told.wait("completed", 4)
+
+
+# -- remove -----------------------------------------------------------------------------------------------
+
+
+async def in_state(queue: Queue, url: str, state: str) -> tuple[Job, Worker | None, Gate | None]:
+    """A job in a state; for an active one its worker and gate too."""
+    options: Any = {
+        "delayed": {"delay": 60_000}, "prioritized": {"priority": 4}, "lifo": {"lifo": True}, "active": {},
+        "active-lifo": {"lifo": True}, "delayed-priority": {"delay": 60_000, "priority": 2},
+    }.get(state, {})  # fmt: skip
+    job = await queue.add("n", {"some": "data"}, **options)
+    await job.log("a line")
+    await job.update_progress(5)
+    if state in ("completed", "failed"):
+        async with Worker(queue.name, fail if state == "failed" else noop, url) as worker:
+            await Told(worker).wait(state)
+    if state.startswith("active"):
+        gate = Gate()
+        held = Worker(queue.name, gate, url)
+        await held.__aenter__()
+        await gate.next()
+        return job, held, gate
+    return job, None, None
+
+
+STATES = [
+    "waiting",
+    "lifo",
+    "delayed",
+    "prioritized",
+    "delayed-priority",
+    "completed",
+    "failed",
+    "active",
+    "active-lifo",
+]
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_remove_leaves_nothing_of_a_job(url: str, queue_name: str, raw: Raw, key_leaks: KeyLeaks, state: str):
+    async with Queue(queue_name, url) as queue:
+        job, worker, gate = await in_state(queue, url, state)
+        assert await job.remove() is True
+        assert await job.remove() is False
+        assert await queue.remove(job.id) is False
+        assert await queue.get_job(job.id) is None
+        assert raw.resp.keys(raw.key(f"*:{job.id}")) == []
+        for key, command in (("scheduled", "ZCARD"), ("completed", "ZCARD"), ("failed", "ZCARD"), ("lifo", "LLEN")):
+            assert raw.run(command, key) == 0
+        assert raw.run("XLEN", "stream") == 0
+        counts = await queue.get_job_counts()
+        assert (counts.total, counts.active) == (0, 0)
+        assert raw.event_names(job.id)[-1] == "removed"
+        if worker is not None and gate is not None:
+            gate.open()
+            told = Told(worker)
+            await queue.add("after", 9)
+            await gate.next()
+            await told.wait("completed")
+            assert told.job_ids("completed")[-1] != job.id
+            await worker.close()
+            assert raw.resp.keys(raw.key(f"*:{job.id}")) == []
+            assert raw.metric("completed") == 1
+
+
+# -- retry ------------------------------------------------------------------------------------------------
+
+
+async def test_only_a_failed_job_is_retried(url: str, queue_name: str, raw: Raw):
+    async with Queue(queue_name, url) as queue:
+        for state in STATES:
+            if state == "failed":
+                continue
+            job, worker, gate = await in_state(queue, url, state)
+            with pytest.raises(JobStateError, match="retry") as caught:
+                await job.retry()
+            assert caught.value.job_id == job.id
+            assert caught.value.state == await job.get_state()
+            if worker is not None and gate is not None:
+                gate.open()
+                await worker.close()
+            await job.remove()
+            with pytest.raises(JobNotFoundError):
+                await job.retry()
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": 3}, {"lifo": True}, {"delay": 1}])
+async def test_a_retried_job_has_all_its_attempts(url: str, queue_name: str, raw: Raw, options: Any):
+    runs: list[int] = []
+
+    async def fourth_time(job: Job) -> str:
+        runs.append(job.attempts_made)
+        if len(runs) < 4:
+            raise ValueError("not yet")
+        return "well"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, fourth_time, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=3, **options)
+        await told.wait("failed")
+        assert runs == [0, 1, 2]
+        await job.retry()
+        assert await soon(job.wait_until_finished()) == "well"
+        assert runs == [0, 1, 2, 0]
+        found = await queue.get_job(job.id)
+        assert found is not None
+        assert (found.failed_reason, found.failed_type, found.stacktrace) == (None, None, ())
+        assert raw.run("ZCARD", "failed") == 0
+        assert "retried" in raw.event_names(job.id)
+
+
+# -- what is written onto a job ---------------------------------------------------------------------------
+
+
+async def test_progress_data_and_log_from_outside(url: str, queue_name: str, raw: Raw):
+    async with Queue(queue_name, url, compression="gzip") as queue:
+        job = await queue.add("n", {"a": 1})
+        for progress in (50, 0.5, {"step": 2}, [1, 2], "half"):
+            await job.update_progress(progress)
+            found = await queue.get_job(job.id)
+            assert found is not None
+            assert found.progress == job.progress == progress
+        assert raw.events(job.id)[-1] == {"event": "progress", "jobId": job.id, "data": '"half"'}
+        await job.update_data({"b": 2})
+        found = await queue.get_job(job.id)
+        assert found is not None
+        assert found.data == job.data == {"b": 2}
+        with pytest.raises(PayloadTooLargeError):
+            await job.log("x" * 1_048_577)
+        with pytest.raises(PayloadTooLargeError):
+            await job.update_progress("x" * 1_048_576)
+        with pytest.raises(SerializationError):
+            await job.update_data(object())
+        assert job.data == {"b": 2}
+        await job.remove()
+        for write in (job.log("x"), job.update_progress(1), job.update_data(1)):
+            with pytest.raises(JobNotFoundError):
+                await write
+        assert raw.resp.keys(raw.key(f"*:{job.id}")) == []
+
+
+async def test_the_newest_log_lines_are_kept(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        assert await job.logs() == []
+        for i in range(12):
+            await job.log(f"line {i} ä", keep=5)
+        assert await job.logs() == [f"line {i} ä" for i in range(7, 12)]
+        assert await job.logs(1, 2) == ["line 8 ä", "line 9 ä"]
+        assert await job.logs(-1) == ["line 11 ä"]
+        await asyncio.gather(*(job.log(str(i), keep=0) for i in range(100)))
+        assert len(await job.logs()) == 105
+        await asyncio.gather(*(job.log(str(i)) for i in range(1_000)))
+        assert len(await job.logs()) == 1_000
+
+
+async def test_data_updated_by_a_handler_serves_the_next_attempt(url: str, queue_name: str):
+    seen: list[Any] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(job.data)
+        await job.update_data({"step": len(seen)})
+        if len(seen) < 3:
+            raise ValueError("again")
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        job = await queue.add("n", {"step": 0}, attempts=3)
+        await soon(job.wait_until_finished())
+    assert seen == [{"step": 0}, {"step": 1}, {"step": 2}]
+
+
+# -- obliterate -------------------------------------------------------------------------------------------
+
+
+async def test_obliterate_leaves_no_key(core_url: str, queue_name: str, core_resp: RespClient):
+    async with Queue(queue_name, core_url) as queue, Queue(queue_name + "-other", core_url) as other:
+        await other.add("n", job_id="stays")
+        for state in STATES:
+            _, worker, gate = await in_state(queue, core_url, state)
+            if worker is not None and gate is not None:
+                gate.open()
+                await worker.close()
+        await queue.add_bulk([("n", i, {"delay": i % 2 * 60_000}) for i in range(700)])
+        raw = Raw(core_resp, queue_name)
+        # What only a Node peer writes.
+        for suffix in ("deps:1", "parents:1"):
+            raw.run("SADD", suffix, "x")
+        raw.run("HSET", "job:1:sub:g", "a", "1")
+        raw.run("HSET", "dedup", "d", "1:1")
+        raw.run("SET", "w:worker-1-a", "{}")
+        raw.run("HSET", "group:g", "active", "0")
+        raw.run("HSET", "job:parked", "id", "parked", "state", "group-waiting")
+        before = (await queue.get_job_counts()).total
+        assert await queue.obliterate() >= before
+        assert core_resp.keys(f"*{{{queue_name}}}*") == []
+        assert await queue.obliterate() == 0
+        assert (await queue.get_job_counts()).total == 0
+        assert await other.count() == 1
+        assert (await queue.add("n")).id == "1"
+        await queue.obliterate()
+        await other.obliterate()
+
+
+@pytest.mark.parametrize("state", ["active", "active-lifo"])
+async def test_obliterate_refuses_while_jobs_are_active(
+    url: str, queue_name: str, raw: Raw, resp: RespClient, state: str
+):
+    async with Queue(queue_name, url) as queue:
+        _, worker, gate = await in_state(queue, url, state)
+        assert worker is not None
+        assert gate is not None
+        await queue.add_bulk([("n",)] * 5)
+        before = resp.keys(raw.key("*"))
+        with pytest.raises(JobStateError, match="obliterate"):
+            await queue.obliterate()
+        assert resp.keys(raw.key("*")) == before
+        assert (await queue.get_job_counts()).total == 6
+        assert await queue.obliterate(force=True) == 6
+        # The worker lives on, its job's result is dropped, and later jobs are worked on.
+        gate.open()
+        later = await queue.add("later", 3)
+        assert await soon(later.wait_until_finished()) == 3
+        await worker.close()
+        await queue.obliterate(force=True)
+    assert resp.keys(raw.key("*")) == []
+
+
+async def test_obliterate_a_queue_whose_name_looks_like_a_pattern_of_others(
+    private_server: Callable[..., ServerProcess],
+):
+    server = private_server()
+    async with Queue("a.b", server.url) as queue, Queue("axb", server.url) as other:
+        await queue.add("n")
+        await other.add("n")
+        await queue.obliterate()
+        assert await other.count() == 1
+        assert await queue.count() == 0
