@@ -20,8 +20,8 @@ from glidemq_py.wire.calls import control, steering
 
 __all__ = ["QueueControl"]
 
-_PIECE: Final = 200
-"""Jobs a call: about a millisecond or two of the server's time."""
+_PIECE: Final = 150
+"""Jobs a call: one or two milliseconds of the server's time."""
 
 
 class QueueControl:

@@ -17,12 +17,18 @@ local function group_of(q, d, name)
 end
 
 local function delete(q, d, id)
-  local ok, h = pcall(G.job_of, q, id)
+  local ok, h = pcall(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
   if not ok or not NOT_BEGUN[h.state] then return end
   local name = G.given(h.groupKey)
   if name then
-    local g = group_of(q, d, name)
-    if M.holds_slot(g, h) then M.free_slot(q, g, id, true) else M.mark_skip(g, G.count_of(h.orderingSeq)) end
+    local g, seq = group_of(q, d, name), G.count_of(h.orderingSeq)
+    if M.holds_slot(g, h) then
+      M.free_slot(q, g, id, true)
+    elseif seq > 0 and seq == g.nextSeq then
+      g.nextSeq, g.advanced = seq + 1, true -- written once, at the end of the call
+    else
+      M.mark_skip(g, seq)
+    end
     if h.state == 'group-waiting' then redis.call('ZREM', g.queue, id) end
   end
   d.ids[#d.ids + 1] = id
@@ -150,6 +156,7 @@ local ORDER = { 'stream', 'lifo', 'priority', 'due', 'scheduled', 'groups', 'aga
 local function let_go_on(q, d)
   local waiting = false
   for name, g in pairs(d.groups) do
+    if g.advanced then redis.call('HSET', g.key, 'nextSeq', G.int(g.nextSeq)) end
     M.skip(g)
     if redis.call('ZCARD', g.queue) > 0 then
       redis.call('ZADD', q.ratelimited, 'NX', G.int(d.now), name)

@@ -1,0 +1,314 @@
+"""Draining, cleaning, retrying, revoking, rescheduling and searching, beside real workers."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    JobNotFoundError,
+    JobStateError,
+    Metrics,
+    Queue,
+    QueueEvents,
+    Worker,
+)
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.key_leaks import KeyLeaks
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+MANY = 10_000
+SLOW_US = 5_000
+
+
+async def fail(job: Job) -> None:
+    raise ValueError(job.name)
+
+
+# -- revoking ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 5}, {"ordering": {"key": "k"}}])
+async def test_revoking_an_active_job_cancels_its_handler(
+    core_url: str, core_resp: RespClient, queue_name: str, options: dict[str, Any]
+):
+    gate = Gate()
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, lock_duration=1_000) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=3, **options)
+        await gate.next()
+        began = asyncio.get_running_loop().time()
+        assert await job.revoke() == "flagged"
+        assert await job.is_revoked()
+        await told.wait("failed")
+        # A heartbeat is a third of the lock; the rest is what a busy machine may take.
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert gate.cancelled == 1
+        with pytest.raises(JobFailedError, match="revoked") as failure:
+            await job.wait_until_finished()
+        assert failure.value.failed_type == "JobRevokedError"
+        raw = Raw(core_resp, queue_name)
+        assert raw.pending() == []
+        assert raw.event_names(job.id)[-2:] == ["revoked", "failed"]
+        # Its slot is free, and a retry takes the mark off.
+        await job.retry()
+        assert not await job.is_revoked()
+        gate.open()
+        assert await job.wait_until_finished() is None
+
+
+async def test_revoking_tells_a_handler_in_a_thread(url: str, queue_name: str):
+    began = threading.Event()
+
+    def handle(job: Job) -> str:
+        began.set()
+        return "stopped" if job.cancelled.wait(30) else "went on"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, lock_duration=1_000) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=3)
+        await asyncio.to_thread(began.wait, 30)
+        assert await queue.revoke(job.id) == "flagged"
+        await told.wait("failed")
+        assert told.of("failed")[0][0].cancelled.is_set()
+        assert await job.is_failed()
+        # The slot is free when the handler has returned.
+        other = await queue.add("n")
+        await told.until(lambda _: worker.active_count <= 1)
+        assert await queue.revoke(other.id) in ("revoked", "flagged")
+
+
+async def test_revoked_jobs_are_not_run(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, core_url) as queue, QueueEvents(queue_name, core_url) as events:
+        told: asyncio.Queue[str] = asyncio.Queue()
+        events.on("revoked", lambda event: told.put_nowait(event.job_id or ""))
+        jobs = [
+            await queue.add("n"),
+            await queue.add("n", lifo=True),
+            await queue.add("n", priority=1),
+            await queue.add("n", delay=60_000),
+            *await queue.add_bulk([("n", None, {"ordering": {"key": "k"}})] * 3),
+        ]
+        last = jobs.pop()
+        assert [await job.revoke() for job in jobs] == ["revoked"] * 6
+        assert await queue.revoke("nobody") == "not_found"
+        assert [await soon(told.get()) for _ in jobs] == [job.id for job in jobs]
+        async with Worker(queue_name, gate, core_url):
+            await last.wait_until_finished()
+        assert [job.id for job in gate.begun] == [last.id]
+        counts = await queue.get_job_counts()
+        assert (counts.failed, counts.completed, counts.unfinished) == (6, 1, 0)
+        with pytest.raises(JobFailedError, match="revoked"):
+            await jobs[0].wait_until_finished()
+        assert Raw(core_resp, queue_name).run("HGET", "group:k", "active") == "0"
+
+
+# -- many jobs ---------------------------------------------------------------------------------------------
+
+
+async def test_many_jobs_in_pieces_that_are_short(private_server: Callable[..., ServerProcess], queue_name: str):
+    """Retried, cleaned and drained; of the hundreds of calls hardly one may be slow, as a busy machine makes it."""
+    server = private_server(slowlog_log_slower_than=SLOW_US)
+    with server.client() as resp:
+        raw = Raw(resp, queue_name)
+        async with Queue(queue_name, server.url) as queue:
+            await queue.add_bulk([("n", n) for n in range(MANY)])
+            async with Worker(queue_name, fail, server.url, concurrency=200) as worker:
+                await Told(worker).wait("failed", MANY)
+            resp.execute("SLOWLOG", "RESET")
+            assert len(await queue.clean(0, MANY // 2, "failed")) == MANY // 2
+            assert await queue.retry_jobs(10) == 10
+            assert await queue.retry_jobs() == MANY // 2 - 10
+            assert (await queue.get_job_counts()).waiting == MANY // 2
+            assert await queue.drain() == MANY // 2
+            for options in ({"lifo": True}, {"priority": 3}, {"ordering": {"key": "k"}}, {"delay": 60_000}):
+                await queue.add_bulk([("n", n, options) for n in range(MANY)])
+                assert await queue.drain(delayed="delay" in options) == MANY
+            called = [str(row[3][1]) for row in resp.execute("SLOWLOG", "GET", 1000) if row[3][0].lower() == "fcall"]
+            slow = [name for name in called if name.endswith(("_drain", "_clean", "_retry_jobs"))]
+            assert len(slow) <= 10
+            assert raw.run("XLEN", "stream") == 0
+        permanent = {"id", "meta", "events", "stream", "wake", "workers", "metrics:failed", "ordering", "group:k"}
+        assert {key.removeprefix(raw.base + ":") for key in resp.keys("*")} <= permanent | {"lock:reclaim"}
+
+
+async def test_cleaning(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(500)])
+        async with Worker(queue_name, gate, core_url, concurrency=50) as worker:
+            await Told(worker).wait("completed", 500)
+        await jobs[3].log("a line")
+        assert await queue.clean(timedelta(hours=1), 1_000, "completed") == []
+        assert await queue.clean(0, 0) == []
+        assert await queue.clean(0, 1_000, "failed") == []
+        first = await queue.clean(0, 180)
+        assert len(first) == 180
+        rest = await queue.clean(0, 1_000)
+        assert sorted(first + rest, key=int) == [job.id for job in jobs]
+        left = {key.partition("}:")[2] for key in core_resp.keys(f"glide:{{{queue_name}}}:*")}
+        assert not {key for key in left if key.startswith(("job:", "log:"))}
+        assert [event["jobId"] for event in Raw(core_resp, queue_name).events() if event["event"] == "cleaned"] == [
+            "180", "320",
+        ]  # fmt: skip
+    for arguments in ((-1,), (1.5,), (0, -1), (0, True), (0, 1, "waiting")):
+        with pytest.raises(GlideMQValidationError):
+            await queue.clean(*arguments)  # type: ignore[arg-type]
+
+
+async def test_draining_beside_a_worker_that_runs(url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks):
+    """What has begun is finished; every other job is gone; what comes later runs, its group included."""
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, gate, url, concurrency=2) as worker:
+            told = Told(worker)
+            await queue.add_bulk([("n", n, {"ordering": {"key": "k"}} if n % 2 else {}) for n in range(400)])
+            await gate.next()
+            await gate.next()
+            deleted = await queue.drain()
+            assert deleted == 398
+            gate.open()
+            await told.wait("completed", 2)
+            later = await queue.add("n", "later", ordering={"key": "k"})
+            assert await later.wait_until_finished() == "later"
+        assert len(gate.begun) == 3
+        assert Raw(resp, queue_name).run("HGET", "group:k", "active") == "0"
+        assert await queue.drain(delayed=True) == 0
+        await queue.clean(0)
+        key_leaks.allow(f"glide:{{{queue_name}}}:group:k")
+
+
+async def test_retrying_beside_a_worker_that_fails_them_again(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url, concurrency=20) as worker:
+        told = Told(worker)
+        await queue.add_bulk([("n", n) for n in range(400)])
+        await told.wait("failed", 400)
+        assert await queue.retry_jobs() == 400
+        await told.wait("failed", 800)
+        assert (await queue.get_job_counts()).failed == 400
+    with pytest.raises(GlideMQValidationError):
+        await queue.retry_jobs(-1)
+
+
+# -- when a job has its turn -------------------------------------------------------------------------------
+
+
+async def test_priority_delay_and_promotion(core_url: str, queue_name: str):
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, core_url) as queue:
+        plain, urgent, late, delayed = await queue.add_bulk(
+            [("plain",), ("urgent",), ("late", None, {"priority": 1}), ("delayed", None, {"delay": 60_000})]
+        )
+        await urgent.change_priority(2)
+        assert urgent.priority == 2
+        await queue.change_priority(late.id, 9)
+        await plain.change_delay(timedelta(hours=1))
+        assert plain.delay == 3_600_000
+        assert await plain.is_delayed()
+        await queue.promote(delayed.id)
+        async with Worker(queue_name, gate, core_url) as worker:
+            told = Told(worker)
+            await told.wait("completed", 3)
+            assert [job.name for job in gate.begun] == ["urgent", "late", "delayed"]
+            # An idle worker is woken.
+            await queue.change_delay(plain.id, 0)
+            await soon(plain.wait_until_finished(), 5)
+            for action in (plain.promote(), plain.change_priority(1), queue.change_delay(plain.id, 5)):
+                with pytest.raises(JobStateError, match="completed"):
+                    await action
+    for option, action in (("priority", plain.change_priority(2048)), ("delay", plain.change_delay(-1))):
+        with pytest.raises(GlideMQValidationError, match=option):
+            await action
+
+
+async def test_changing_what_is_gone_or_at_work(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
+        for action in (queue.promote("no"), queue.change_delay("no", 1), queue.change_priority("no", 1)):
+            with pytest.raises(JobNotFoundError):
+                await action
+        await queue.add("n")
+        job = await gate.next()
+        with pytest.raises(JobStateError, match="active"):
+            await job.change_priority(1)
+        gate.open()
+
+
+# -- looking -----------------------------------------------------------------------------------------------
+
+
+async def test_searching(core_url: str, queue_name: str):
+    async with Queue(queue_name, core_url) as queue:
+        await queue.add_bulk([(f"n{n % 3}", {"x": n, "even": n % 2 == 0, "list": [n]}) for n in range(600)])
+        await queue.add_bulk([("later", {"x": 7, "even": True}, {"delay": 60_000}), ("later", 7, {"priority": 1})])
+        found = await queue.search_jobs(name="n1", data={"even": True}, limit=3)
+        assert [job.data["x"] for job in found] == [4, 10, 16]
+        # The filter comes before the limit.
+        assert [job.data["x"] for job in await queue.search_jobs("waiting", data={"x": 599}, limit=1)] == [599]
+        assert len(await queue.search_jobs(name="n1", limit=1_000)) == 200
+        assert {job.name for job in await queue.search_jobs(data={"x": 7})} == {"n1", "later"}
+        assert [job.state for job in await queue.search_jobs(name="later")] == ["delayed", "prioritized"]
+        assert await queue.search_jobs("completed", "later") == []
+        assert [job.data["x"] for job in await queue.search_jobs(data={"list": [5]})] == [5]
+        # 1 is not true, though Python says so.
+        assert [job.data["x"] for job in await queue.search_jobs(data={"x": True})] == []
+    for bad in ({"limit": 0}, {"state": "unknown"}, {"name": ""}, {"data": [1]}):
+        with pytest.raises(GlideMQValidationError):
+            await queue.search_jobs(**bad)
+
+
+async def test_parked_jobs_can_be_listed_and_found(url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=9):
+        await queue.add_bulk([("n", n, {"ordering": {"key": "k"}}) for n in range(5)])
+        await gate.next()
+        assert [job.data for job in await queue.get_jobs("group-waiting")] == [1, 2, 3, 4]
+        assert [job.data for job in await queue.search_jobs("group-waiting", limit=1)] == [1]
+        gate.open()
+
+
+async def test_metrics_and_logs(core_url: str, core_resp: RespClient, queue_name: str):
+    async def handle(job: Job) -> None:
+        for n in range(450):
+            await job.log(f"line {n}")
+        if job.data:
+            raise ValueError
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
+        assert await queue.get_metrics("completed") == Metrics(count=0)
+        job, _ = await queue.add_bulk([("n",), ("n", 1)])
+        await Told(worker).wait("failed")
+        metrics = await queue.get_metrics("completed")
+        assert metrics.count == 1
+        (point,) = metrics.data
+        assert (point.count, point.timestamp % 60_000) == (1, 0)
+        assert point.avg_duration > 0
+        assert (await queue.get_metrics("failed")).data[0].count == 1
+
+        logs = await queue.get_job_logs(job.id)
+        assert logs.count == 450
+        assert logs.logs == [f"line {n}" for n in range(450)]
+        for start, end in ((0, 0), (10, 19), (-2, -1), (440, 1_000), (-1_000, 3), (5, 4), (600, -1)):
+            part = await queue.get_job_logs(job.id, start, end)
+            assert (part.logs, part.count) == (await job.logs(start, end), 450)
+        assert (await queue.get_job_logs("nobody")).logs == []
+
+        raw = Raw(core_resp, queue_name)
+        raw.run("HSET", "metrics:completed", "m:60000:c", 4, "m:60000:d", 10, "m:120000:c", 1, "junk", "x", "m:0:d", 5)
+        data = (await queue.get_metrics("completed")).data
+        figures = [(point.timestamp, point.count, point.avg_duration) for point in data[:2]]
+        assert figures == [(60_000, 4, 2), (120_000, 1, 0)]
+        assert (await queue.get_metrics("completed", 1, 1)).data == data[1:2]
+        assert (await queue.get_metrics("completed", -2, -1)).data == data[1:]
+        with pytest.raises(GlideMQValidationError):
+            await queue.get_metrics("waiting")  # type: ignore[arg-type]
