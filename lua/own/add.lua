@@ -11,13 +11,13 @@ local NAME, DATA, OPTS, ID, DELAY, ATTEMPTS, PRIORITY, LIFO, TTL, RUN_AT = 1, 2,
 local ORDERING, DEDUP = 11, 12
 
 -- Ids for the rows that bring none. One INCRBY and one EXISTS for all of them; a counter that was lost or a
--- custom id in its way (W64) makes us look one by one.
+-- custom id in its way (W64) makes us look one by one, and so do rows that may not be added after all.
 local function issue_ids(q, rows)
   local auto, digits = 0, false
   for i = 1, #rows do
     local id = rows[i][ID]
     if not id or id == '' then
-      auto = auto + 1
+      if not rows[i][DEDUP] then auto = auto + 1 end
     elseif not digits and string.find(id, '^%d+$') then
       digits = true
     end
@@ -172,7 +172,7 @@ G.export('add', {}, function(keys, args)
   for i = 1, #rows do
     local row = rows[i]
     local group, id = group_of(row, now_text), row[ID] or ''
-    if id == '' then
+    if id == '' and not row[DEDUP] then
       next_auto = next_auto + 1
       id = ids and ids[next_auto] or ''
     end

@@ -16,9 +16,12 @@ DATA = Path(__file__).parent / "data"
 Snapshot = dict[str, dict[str, Any]]
 
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
-OUR_KEYS = re.compile(r":(wake|workers|list-active-ids|stall-watch|lock:[a-z]+|w:.*)$")
-OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock"})
-TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt"})
+OUR_KEYS = re.compile(r":(wake|workers|list-active-ids|stall-watch|lock:[a-z]+|dedup-expiry|w:.*)$")
+OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot"})
+TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
+                   "tbLastRefill"})  # fmt: skip
+# What a token bucket holds depends on the moment.
+MOMENTARY = frozenset({"tbTokens", "tbRefillRemainder"})
 
 
 def load(kind: str) -> dict[str, Any]:
@@ -103,6 +106,11 @@ def _field(field: str, text: str) -> Any:
     if field in TIMES:
         assert re.fullmatch(r"1\d{12}", text), f"{field} = {text!r} is no epoch ms"
         return "<time>"
+    if field in MOMENTARY:
+        assert text.isdigit(), f"{field} = {text!r} is no number of millitokens"
+        return "<tokens>"
+    if re.fullmatch(r"\d+:1\d{12}", text):
+        return text.partition(":")[0] + ":<time>"  # of the dedup hash
     if text.startswith("gz:"):
         return "gz:" + gzip.decompress(base64.b64decode(text[3:])).decode()
     if text[:1] in "{[":
