@@ -37,12 +37,14 @@ from glidemq_py.errors import (
 )
 from glidemq_py.events import QueueEvent, QueueEvents
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
+from glidemq_py.model.findings import CheckReport, Finding, FindingKind
 from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
+from glidemq_py.options.dead_letter import DeadLetterOptions
 from glidemq_py.options.deduplication import Deduplication
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
@@ -50,12 +52,16 @@ from glidemq_py.options.ordering import Ordering
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
 from glidemq_py.queue import Queue
+from glidemq_py.wire.payload import JSON_SERIALIZER
+from glidemq_py.wire.serializers import MSGPACK_SERIALIZER
 from glidemq_py.worker import Task, Worker
 from glidemq_py.worker.shutdown import GracefulShutdown, graceful_shutdown
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "JSON_SERIALIZER",
+    "MSGPACK_SERIALIZER",
     "Address",
     "AmbiguousResultError",
     "Backoff",
@@ -63,6 +69,7 @@ __all__ = [
     "BulkAddError",
     "ClosedError",
     "ConnectionOptions",
+    "DeadLetterOptions",
     "Deduplication",
     "DelayedError",
     "EmbeddedServerError",

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.checks import check_bool, check_choice
+from glidemq_py.options.dead_letter import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.names import validate_job_name, validate_prefix
 
@@ -15,6 +16,9 @@ DEFAULT_PREFIX: Final = "glide"
 
 Compression = Literal["none", "gzip"]
 _COMPRESSIONS: Final = ("none", "gzip")
+
+SerializerName = Literal["json", "msgpack"]
+_SERIALIZERS: Final = ("json", "msgpack")
 
 
 @runtime_checkable
@@ -38,8 +42,10 @@ class QueueOptions:
         prefix: first part of every key.
         default_job_options: what a job gets where its own options say nothing; no `job_id` in it.
         compression: "gzip" stores job data compressed.
-        serializer: None is JSON.
+        serializer: one itself, or "json" or "msgpack"; None is JSON.
         events: False leaves out the `added` events.
+        dead_letter_queue: where jobs that have failed for good go too; None leaves what the queue says of it, False
+            takes that away.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -48,8 +54,9 @@ class QueueOptions:
     prefix: str
     default_job_options: JobOptions
     compression: Compression
-    serializer: Serializer | None
+    serializer: Serializer | SerializerName | None
     events: bool
+    dead_letter_queue: DeadLetterOptions | Literal[False] | None
 
     def __init__(
         self,
@@ -57,8 +64,9 @@ class QueueOptions:
         prefix: str = DEFAULT_PREFIX,
         default_job_options: JobOptions | Mapping[str, Any] | None = None,
         compression: Compression = "none",
-        serializer: Serializer | None = None,
+        serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        dead_letter_queue: DeadLetterInput = None,
     ) -> None:
         keep = object.__setattr__
         keep(self, "prefix", validate_prefix(prefix))
@@ -69,12 +77,15 @@ class QueueOptions:
             )
         keep(self, "default_job_options", defaults)
         keep(self, "compression", check_choice("compression", compression, _COMPRESSIONS))
-        if serializer is not None and not isinstance(serializer, Serializer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(serializer, str):
+            check_choice("serializer", serializer, _SERIALIZERS)
+        elif serializer is not None and not isinstance(serializer, Serializer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError(
                 "serializer", serializer, "must have the methods serialize(value) and deserialize(text)"
             )
         keep(self, "serializer", serializer)
         keep(self, "events", check_bool("events", events))
+        keep(self, "dead_letter_queue", parse_dead_letter_queue(dead_letter_queue))
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -16,19 +16,22 @@ from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py.options.checks import check_int
+from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue import figures, reading
 from glidemq_py.queue.bulk import BulkAdd, added_job
+from glidemq_py.queue.checking import QueueChecking
 from glidemq_py.queue.coalescer import AddCoalescer
 from glidemq_py.queue.control import QueueControl
+from glidemq_py.queue.dead_letters import DeadLetters, declare_dead_letters
 from glidemq_py.queue.limits import QueueLimits
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.queue.search import Search
 from glidemq_py.wire.keys import QueueKeys
-from glidemq_py.wire.payload import JSON_SERIALIZER
+from glidemq_py.wire.serializers import serializer_of
 
 __all__ = ["Queue"]
 
@@ -36,7 +39,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class Queue(QueueControl, QueueLimits, Generic[DataT, ResultT]):
+class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT, ResultT]):
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
 
     It connects when it is first used. Close it, or use it as ``async with``.
@@ -48,8 +51,11 @@ class Queue(QueueControl, QueueLimits, Generic[DataT, ResultT]):
         prefix: first part of every key.
         default_job_options: what a job gets where its own options say nothing.
         compression: "gzip" stores job data compressed.
-        serializer: for data and results; JSON by default.
+        serializer: for data and results: "json" (the default), "msgpack", or an object of your own.
         events: False leaves out the `added` events.
+        dead_letter_queue: name of the queue that gets a dead letter for every job that fails for good, or
+            ``{"name": ..., "on": (...)}``; see `DeadLetterOptions`. It is a property of the queue: whoever ends a job
+            goes by what was said last, by a queue or a worker. None leaves it as it is, False takes it away.
 
     Raises:
         GlideMQValidationError: an option cannot be; it is named with its value.
@@ -63,13 +69,14 @@ class Queue(QueueControl, QueueLimits, Generic[DataT, ResultT]):
         prefix: str = DEFAULT_PREFIX,
         default_job_options: JobOptions | Mapping[str, Any] | None = None,
         compression: Compression = "none",
-        serializer: Serializer | None = None,
+        serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        dead_letter_queue: DeadLetterInput = None,
     ) -> None:
         self.name = validate_queue_name(name)
         self.options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
-            events=events,
+            events=events, dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name),
         )  # fmt: skip
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
@@ -98,10 +105,17 @@ class Queue(QueueControl, QueueLimits, Generic[DataT, ResultT]):
                 transport = await AsyncTransport.connect(self._connection)
                 self._waiter = ResultWaiter(transport, self._keys)
                 self._coalescer = AddCoalescer(transport, self._keys.meta, not self.options.events)
-                self._link = QueueLink(
+                link = QueueLink(
                     transport=transport, keys=self._keys, waiter=self._waiter,
-                    serializer=self.options.serializer or JSON_SERIALIZER, compression=self.options.compression,
+                    serializer=serializer_of(self.options.serializer), compression=self.options.compression,
                 )  # fmt: skip
+                if self.options.dead_letter_queue is not None:
+                    try:
+                        await declare_dead_letters(link, self.options)
+                    except BaseException:
+                        await transport.close()
+                        raise
+                self._link = link
         return self._link
 
     async def close(self) -> None:
@@ -113,6 +127,7 @@ class Queue(QueueControl, QueueLimits, Generic[DataT, ResultT]):
             await self._coalescer.drain()
         if self._waiter is not None:
             await self._waiter.close()
+        await self._close_letters()
         if self._link is not None:
             await self._link.transport.close()
 

@@ -10,7 +10,7 @@ from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.wire.calls.adding import Row, row
 from glidemq_py.wire.payload import encode_data
 
-__all__ = ["encode_row"]
+__all__ = ["encode_row", "stored_row"]
 
 
 def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where: str = "data") -> Row:
@@ -23,13 +23,19 @@ def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where
     text = encode_data(data, link.serializer, link.compression, option=where)
     if options is NO_OPTIONS:
         return [name, text, "{}"]
-    ordering, deduplication, cost = options.ordering, options.deduplication, options.cost
-    if cost is not None and ordering is None:
+    cost = options.cost
+    if cost is not None and options.ordering is None:
         raise GlideMQValidationError(where.removesuffix("data") + "cost", cost, "needs an 'ordering': its group pays")
+    return stored_row(name, text, options.to_wire_json(), options)
+
+
+def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
+    """Row of a job whose data and options are there as stored texts; ``options`` are what ``opts`` says."""
+    ordering, deduplication = options.ordering, options.deduplication
     return row(
         name,
         text,
-        options.to_wire_json(),
+        opts,
         job_id=options.job_id or "",
         delay=options.delay or 0,
         attempts=options.attempts or 0,
@@ -37,6 +43,6 @@ def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where
         lifo=options.lifo or False,
         ttl=options.ttl or 0,
         run_at=options.run_at_ms or 0,
-        ordering=None if ordering is None else ordering.to_row(cost),
+        ordering=None if ordering is None else ordering.to_row(options.cost),
         deduplication=None if deduplication is None else deduplication.to_row(),
     )

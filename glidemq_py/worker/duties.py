@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
@@ -23,11 +24,20 @@ _log = logging.getLogger(__name__)
 class StalledRecovery:
     """Looks for stalled jobs at the start and every ``stalled_interval``, give or take a tenth."""
 
-    def __init__(self, *, link: QueueLink, consumer: str, options: WorkerOptions, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        *,
+        link: QueueLink,
+        consumer: str,
+        options: WorkerOptions,
+        listeners: Listeners,
+        owes: Callable[[], None] = lambda: None,
+    ) -> None:
         self._link = link
         self._consumer = consumer
         self._options = options
         self._listeners = listeners
+        self._owes = owes
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -62,6 +72,8 @@ class StalledRecovery:
                 self._listeners.tell("stalled", job_id)
             for job_id in reply.failed:
                 _log.error("queue %r: job %s lost its worker too often and has failed", self._link.keys.name, job_id)
+            if reply.failed:
+                self._owes()  # a dead letter, perhaps
             cursor = reply.cursor
             if not cursor or not reply.held:
                 return

@@ -81,6 +81,8 @@ class ExchangeLoop:
         self.taking = False
         self.short_lock: Callable[[int], None] | None = None
         """Told the lock duration of a taken job that has one of its own."""
+        self.owes: Callable[[], None] | None = None
+        """Told that a call put something into the outbox."""
         self.idle = asyncio.Event()
         """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
         self._last_reply = self._loop.time()
@@ -239,15 +241,20 @@ class ExchangeLoop:
             self._settle(finished, status)
         if reply.dropped:
             self._report(reply.dropped)
+        flags = reply.flags
+        if flags & ExchangeFlags.OWES:
+            flags -= ExchangeFlags.OWES
+            if self.owes is not None:
+                self.owes()
         if want:
             # A wake-up that came while the call was under way may be about a job pushed after it.
-            self._hungry = not reply.flags or looks != self._looks
+            self._hungry = not flags or looks != self._looks
         if reply.next_due >= 0:
             self._set_due(reply.next_due)
         self._changed.set()
         if not self._hungry and self.taking and self.free > 0:
             self.idle.set()
-            if self._busy and reply.flags & ExchangeFlags.EXHAUSTED and self.is_settled:
+            if self._busy and flags & ExchangeFlags.EXHAUSTED and self.is_settled:
                 self._busy = False
                 self._listeners.tell("drained")
         self._pump_if_needed()

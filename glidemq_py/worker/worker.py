@@ -19,15 +19,17 @@ from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.job import QueueLink
 from glidemq_py.job.current import label_log_records
 from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.names import validate_prefix, validate_queue_name
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.options.worker import BackoffStrategy, ExceptionTypes, WorkerOptions
 from glidemq_py.queue import Queue
+from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.wire.calls import reading, working
 from glidemq_py.wire.keys import QueueKeys
-from glidemq_py.wire.payload import JSON_SERIALIZER
+from glidemq_py.wire.serializers import serializer_of
 from glidemq_py.worker.connecting import connect_patiently
 from glidemq_py.worker.duties import StalledRecovery
 from glidemq_py.worker.exchange import ExchangeLoop
@@ -35,6 +37,7 @@ from glidemq_py.worker.heartbeat import Heartbeat
 from glidemq_py.worker.library_sweep import LibrarySweep
 from glidemq_py.worker.lifespan import LifespanTask
 from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.outbox_duty import OutboxDuty
 from glidemq_py.worker.outcome import Outcomes
 from glidemq_py.worker.routes import Route, Routes
 from glidemq_py.worker.runner import Runner
@@ -70,6 +73,7 @@ class Worker:
         connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (``GLIDEMQ_URL``, else embedded).
         prefix: first part of every key.
         serializer, compression: as the queue's producers use them.
+        dead_letter_queue: as for `Queue`.
         lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
             find what it yields in ``job.context``.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
@@ -96,8 +100,9 @@ class Worker:
         limiter: RateLimit | RateLimitDict | None = None,
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
         lifespan: Lifespan | None = None,
-        serializer: Serializer | None = None,
+        serializer: Serializer | SerializerName | None = None,
         compression: Compression = "none",
+        dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
         metrics: bool = True,
     ) -> None:
@@ -111,8 +116,9 @@ class Worker:
             metrics=metrics,
         )  # fmt: skip
         self._queue_options = QueueOptions(
-            prefix=validate_prefix(prefix), serializer=serializer, compression=compression
-        )
+            prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
+            dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, queue_name),
+        )  # fmt: skip
         self._keys = QueueKeys(prefix, queue_name)
         self._handler = handler
         self._tasks = TaskRegistry(self)
@@ -127,6 +133,7 @@ class Worker:
         self._wake: WakeReader | None = None
         self._heartbeat: Heartbeat | None = None
         self._recovery: StalledRecovery | None = None
+        self._outbox: OutboxDuty | None = None
         self._life = contextlib.AsyncExitStack()
         self._paused = False
         self._starting: asyncio.Task[None] | None = None
@@ -255,8 +262,9 @@ class Worker:
         transport = await connect_patiently(self._connection, self._keys, self._life, self._listeners)
         link = QueueLink(
             transport=transport, keys=self._keys, waiter=ResultWaiter(transport, self._keys),
-            serializer=self._queue_options.serializer or JSON_SERIALIZER, compression=self._queue_options.compression,
+            serializer=serializer_of(self._queue_options.serializer), compression=self._queue_options.compression,
         )  # fmt: skip
+        has_dead_letters = bool(await declare_dead_letters(link, self._queue_options))
         label_log_records()
         context = None
         if self._lifespan is not None:
@@ -279,14 +287,16 @@ class Worker:
         exchange.short_lock = self._heartbeat.expect
         self._life.push_async_callback(self._heartbeat.close)
         await self._heartbeat.start()
+        self._outbox = OutboxDuty(link=link, expected=has_dead_letters)
+        exchange.owes = self._outbox.wake
         self._recovery = StalledRecovery(
-            link=link, consumer=self.consumer, options=self.options, listeners=self._listeners
+            link=link, consumer=self.consumer, options=self.options, listeners=self._listeners, owes=self._outbox.wake
         )
         self._wake = WakeReader(link, exchange)
         self._link, self._runner, self._exchange = link, runner, exchange
         sweep = LibrarySweep(transport)
         self._life.push_async_callback(sweep.close)
-        for duty in (self._recovery, self._wake, sweep):
+        for duty in (self._recovery, self._wake, self._outbox, sweep):
             duty.start()
         if not self._paused:
             exchange.taking = True
@@ -391,7 +401,7 @@ class Worker:
             exchange.taking = False
             assert self._force is not None
             await run_out(exchange, runner, self._force)
-            for part in (self._wake, self._recovery, exchange, self._heartbeat):
+            for part in (self._wake, self._recovery, exchange, self._outbox, self._heartbeat):
                 if part is not None:
                     await part.close()
             runner.close()

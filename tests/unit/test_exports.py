@@ -10,10 +10,10 @@ EXPORTED = {
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
     "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
-    "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
+    "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer", "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "GroupInfo", "GroupLimits",
-    "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
+    "DeadLetterOptions", "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
     # errors
     "AmbiguousResultError", "BulkAddError", "ClosedError", "EmbeddedServerError", "GlideMQConnectionError",
     "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError", "JobNotFoundError",

@@ -62,6 +62,8 @@ class ExchangeFlags(IntFlag):
     PAUSED = 1
     EXHAUSTED = 2
     LIMITED = 4
+    OWES = 8
+    """This call put something into the outbox."""
 
 
 class ExchangeReply(NamedTuple):

@@ -1,0 +1,78 @@
+"""A duty that one worker does for all: delivering what the queue owes to other queues, its dead letters above all.
+
+The exchange that puts something into the outbox says so, and it is delivered at once. What a worker that died, or
+somebody without an exchange, left there is found by looking now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from glidemq_py.errors import GlideMQError
+from glidemq_py.job.link import QueueLink
+from glidemq_py.queue.outbox import Outbox
+
+__all__ = ["OutboxDuty"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+_SELDOM_S: Final = 10.0
+"""For queues that are not known to owe anything to anybody."""
+_LAST_PAUSE_S: Final = 30.0
+_GOODBYE_S: Final = 2.0
+
+
+class OutboxDuty:
+    """Delivers at the start, when it is woken, and every second.
+
+    Args:
+        link: the queue.
+        expected: the queue has a dead letter queue.
+    """
+
+    def __init__(self, *, link: QueueLink, expected: bool) -> None:
+        self._link = link
+        self._outbox = Outbox(link)
+        self._expected = expected
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-outbox-{self._link.keys.name}")
+
+    def wake(self) -> None:
+        """Something has been put into the outbox."""
+        self._expected = True
+        self._woken.set()
+
+    async def _repeat(self) -> None:
+        failures = 0
+        while True:
+            self._woken.clear()
+            try:
+                await self._outbox.deliver()
+                failures = 0
+            except GlideMQError as error:
+                failures += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                _log.log(level, "queue %r: what it owes to other queues: %s", self._link.keys.name, error)
+            pause = min(_LAST_PAUSE_S, (_LOOK_S if self._expected else _SELDOM_S) * 2 ** min(failures, 10))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+
+    async def close(self) -> None:
+        """Stop, after a last delivery of what is there: there may be no other worker that would make it."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._expected:
+            with contextlib.suppress(GlideMQError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await self._outbox.deliver()
