@@ -3,7 +3,7 @@
 -- Status G.LIMITED, or G.FAILED where the job was to fail. 'front': it keeps its slot (W4) and goes on first; 'back':
 -- behind those that are parked now, its slot is free.
 
-local M, F = G.groups, G.finishing
+local F = G.finishing
 local ID, FENCE, PROCESSED_ON, DURATION, REPLACE, HOW, KEEP = 2, 4, 5, 6, 7, 8, 9
 local PARKED = { ['group-waiting'] = true, waiting = true, delayed = true }
 local FAILED = { failed = true }
@@ -24,6 +24,7 @@ G.hold_group = function(q, name, now, duration, replace, id)
 end
 
 local function park(b, id, h, how)
+  local M = G.groups -- made after this file is read
   local g = M.group(b.q, h.groupKey)
   if M.holds_slot(g, h) then
     if how == 'front' and G.count_of(h.orderingSeq) > 0 then

@@ -1,0 +1,437 @@
+"""Limits that are set while a queue works, attempts that go on later, groups that rest, tokens by windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glidemq_py.wire.calls import Call, control, limiting, pack, unpack, working
+from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
+from tests.lua.own_support import BAND, OwnQueue, Taken
+from tests.lua.test_own_groups import add, ids, member, take
+
+
+def exchange(q: OwnQueue, want: int, *finished: Any, tokens: Any = None, limiter: Any = None) -> ExchangeReply:
+    return q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter, tokens))
+
+
+def delayed(job: Taken, delay: int = 0, until: int = 0, data: str | None = None) -> working.Finished:
+    return working.delayed(*job.token, delay, until, data)
+
+
+def limited(job: Taken, ms: int = 1000, *, replace: bool = False, how: str = "front", keep: working.Keep = 0) -> Any:
+    return working.group_limited(*job.token, ms, replace, how, keep)
+
+
+def group(q: OwnQueue, key: str = "k") -> limiting.GroupReply:
+    found = q.run(limiting.group_info(q.meta, key))
+    assert found is not None
+    return found
+
+
+def limit(q: OwnQueue, key: str = "k", *, concurrency: Any = False, rate: Any = False, bucket: Any = False) -> None:
+    assert q.run(limiting.limit_group(q.meta, key, concurrency, rate, bucket)) == 1
+
+
+def hold(q: OwnQueue, ms: int, *, key: str = "k", replace: bool = False) -> int:
+    return q.run(limiting.hold_group(q.meta, key, ms, replace))
+
+
+def plain(q: OwnQueue, count: int) -> None:
+    add(q, *[["a", "null", "{}"] for _ in range(count)])
+
+
+# -- the queue ---------------------------------------------------------------------------------------------------
+
+
+def test_global_concurrency_is_set_kept_and_taken_away(q: OwnQueue) -> None:
+    q.run(limiting.limit_queue(q.meta, 2, False))
+    plain(q, 5)
+    jobs, _ = take(q, 10)
+    assert len(jobs) == 2
+    q.run(limiting.limit_queue(q.meta, False, (1, 1000)))
+    assert q.redis("HMGET", "meta", "globalConcurrency", "rateLimitMax", "rateLimitDuration") == ["2", "1", "1000"]
+    q.run(limiting.limit_queue(q.meta, 0, 0))
+    assert q.redis("HMGET", "meta", "globalConcurrency", "rateLimitMax", "rateLimitDuration") == [None] * 3
+    assert len(take(q, 10)[0]) == 3
+
+
+def test_a_wider_limit_wakes_idle_workers(q: OwnQueue) -> None:
+    q.run(limiting.limit_queue(q.meta, 1, False))
+    plain(q, 3)
+    take(q, 1)
+    assert exchange(q, 1).flags & ExchangeFlags.LIMITED
+    before = q.redis("XLEN", "wake")
+    q.run(limiting.limit_queue(q.meta, 2, False))
+    assert q.redis("XLEN", "wake") > before
+
+
+def test_no_permit_is_spent_on_what_is_not_taken(q: OwnQueue) -> None:
+    add(q, *[["a", "null", "{}", "", 0, 0, 0, 0, 1] for _ in range(3)])
+    plain(q, 4)
+    q.advance(10)  # the first three have expired: they are met and set aside
+    reply = exchange(q, 5, limiter=(4, 1000))
+    assert [job[0] for job in reply.jobs] == ["4", "5", "6", "7"]
+    assert q.redis("HGET", "rate", "count") == "4"
+    exchange(q, 5, limiter=(4, 1000))
+    assert q.redis("HGET", "rate", "count") == "4"
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_nobody_has_added_to_is_none(q: OwnQueue) -> None:
+    assert q.run(limiting.group_info(q.meta, "k")) is None
+
+
+def test_a_group_tells_what_it_is(q: OwnQueue) -> None:
+    add(q, *[member("k", 2, rate=(5, 1000), bucket=(7000, 500)) for _ in range(4)])
+    take(q, 10)
+    assert group(q) == limiting.GroupReply(2, 2, 3, 2, 5, 1000, 7000, 500, 0)
+    hold(q, 400)
+    assert group(q).limited_until == q.now + 400
+
+
+def test_limits_are_set_kept_and_taken_away(q: OwnQueue) -> None:
+    limit(q, concurrency=3, rate=(2, 1000), bucket=(4000, 1000))
+    assert group(q) == limiting.GroupReply(0, 0, 1, 3, 2, 1000, 4000, 1000, 0)
+    limit(q, concurrency=4)
+    assert group(q)[3:8] == (4, 2, 1000, 4000, 1000)
+    limit(q, rate=0)
+    assert group(q)[3:8] == (4, 0, 0, 4000, 1000)
+    limit(q, bucket=0)
+    assert group(q)[3:8] == (4, 0, 0, 0, 0)
+    assert q.redis("HGET", "group:k", "tbTokens") is None
+    limit(q, concurrency=0)
+    add(q, *[member("k", 0) for _ in range(3)])  # which say nothing themselves
+    assert len(take(q, 10)[0]) == 3
+
+
+def test_a_new_group_is_one_at_a_time_unless_it_is_told(q: OwnQueue) -> None:
+    limit(q, rate=(9, 1000))
+    assert group(q).concurrency == 1
+
+
+def test_a_wider_group_lets_parked_jobs_go_on(q: OwnQueue) -> None:
+    add(q, *[member("k", 0) for _ in range(4)])
+    take(q, 1)
+    take(q, 10)
+    assert group(q).parked == 3
+    limit(q, concurrency=3)
+    assert len(take(q, 10)[0]) == 2
+    assert group(q).active == 3
+
+
+def test_a_rate_that_is_taken_away_holds_nobody_up(q: OwnQueue) -> None:
+    add(q, *[member("k", 10, rate=(1, 60_000)) for _ in range(3)])
+    assert len(take(q, 10)[0]) == 1
+    limit(q, rate=0)
+    assert len(take(q, 10)[0]) == 2
+    assert q.redis("EXISTS", "ratelimited") == 0
+
+
+def test_a_hold_outlives_a_change_of_limits(q: OwnQueue) -> None:
+    add(q, *[member("k", 10, rate=(1, 60_000)) for _ in range(3)])
+    take(q, 10)
+    hold(q, 5000, replace=True)
+    limit(q, rate=0, concurrency=0)
+    assert take(q, 10)[0] == []
+    q.advance(5000)
+    assert len(take(q, 10)[0]) == 2
+
+
+def test_a_held_group_rests_and_others_do_not(q: OwnQueue) -> None:
+    add(q, member("k"), member("j"), member("k"))
+    assert hold(q, 500) == q.now + 500
+    jobs, reply = take(q, 10)
+    assert ids(jobs) == ["2"]
+    assert reply[3] == 500
+    assert q.events()[-1] == {
+        "event": "group-rate-limited", "jobId": "", "groupKey": "k", "duration": "500", "resumeAt": str(q.now + 500),
+    }  # fmt: skip
+    q.advance(500)
+    assert ids(take(q, 10)[0]) == ["1"]
+
+
+def test_the_later_end_stands_unless_it_is_replaced(q: OwnQueue) -> None:
+    assert hold(q, 500) == q.now + 500
+    assert hold(q, 100) == q.now + 500
+    assert hold(q, 100, replace=True) == q.now + 100
+    assert hold(q, 900) == q.now + 900
+
+
+def test_a_job_that_comes_back_waits_for_its_group_too(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    take(q, 5, first.failed(limit=3, backoff=10))
+    hold(q, 500)
+    q.advance(10)
+    assert take(q, 5)[0] == []
+    assert group(q)[:2] == (1, 2)  # it keeps its slot
+    q.advance(490)
+    assert ids(take(q, 5)[0]) == ["1"]
+    assert group(q)[:2] == (1, 1)
+
+
+def test_what_is_handed_back_is_not_overtaken(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"), member("k"))
+    (first,), _ = take(q, 1)
+    take(q, 0, first.released())  # by a worker that takes nothing any more
+    done = []
+    jobs, _ = take(q, 1)
+    while jobs:
+        done += ids(jobs)
+        jobs, _ = take(q, 1, jobs[0].completed())
+    assert done == ["1", "2", "3"]
+    assert group(q)[:3] == (0, 0, 4)
+
+
+def test_a_full_bucket_gathers_nothing(q: OwnQueue) -> None:
+    add(q, *[member("k", 10, bucket=(2000, 1000)) for _ in range(6)])
+    q.advance(60_000)
+    assert len(take(q, 10)[0]) == 2
+    q.advance(1)
+    assert take(q, 10)[0] == []
+    q.advance(999)
+    assert len(take(q, 10)[0]) == 1
+
+
+def test_a_job_that_became_too_costly_does_not_stop_its_group(q: OwnQueue) -> None:
+    add(q, *[member("k", 1, bucket=(5000, 1000), cost=4000), member("k", 1)])
+    limit(q, bucket=(1000, 1000))
+    assert ids(take(q, 10)[0]) == ["2"]
+    assert q.job("1")["failedReason"] == "cost exceeds token bucket capacity"
+    assert group(q)[:2] == (1, 0)
+
+
+# -- later -------------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_goes_on_later_without_being_spent(q: OwnQueue) -> None:
+    plain(q, 1)
+    (job,) = q.take(1)
+    q.redis("HSET", "job:1", "stalledCount", "1")
+    reply = exchange(q, 1, delayed(job, 300))
+    assert reply.statuses == [AttemptStatus.DELAYED]
+    assert reply.next_due == 300
+    record = q.job("1")
+    assert (record["state"], record["delay"], record["attemptsMade"]) == ("delayed", "300", "0")
+    assert "stalledCount" not in record
+    assert q.redis("ZSCORE", "scheduled", "1") == str(q.now + 300)
+    assert (q.pending(), q.counts()["active"]) == ([], 0)
+    assert q.events("1")[-1] == {"event": "delay-changed", "jobId": "1", "delay": "300"}
+    q.advance(300)
+    assert q.take_one().id == "1"
+
+
+@pytest.mark.parametrize("ahead", [5000, -5000])
+def test_until_a_moment_that_may_have_passed(q: OwnQueue, ahead: int) -> None:
+    plain(q, 1)
+    (job,) = q.take(1)
+    q.finish(delayed(job, 0, q.now + ahead))
+    assert q.job("1")["delay"] == str(max(0, ahead))
+
+
+def test_with_new_data(q: OwnQueue) -> None:
+    plain(q, 1)
+    (job,) = q.take(1)
+    q.finish(delayed(job, 0, 0, '{"step":"two"}'))
+    assert q.take_one().fields["data"] == '{"step":"two"}'
+
+
+def test_a_job_without_an_entry_too(q: OwnQueue) -> None:
+    q.add_job(priority=4)
+    job = q.take_one()
+    assert job.entry == ""
+    assert q.finish(delayed(job, 50)) == [AttemptStatus.DELAYED]
+    assert q.redis("ZSCORE", "scheduled", "1") == str(4 * BAND + q.now + 50)
+    assert q.redis("GET", "list-active") == "0"
+    assert q.redis("ZCARD", "list-active-ids") == 0
+    q.advance(50)
+    assert q.take_one().id == "1"
+
+
+def test_a_lost_answer_is_repeated_and_a_late_one_is_refused(q: OwnQueue) -> None:
+    plain(q, 1)
+    (job,) = q.take(1)
+    q.finish(delayed(job, 50))
+    assert q.finish(delayed(job, 50)) == [AttemptStatus.ALREADY]
+    q.advance(50)
+    again = q.take_one()
+    assert q.finish(delayed(job, 50)) == [AttemptStatus.STALE]
+    q.redis("UNLINK", "job:1")
+    assert q.finish(delayed(again, 50)) == [AttemptStatus.GONE]
+
+
+def test_an_ordered_job_keeps_its_turn_while_it_is_delayed(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    take(q, 5, delayed(first, 100))
+    assert take(q, 5)[0] == []
+    q.advance(100)
+    (first,), _ = take(q, 5)
+    assert first.id == "1"
+    assert ids(take(q, 5, first.completed())[0]) == ["2"]
+
+
+# -- the group later -----------------------------------------------------------------------------------------------
+
+
+def test_a_job_lets_its_group_rest(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"), member("j"))
+    (first, other), _ = take(q, 5)
+    assert (first.id, other.id) == ("1", "3")
+    jobs, reply = take(q, 5, limited(first, 700))
+    assert (jobs, reply[1], reply[3]) == ([], [AttemptStatus.LIMITED], 700)
+    assert q.state("1") == "group-waiting"
+    assert group(q)[:2] == (1, 2)
+    assert q.pending() == [(other.entry, "py-1")]
+    assert q.events("1")[-1]["event"] == "group-rate-limited"
+    q.advance(700)
+    (first,), _ = take(q, 5)
+    assert (first.id, q.job("1")["attemptsMade"]) == ("1", "0")
+    assert ids(take(q, 5, first.completed())[0]) == ["2"]
+
+
+def test_behind_those_that_wait(q: OwnQueue) -> None:
+    add(q, *[member("k") for _ in range(3)])
+    (first,), _ = take(q, 5)
+    take(q, 5, limited(first, 100, how="back"))
+    assert group(q).active == 0
+    q.advance(100)
+    done = []
+    jobs, _ = take(q, 5)
+    while jobs:
+        done += ids(jobs)
+        jobs, _ = take(q, 5, jobs[0].completed())
+    assert done == ["2", "3", "1"]
+    assert group(q)[:3] == (0, 0, 4)
+
+
+def test_or_the_job_fails_with_it(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    jobs, reply = take(q, 5, limited(first, 100, how="fail"))
+    assert (jobs, reply[1]) == ([], [AttemptStatus.FAILED])
+    record = q.job("1")
+    assert (record["failedReason"], record["failedType"]) == ("group rate limited", "GroupRateLimitError")
+    assert q.redis("ZRANGE", "failed", 0, -1) == ["1"]
+    assert q.metric("failed")["c"] == 1
+    assert group(q)[:2] == (0, 1)
+    q.advance(100)
+    assert ids(take(q, 5)[0]) == ["2"]
+
+
+def test_a_failed_one_may_be_removed_at_once(q: OwnQueue) -> None:
+    add(q, member("k"))
+    (first,), _ = take(q, 5)
+    q.finish(limited(first, 100, how="fail", keep=1))
+    assert q.redis("EXISTS", "job:1", q.key("failed")) == 0
+
+
+def test_lost_and_late_answers_about_a_group(q: OwnQueue) -> None:
+    add(q, member("k"))
+    (first,), _ = take(q, 5)
+    assert q.finish(limited(first, 100)) == [AttemptStatus.LIMITED]
+    at = group(q).limited_until
+    q.advance(50)
+    assert q.finish(limited(first, 100)) == [AttemptStatus.ALREADY]
+    assert group(q).limited_until == at
+    q.advance(50)
+    take(q, 5)
+    assert q.finish(limited(first, 100)) == [AttemptStatus.STALE]
+
+
+def test_a_parked_job_that_keeps_a_slot_can_be_removed(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    take(q, 5, limited(first, 100))
+    q.run(control.remove(q.meta, "1"))
+    assert group(q)[:2] == (0, 1)
+    q.advance(100)
+    assert ids(take(q, 5)[0]) == ["2"]
+
+
+def test_a_parked_job_that_keeps_a_slot_can_expire(q: OwnQueue) -> None:
+    add(q, member("k"), member("k"))
+    (first,), _ = take(q, 5)
+    take(q, 5, limited(first, 100))
+    q.redis("HSET", "job:1", "expireAt", "1")
+    q.advance(100)
+    assert ids(take(q, 5)[0]) == ["2"]
+    assert q.state("1") == "failed"
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+def window(q: OwnQueue, duration: int) -> str:
+    return f"tpm:{q.now // duration}"
+
+
+def test_tokens_are_counted_when_jobs_end(q: OwnQueue) -> None:
+    plain(q, 4)
+    jobs = q.take(2)
+    reply = exchange(q, 1, jobs[0].completed(), jobs[1].failed(), tokens=(100, 1000, [30, 60]))
+    assert len(reply.jobs) == 1
+    assert q.redis("GET", window(q, 1000)) == "90"
+    assert 0 < q.redis("PTTL", window(q, 1000)) <= 1000
+    last = Taken(reply.jobs[0], reply.now)
+    reply = exchange(q, 1, last.completed(), tokens=(100, 1000, [10]))
+    assert (reply.jobs, bool(reply.flags & ExchangeFlags.LIMITED)) == ([], True)
+    assert reply.next_due == 1000 - q.now % 1000
+    q.advance(reply.next_due)
+    assert len(exchange(q, 1, tokens=(100, 1000, [])).jobs) == 1
+
+
+def test_looking_leaves_no_counter_behind(q: OwnQueue) -> None:
+    plain(q, 1)
+    exchange(q, 1, tokens=(100, 1000, []))
+    assert q.redis("EXISTS", window(q, 1000)) == 0
+
+
+def test_a_repeated_hand_in_is_not_counted_twice(q: OwnQueue) -> None:
+    plain(q, 1)
+    job = q.take_one()
+    for _ in range(2):
+        exchange(q, 0, job.completed(), tokens=(100, 1000, [30]))
+    assert q.redis("GET", window(q, 1000)) == "30"
+
+
+def test_reported_tokens_are_written_to_the_job(q: OwnQueue) -> None:
+    plain(q, 1)
+    job = q.take_one()
+    assert q.run(control.note_tokens(q.meta, "1", 42, job.token[2:])) == AttemptStatus.OK
+    assert q.job("1")["tpmTokens"] == "42"
+    q.finish(job.completed())
+    assert q.run(control.note_tokens(q.meta, "1", 43, job.token[2:])) == AttemptStatus.STALE
+
+
+# -- adding --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_says_nothing_of_limits_leaves_them(q: OwnQueue) -> None:
+    add(q, member("k", 4, rate=(3, 500), bucket=(9000, 1000)), member("k", 0))
+    assert group(q)[3:8] == (4, 3, 500, 9000, 1000)
+    add(q, member("k", 2, rate=(1, 100)))
+    assert group(q)[3:8] == (2, 1, 100, 9000, 1000)
+
+
+def test_a_skipped_add_takes_no_id(q: OwnQueue) -> None:
+    row = ["a", "null", "{}", "", False, 0, False, 0, 0, False, False, ["d", 0, "simple"]]
+    assert add(q, row, row, ["a", "null", "{}"]) in (["1", ["skipped", "1"], "2"], ["2", ["skipped", "2"], "1"])
+    assert q.redis("GET", "id") == "2"
+
+
+def test_the_dedup_hash_is_swept_when_nothing_needs_it(q: OwnQueue) -> None:
+    row = ["a", "null", "{}", "", False, 0, False, 0, 0, False, False, ["d", 0, "simple"]]
+    add(q, row)
+    job = q.take_one()
+    for _ in range(2):
+        q.advance(3_600_000)
+        q.run(Call("reclaim", q.meta, (pack(("h", 1, 7_200_001, 1, False, "", "worker-")),), unpack))
+        if q.redis("HEXISTS", "dedup", "d"):
+            q.redis("DEL", "lock:reclaim")
+            q.finish(job.completed())
+    assert q.redis("EXISTS", "dedup", q.key("dedup-expiry")) == 0
