@@ -6,7 +6,8 @@
 -- Sets: score and id of the last row (where that job has left, those of its score come again: the client leaves
 -- out what it has seen).
 -- Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it. Parked jobs of
--- groups: the place in the scan of the groups, the group, and the place in it; groups that come meanwhile may make jobs come again.
+-- groups: the place in the scan of the groups, the group, and the place in it; groups that come meanwhile may make
+-- jobs come again.
 
 local GROUPS_A_SCAN = 100
 
