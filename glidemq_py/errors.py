@@ -384,9 +384,7 @@ class GroupRateLimitError(JobSignal):
         extend: "max" keeps a later end that the group has already, "replace" does not.
     """
 
-    def __init__(
-        self, delay: int, current_job: str = "requeue", position: str = "front", extend: str = "max"
-    ) -> None:
+    def __init__(self, delay: int, current_job: str = "requeue", position: str = "front", extend: str = "max") -> None:
         super().__init__(delay, current_job, position, extend)
         self.delay = delay
         self.current_job = current_job

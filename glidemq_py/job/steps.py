@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
-from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, GroupRateLimitError, UnrecoverableError
+from glidemq_py.errors import (
+    DelayedError,
+    GlideMQError,
+    GlideMQValidationError,
+    GroupRateLimitError,
+    UnrecoverableError,
+)
 from glidemq_py.options.checks import check_choice, check_int, check_text
 from glidemq_py.options.limits import MAX_COUNT
 from glidemq_py.options.times import Milliseconds, epoch_ms, to_instant, to_ms

@@ -275,7 +275,6 @@ _FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
 _NAMES: Final = frozenset(_FIELDS)
 
 
-
 def _check_together(options: JobOptions) -> None:
     if options.lifo and options.ordering is not None:
         raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")

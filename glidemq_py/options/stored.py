@@ -78,7 +78,12 @@ def _ordering(value: Any) -> Any:
     if isinstance(bucket, Mapping):
         read = cast("Mapping[str, Any]", bucket)
         bucket = {"capacity": read.get("capacity"), "refill_rate": read.get("refillRate")}
-    kept = {"key": given.get("key"), "concurrency": given.get("concurrency"), "rate_limit": rate, "token_bucket": bucket}
+    kept = {
+        "key": given.get("key"),
+        "concurrency": given.get("concurrency"),
+        "rate_limit": rate,
+        "token_bucket": bucket,
+    }
     return {name: each for name, each in kept.items() if each}
 
 
