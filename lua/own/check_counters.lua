@@ -1,0 +1,50 @@
+-- check_scope: what kind of queue this is.   KEYS 1 meta   -> packed {broadcast 0|1, peers 0|1}
+--   broadcast: its stream is read by subscriptions, whose entries stay; peers: workers of another library are registered
+-- check_counters: the counters of the queue against what they count. Changes nothing.
+-- KEYS 1 meta   ARGV 1 packed counters   -> packed rows {counter, is, should be}
+-- counters: {top, others, peers}: the highest id of digits that was met, active jobs without a stream entry that no set
+--   of ours names, 1 = workers of peers are at work (their list jobs are named by no set: too high a count is theirs)
+-- Bound: one read of each of `others`.
+
+local C = G.checks
+local PEERS = 'worker-'
+
+G.export('check_scope', { 'no-writes' }, function(keys)
+  local q, broadcast, peers = G.queue(keys[1]), 0, 0
+  local groups, consumers = redis.pcall('XINFO', 'GROUPS', q.stream), redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
+  for _, group in ipairs(groups) do
+    if group[2] ~= G.GROUP and group[2] ~= G.WAKE_GROUP then broadcast = 1 end
+  end
+  for _, consumer in ipairs(consumers) do
+    local name = consumer[2]
+    if string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1 then peers = 1 end
+  end
+  return cmsgpack.pack({ broadcast, peers })
+end)
+
+-- Active jobs that no entry pends for, and popped ones.
+local function without_entry(q, others)
+  local n = redis.call('ZCARD', q.list_active_ids) + redis.call('SCARD', q.P .. 'list-taken')
+    + redis.call('ZCARD', q.P .. 'list-popped')
+  for _, id in ipairs(others) do
+    local h = C.read(q, id)
+    if h and h.state == 'active' and not redis.call('ZSCORE', q.list_active_ids, id)
+      and redis.call('SISMEMBER', q.P .. 'list-taken', id) == 0 and not (h.eid and C.is_pending(q, h.eid)) then
+      n = n + 1
+    end
+  end
+  return n
+end
+
+C.judge_counters = function(q, r)
+  local rows = {}
+  local count, actual = G.num(redis.call('GET', q.list_active) or ''), without_entry(q, r[2])
+  if count < actual or (count > actual and r[3] == 0) then rows[#rows + 1] = { 'list-active', count, actual } end
+  local last = G.num(redis.call('GET', q.id) or '')
+  if r[1] > last then rows[#rows + 1] = { 'id', last, r[1] } end
+  return rows
+end
+
+G.export('check_counters', { 'no-writes' }, function(keys, args)
+  return cmsgpack.pack(C.judge_counters(G.queue(keys[1]), cmsgpack.unpack(args[1])))
+end)

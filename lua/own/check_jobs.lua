@@ -1,0 +1,77 @@
+-- check_jobs: whether these jobs stand where their state says. Changes nothing.
+-- KEYS 1 meta   ARGV 1 packed ids   -> packed {lost, unsure, members}
+-- lost: {id, state or 'ghost' or 'foreign', mark}, those that stand nowhere
+-- unsure: {id, state, mark, 1 = may be a peer's list job, ms since its last heartbeat}: waiting or active jobs that are
+--   not found by one look; the caller knows whether it met them in stream, lists or among what pends
+-- members: {id, group, sequence, hold, calm}, of jobs in groups that have not ended; hold: 0 no slot, 1 a slot, 2
+--   perhaps; calm: 1 = it is parked or active
+-- check_keys: which of these keys belong to jobs that do not exist.   ARGV 1 packed suffixes (log:7)   -> packed suffixes
+-- Bound: a few reads a job.
+
+local C = G.checks
+local M = G.groups
+
+local INDEX = { completed = 'completed', failed = 'failed', suspended = 'suspended', delayed = 'scheduled',
+  prioritized = 'scheduled' }
+
+-- A peer's library frees and takes slots without saying so in the record, hence `perhaps`.
+C.hold = function(g, h)
+  local holds = M.holds_slot(g, h)
+  if h.slot == '1' then return h.state == 'group-waiting' and 2 or 1 end
+  if h.state == 'active' then return holds and 1 or 2 end
+  if holds then return 2 end
+  if h.state == 'group-waiting' or not h.processedOn then return 0 end
+  local seq = G.count_of(h.orderingSeq)
+  return seq > 0 and seq < g.nextSeq and 2 or 0
+end
+
+-- true: it stands in its place; false: it does not; nil: one look does not tell.
+C.stands = function(q, id, h)
+  local index = INDEX[h.state]
+  if index then return redis.call('ZSCORE', q.P .. index, id) and true or false end
+  if h.state == 'group-waiting' then
+    return redis.call('ZSCORE', q.P .. 'groupq:' .. (h.groupKey or ''), id) and true or false
+  end
+  if h.state == 'waiting' then return C.has_entry(q, id, h.eid) or nil end
+  if h.state == 'active' then
+    if redis.call('ZSCORE', q.list_active_ids, id) or redis.call('SISMEMBER', q.P .. 'list-taken', id) == 1 then
+      return true
+    end
+    return C.has_entry(q, id, h.eid) and C.is_pending(q, h.eid) or nil
+  end
+  return true -- one that waits for its children stands in no place
+end
+
+local function maybe_foreign(h) return h.lifo == '1' or h.src == 'l' or G.count_of(h.priority) > 0 end
+
+G.export('check_jobs', { 'no-writes' }, function(keys, args)
+  local q, ids = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local lost, unsure, members, now = {}, {}, {}, G.now(q)
+  for _, id in ipairs(ids) do
+    local h, why = C.read(q, id)
+    if not h then
+      if why ~= 'gone' then lost[#lost + 1] = { id, why, '' } end
+    else
+      local stands = C.stands(q, id, h)
+      if stands == false then lost[#lost + 1] = { id, h.state, C.mark(h) } end
+      if stands == nil then
+        local silent = now - G.num(h.lastActive or '')
+        unsure[#unsure + 1] = { id, h.state, C.mark(h), maybe_foreign(h) and 1 or 0, math.max(0, silent) }
+      end
+      if h.groupKey and not G.TERMINAL[h.state] then
+        local g = M.group(q, h.groupKey)
+        local calm = (h.state == 'group-waiting' or h.state == 'active') and 1 or 0
+        members[#members + 1] = { id, h.groupKey, G.count_of(h.orderingSeq), C.hold(g, h), calm }
+      end
+    end
+  end
+  return cmsgpack.pack({ lost, unsure, members })
+end)
+
+G.export('check_keys', { 'no-writes' }, function(keys, args)
+  local q, orphans = G.queue(keys[1]), {}
+  for _, suffix in ipairs(cmsgpack.unpack(args[1])) do
+    if redis.call('EXISTS', q.J .. string.match(suffix, ':(.*)$')) == 0 then orphans[#orphans + 1] = suffix end
+  end
+  return cmsgpack.pack(orphans)
+end)

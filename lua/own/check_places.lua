@@ -1,0 +1,116 @@
+-- check_places: one page of what a place of the queue names, and which of it should not be there. Changes nothing.
+-- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
+-- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
+--   list-popped, stall-watch, dedup-expiry, groupq:<group>
+-- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (it pends, and the stream has
+--   it no more), stale (deduplication)   seen: {id, entry or place} flat, of stream, pending, lists and list-popped
+-- Bound: `count` members. Sets are read by SCANs of their own: what stays in them all the while is met, perhaps twice.
+-- Lists are read with overlap, as they shift while they are read.
+
+local C = G.checks
+local OVERLAP = 20
+local SCANS = { ['list-taken'] = 'SSCAN', ['stall-watch'] = 'HSCAN' }
+local STEP = { SSCAN = 1, HSCAN = 2, ZSCAN = 2 }
+
+local function look(p, id, entry)
+  local why, h = C.misfit(p.q, p.source, id, entry)
+  if why then p.rows[#p.rows + 1] = { id, entry, why, h and C.mark(h) or '' } end
+  return why, h
+end
+
+local function see(p, id, where)
+  p.seen[#p.seen + 1] = id
+  p.seen[#p.seen + 1] = where
+end
+
+local function pending_in(q, page)
+  local held, found = {}, redis.pcall('XPENDING', q.stream, G.GROUP, page[1][1], page[#page][1], #page)
+  if found.err then return held end
+  for _, p in ipairs(found) do held[p[1]] = true end
+  return held
+end
+
+local function stream(p, cursor, count)
+  local page = redis.call('XRANGE', p.q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
+  if #page == 0 then return '' end
+  local held = pending_in(p.q, page)
+  for _, e in ipairs(page) do
+    local id = not held[e[1]] and G.entry_job(e[2])
+    if id then
+      local why, h = look(p, id, e[1])
+      -- One whose record names this very entry is found again by that.
+      if not why and h.eid ~= e[1] then see(p, id, e[1]) end
+    end
+  end
+  return #page == count and page[count][1] or ''
+end
+
+local function pending(p, cursor, count)
+  local q = p.q
+  local page = redis.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
+  if page.err or #page == 0 then return '' end
+  for _, e in ipairs(page) do
+    local found = redis.call('XRANGE', q.stream, e[1], e[1])[1]
+    local id = found and G.entry_job(found[2])
+    if not id then
+      p.rows[#p.rows + 1] = { '', e[1], 'no entry', '' }
+    elseif not look(p, id, e[1]) then
+      see(p, id, e[1])
+    end
+  end
+  return #page == count and page[count][1] or ''
+end
+
+local function list(p, cursor, count)
+  local from = tonumber(cursor) or 0
+  local ids = redis.call('LRANGE', p.q.P .. p.source, from, from + count - 1)
+  for _, id in ipairs(ids) do
+    if not look(p, id, '') then see(p, id, p.source) end
+  end
+  return #ids == count and G.int(from + count - OVERLAP) or ''
+end
+
+local function set(p, key, cursor, count)
+  local command = SCANS[p.source] or 'ZSCAN'
+  local page = redis.call(command, key, cursor == '' and '0' or cursor, 'COUNT', count)
+  for i = 1, #page[2], STEP[command] do
+    -- Members of a broadcast retry are `id||group`.
+    local member = page[2][i]
+    local id = string.match(member, '^(.-)||') or member
+    if not look(p, id, member) and p.source == 'list-popped' then see(p, id, p.source) end
+  end
+  return page[1] ~= '0' and page[1] or ''
+end
+
+local function dedup(p, cursor, count)
+  local now = G.now(p.q)
+  local page = redis.call('ZSCAN', p.q.dedup_expiry, cursor == '' and '0' or cursor, 'COUNT', count)
+  for i = 1, #page[2], 2 do
+    if C.dedup_is_stale(p.q, page[2][i], tonumber(page[2][i + 1]), now) then
+      p.rows[#p.rows + 1] = { page[2][i], '', 'stale', '' }
+    end
+  end
+  return page[1] ~= '0' and page[1] or ''
+end
+
+G.export('check_places', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local source, cursor, count = r[1], r[2], r[3]
+  local group = string.match(source, '^groupq:(.*)$')
+  local p = { q = q, source = group and 'groupq' or source, rows = {}, seen = {} }
+  local after
+  if source == 'stream' then
+    after = stream(p, cursor, count)
+  elseif source == 'pending' then
+    after = pending(p, cursor, count)
+  elseif source == 'lifo' or source == 'priority' then
+    after = list(p, cursor, count)
+  elseif source == 'dedup-expiry' then
+    after = dedup(p, cursor, count)
+  elseif C.FITS[p.source] then
+    after = set(p, q.P .. source, cursor, count)
+  else
+    return redis.error_reply('ERR unknown place ' .. source)
+  end
+  return cmsgpack.pack({ p.rows, p.seen, after })
+end)

@@ -1,0 +1,158 @@
+-- mend: repairs of what a consistency check has found, each looked at once more in the step that repairs it.
+-- KEYS 1 meta   ARGV 1 packed rows   -> packed flags, one a row: 1 repaired, 0 it is in order by now or cannot be mended
+-- row: {'member', place, id, entry or member}     take out of a place what should not be there
+--      {'twice', id, the place to stay, the other one}   each a stream entry, 'lifo' or 'priority'
+--      {'lost', id, mark}     put a job that stands nowhere to where its state says
+--      {'ghost', id}          delete a record that is none
+--      {'orphan', suffix}     delete a key of a job that does not exist
+-- A job that is active nowhere is ready again, its attempt void. Bound: constant a row, but for members of lists, which
+-- are searched; the caller sends at most 100 rows.
+
+local C = G.checks
+local M = G.groups
+local NEVER = 9999999999999
+
+local MEND = {}
+
+-- ------------------------------------------------------------------ places
+
+local function from_group(q, name, id, now)
+  local g = M.group(q, name)
+  local seq = tonumber(redis.call('ZSCORE', g.queue, id) or '')
+  redis.call('ZREM', g.queue, id)
+  if seq and redis.call('EXISTS', q.J .. id) == 0 then M.mark_skip(g, seq) end
+  M.kick(q, g, now)
+end
+
+local function forget_dedup(q, now, dedup_id)
+  local at = tonumber(redis.call('ZSCORE', q.dedup_expiry, dedup_id) or '')
+  if not at or not C.dedup_is_stale(q, dedup_id, at, now) then return 0 end
+  redis.call('HDEL', q.dedup, dedup_id)
+  return redis.call('ZREM', q.dedup_expiry, dedup_id)
+end
+
+local function acknowledge(q, entry)
+  if #redis.call('XRANGE', q.stream, entry, entry) > 0 then return 0 end
+  return redis.call('XACK', q.stream, G.GROUP, entry)
+end
+
+-- Out of a list or a set; `member` is the job's name there.
+local function take_out(q, place, id, member, why)
+  if C.SETS[place] then return redis.call(C.SETS[place], q.P .. place, member) end
+  return redis.call('LREM', q.P .. place, why == 'twice' and 1 or 0, id) > 0 and 1 or 0
+end
+
+MEND.member = function(q, now, place, id, member)
+  if place == 'dedup-expiry' then return forget_dedup(q, now, id) end
+  if id == '' then return acknowledge(q, member) end
+  local group = string.match(place, '^groupq:(.*)$')
+  local why = C.misfit(q, group and 'groupq' or place, id, member)
+  if not why or why == 'foreign' then return 0 end
+  if group then
+    from_group(q, group, id, now)
+  elseif place == 'stream' or place == 'pending' then
+    if place == 'stream' and C.is_pending(q, member) then return 0 end
+    G.settle_entries(q, { member })
+  else
+    return take_out(q, place, id, member, why)
+  end
+  return 1
+end
+
+local function stands_in(q, id, place, rank)
+  if place ~= 'lifo' and place ~= 'priority' then return C.has_entry(q, id, place) and not C.is_pending(q, place) end
+  return redis.call('LPOS', q.P .. place, id, 'RANK', rank) and true or false
+end
+
+MEND.twice = function(q, _, id, kept, other)
+  local h = C.read(q, id)
+  if not h or h.state ~= 'waiting' or not stands_in(q, id, kept, 1) then return 0 end
+  if not stands_in(q, id, other, kept == other and 2 or 1) then return 0 end
+  if other == 'lifo' or other == 'priority' then
+    redis.call('LREM', q.P .. other, -1, id)
+  else
+    G.settle_entries(q, { other })
+  end
+  return 1
+end
+
+-- ------------------------------------------------------------------ jobs
+
+local LOST = {}
+
+local function finished(key)
+  return function(q, id, h, now)
+    redis.call('ZADD', q[key], G.int(h.finishedOn and G.num(h.finishedOn, now) or now), id)
+  end
+end
+
+LOST.completed, LOST.failed = finished('completed'), finished('failed')
+
+LOST.suspended = function(q, id, h)
+  local since, timeout = G.num(h.suspendedAt or ''), G.num(h.suspendTimeout or '')
+  redis.call('ZADD', q.suspended, G.score(timeout > 0 and since + timeout or NEVER), id)
+end
+
+-- The time at which it was due is lost; what it was when the job was added is known.
+LOST.delayed = function(q, id, h, now)
+  local due = now
+  if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.count_of(h.delay)) end
+  local state = G.place(q, now, { id = id, name = h.name, priority = G.count_of(h.priority), due = due })
+  redis.call('HSET', q.J .. id, 'state', state)
+end
+
+local function ready(q, id, h, now)
+  local state, entry = G.place(q, now, {
+    id = id, name = h.name, priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
+  })
+  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
+end
+
+LOST.prioritized = ready
+
+LOST.waiting = function(q, id, h, now)
+  if G.waiting_place(q, id, h) then return false end
+  ready(q, id, h, now)
+end
+
+LOST['group-waiting'] = function(q, id, h, now)
+  local g = M.group(q, h.groupKey or '')
+  M.park(q, g, id, h)
+  M.kick(q, g, now)
+end
+
+LOST.active = function(q, id, h, now)
+  local entry = G.find_entry(q, id, h.eid, h.timestamp)
+  if entry and C.is_pending(q, entry) then return false end
+  local g = G.requeue(q, id, now, h)
+  if g then M.kick(q, g, now) end
+end
+
+MEND.lost = function(q, now, id, mark)
+  local h = C.read(q, id)
+  if not h or C.mark(h) ~= mark or C.stands(q, id, h) or not LOST[h.state] then return 0 end
+  return LOST[h.state](q, id, h, now) == false and 0 or 1
+end
+
+MEND.ghost = function(q, _, id)
+  local h, why = C.read(q, id)
+  if h or why ~= 'ghost' then return 0 end
+  redis.call('ZREM', q.list_active_ids, id)
+  G.purge(q, { id })
+  return 1
+end
+
+local SATELLITES = { log = true, deps = true, parents = true, jstream = true, signals = true }
+
+MEND.orphan = function(q, _, suffix)
+  local kind, id = string.match(suffix, '^(%l+):(.+)$')
+  if not SATELLITES[kind] or redis.call('EXISTS', q.J .. id) == 1 then return 0 end
+  return redis.call('UNLINK', q.P .. suffix)
+end
+
+G.export('mend', { 'allow-oom' }, function(keys, args)
+  local q, rows, flags = G.queue(keys[1]), cmsgpack.unpack(args[1]), {}
+  local now = G.now(q)
+  for i, row in ipairs(rows) do flags[i] = MEND[row[1]](q, now, row[2], row[3], row[4]) end
+  return cmsgpack.pack(flags)
+end)

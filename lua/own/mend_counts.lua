@@ -1,0 +1,39 @@
+-- mend_group, mend_counters: the repairs that belong to check_group and check_counters, judged anew in the same step.
+-- KEYS 1 meta   ARGV 1 packed group | counters (as for the check)
+-- mend_group    -> packed kinds repaired; its parked jobs go on
+-- mend_counters -> packed names of the counters set
+
+local C = G.checks
+local M = G.groups
+
+-- The next sequence moves over what no job has; gaps further on are marked as passed over.
+local function close_gaps(g, v)
+  for _, seq in ipairs(v.missing) do
+    if not v.jump or seq >= v.jump then redis.call('HSET', g.key, 'skip:' .. G.int(seq), '1') end
+  end
+  if v.jump then redis.call('HSET', g.key, 'nextSeq', G.int(v.jump)) end
+end
+
+G.export('mend_group', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local v, kinds = C.judge_group(q, r), {}
+  if not v or #v.rows == 0 then return cmsgpack.pack(kinds) end
+  local name = r[1]
+  if v.counter then redis.call('HSET', q.ordering, name, G.int(v.counter)) end
+  if v.slots then redis.call('HSET', v.g.key, 'active', G.int(v.slots)) end
+  if v.missing then close_gaps(v.g, v) end
+  for i, row in ipairs(v.rows) do kinds[i] = row[1] end
+  M.forget(q, name)
+  M.kick(q, M.group(q, name), G.now(q))
+  G.wake(q, 1)
+  return cmsgpack.pack(kinds)
+end)
+
+G.export('mend_counters', { 'allow-oom' }, function(keys, args)
+  local q, names = G.queue(keys[1]), {}
+  for i, row in ipairs(C.judge_counters(q, cmsgpack.unpack(args[1]))) do
+    redis.call('SET', row[1] == 'id' and q.id or q.list_active, G.int(row[3]))
+    names[i] = row[1]
+  end
+  return cmsgpack.pack(names)
+end)

@@ -1,0 +1,61 @@
+"""The consistency check, driven without an event loop over a queue whose clock the test sets."""
+
+from collections.abc import Generator
+from typing import Any
+
+from glidemq_py.model.findings import CheckReport, FindingKind
+from glidemq_py.queue.checking import LOOKS, repairs, report
+from glidemq_py.queue.look import Look
+from glidemq_py.wire.calls import Call
+from glidemq_py.wire.keys import QueueKeys
+from tests.lua.own_support import OwnQueue
+
+
+def _drive(q: OwnQueue, steps: Generator[Any, Any, None]) -> None:
+    batches = iter([[q.key(name) for name in sorted(q.key_names())]])
+    reply: Any = None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration:
+            return
+        reply = q.run(step) if isinstance(step, Call) else next(batches, None)
+
+
+def check(q: OwnQueue, *, repair: bool = False, looks: int = LOOKS) -> CheckReport:
+    """`Queue.check` of a queue at which nobody else is at work meanwhile."""
+    name = q.base[q.base.index("{") + 1 : -1]
+    look, done = _look(q, name), 1
+    suspects = look.suspects
+    while suspects and done < looks:
+        look, done = _look(q, name), done + 1
+        suspects = {key: look.suspects[key] for key in suspects if key in look.suspects}
+    left = suspects
+    if repair and suspects:
+        _drive(q, repairs(look, suspects))
+        look = _look(q, name)
+        left = look.suspects
+    return report(look, suspects, left, done)
+
+
+def _look(q: OwnQueue, name: str) -> Look:
+    look = Look(QueueKeys("glide", name))
+    _drive(q, look.steps())
+    return look
+
+
+def findings(found: CheckReport) -> list[tuple[FindingKind, str]]:
+    """Kind and subject of each."""
+    return sorted((finding.kind, finding.subject) for finding in found.findings)
+
+
+def assert_mends(q: OwnQueue, *expected: tuple[FindingKind, str]) -> None:
+    """The check finds this and nothing else, changes nothing, repairs it, and is content afterwards."""
+    before = q.resp.execute("DBSIZE")
+    assert findings(check(q)) == sorted(expected)
+    assert q.resp.execute("DBSIZE") == before
+    mended = check(q, repair=True)
+    assert findings(mended) == sorted(expected)
+    assert mended.ok, str(mended)
+    left = check(q)
+    assert left.findings == (), str(left)

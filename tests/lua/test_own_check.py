@@ -1,0 +1,409 @@
+"""The consistency check: everything that can be wrong with a queue, made wrong, named, and repaired."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py.model.findings import FindingKind as Kind
+from glidemq_py.wire.calls import checking
+from glidemq_py.wire.calls.adding import row
+from tests.lua.check_support import assert_mends, check, findings
+from tests.lua.own_support import BAND, START, OwnQueue
+
+DAY = 86_400_000
+
+
+def ordered(key: str = "k", width: int = 1) -> list[object]:
+    return [key, width, 0, 0, 0, 0, 0]
+
+
+def add_ordered(q: OwnQueue, count: int = 1, key: str = "k", width: int = 1) -> list[str]:
+    return [str(i) for i in q.add(*(row("task", "{}", "{}", ordering=ordered(key, width)) for _ in range(count)))]
+
+
+def one_of_each(q: OwnQueue) -> None:
+    """A healthy queue with jobs in every state and place."""
+    for options in ({"delay": 5_000}, {"priority": 3}, {"lifo": True}, {"priority": 2, "delay": 9_000}, {}):
+        q.add_job(**options)
+    add_ordered(q, 4)
+    add_ordered(q, 4, "wide", 2)
+    done, failing, retrying, *_ = q.take(7)
+    q.finish(done.completed(), failing.failed(), retrying.failed(limit=3, backoff=60_000))
+    for _ in range(3):
+        q.add_job()
+        q.add_job(lifo=True)
+
+
+def test_a_healthy_queue_is_in_order(q: OwnQueue) -> None:
+    one_of_each(q)
+    found = check(q)
+    assert found.ok
+    assert found.findings == (), str(found)
+    assert (found.jobs, found.groups, found.looks) == (19, 2, 1)
+    assert "in order" in str(found)
+
+
+def test_an_empty_queue_is_in_order(q: OwnQueue) -> None:
+    assert check(q).findings == ()
+
+
+def test_a_check_changes_nothing(q: OwnQueue) -> None:
+    one_of_each(q)
+    q.redis("DEL", "scheduled")
+    before = {key: q.resp.execute("DUMP", q.key(key)) for key in q.key_names()}
+    assert not check(q).ok
+    assert {key: q.resp.execute("DUMP", q.key(key)) for key in q.key_names()} == before
+
+
+# -- jobs without a place ----------------------------------------------------------------------------------
+
+
+def _trim(q: OwnQueue) -> None:
+    q.redis("XTRIM", "stream", "MAXLEN", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "lose", "state"),
+    [
+        ({}, _trim, "waiting"),
+        ({"lifo": True}, lambda q: q.redis("DEL", "lifo"), "waiting"),
+        ({"priority": 3}, lambda q: q.redis("DEL", "scheduled"), "prioritized"),
+        ({"delay": 5_000}, lambda q: q.redis("DEL", "scheduled"), "delayed"),
+    ],
+)
+def test_a_job_that_lost_its_place_gets_it_back(q: OwnQueue, options: Any, lose: Any, state: str) -> None:
+    job = q.add_job(**options)
+    lose(q)
+    assert_mends(q, (Kind.LOST_JOB, job))
+    assert q.state(job) == state
+    q.advance(5_000)
+    assert q.take_one().id == job
+
+
+def test_a_delayed_job_that_lost_its_place_is_due_when_it_was(q: OwnQueue) -> None:
+    job = q.add_job(delay=5_000, priority=2)
+    q.redis("ZREM", "scheduled", job)
+    assert_mends(q, (Kind.LOST_JOB, job))
+    assert float(q.redis("ZSCORE", "scheduled", job)) == 2 * BAND + START + 5_000
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+def test_an_ended_job_outside_of_its_index(q: OwnQueue, end: str) -> None:
+    job = q.add_job()
+    taken = q.take_one()
+    q.finish(taken.completed() if end == "completed" else taken.failed())
+    q.redis("ZREM", end, job)
+    assert_mends(q, (Kind.LOST_JOB, job))
+    assert float(q.redis("ZSCORE", end, job)) == START
+
+
+@pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 1}])
+def test_a_job_that_is_active_nowhere_is_ready_again(q: OwnQueue, options: Any) -> None:
+    job = q.add_job(**options)
+    taken = q.take_one()
+    if taken.entry:
+        q.resp.execute("XACK", q.key("stream"), "workers", taken.entry)
+        q.redis("XDEL", "stream", taken.entry)
+        expected = [(Kind.LOST_JOB, job)]
+    else:
+        q.redis("ZREM", "list-active-ids", job)
+        q.advance(400_000)  # a peer's job would have had a heartbeat in this time
+        expected = [(Kind.LOST_JOB, job), (Kind.COUNTER, "list-active")]
+    assert_mends(q, *expected)
+    assert q.finish(taken.completed()) == [3]
+    again = q.take_one()
+    assert (again.id, again.fence) == (job, taken.fence + 2)
+
+
+def test_a_peers_list_job_with_a_heartbeat_is_left_alone(q: OwnQueue) -> None:
+    q.put_job("p", state="active", lifo=1, lastActive=q.now, processedOn=q.now)
+    q.redis("SET", "list-active", 1)
+    assert check(q).findings == ()
+    q.advance(400_000)
+    assert findings(check(q)) == [(Kind.COUNTER, "list-active"), (Kind.LOST_JOB, "p")]
+
+
+def test_a_parked_job_outside_of_its_group(q: OwnQueue) -> None:
+    _, second = add_ordered(q, 2)
+    taken = q.take_one()
+    q.take(1)
+    assert q.state(second) == "group-waiting"
+    q.redis("DEL", "groupq:k")
+    assert_mends(q, (Kind.LOST_JOB, second))
+    q.finish(taken.completed())
+    assert q.take_one().id == second
+
+
+# -- places without a job ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["scheduled", "completed", "failed", "suspended", "list-active-ids", "list-popped"])
+def test_a_set_that_names_no_job(q: OwnQueue, place: str) -> None:
+    q.redis("ZADD", place, START, "nobody")
+    expected = [(Kind.DANGLING, "nobody")]
+    if place.startswith("list-"):
+        expected.append((Kind.COUNTER, "list-active"))
+    assert_mends(q, *expected)
+
+
+@pytest.mark.parametrize("place", ["lifo", "priority"])
+def test_a_list_that_names_no_job(q: OwnQueue, place: str) -> None:
+    kept = q.add_job(lifo=True)
+    q.redis("RPUSH", place, "nobody")
+    assert_mends(q, (Kind.DANGLING, "nobody"))
+    assert q.redis("LRANGE", "lifo", 0, -1) == [kept]
+
+
+def test_an_entry_that_names_no_job(q: OwnQueue) -> None:
+    kept = q.add_job()
+    q.push_entry("nobody")
+    assert_mends(q, (Kind.DANGLING, "nobody"))
+    assert [entry["jobId"] for entry in q.entries()] == [kept]
+
+
+def test_pending_entries_of_jobs_that_are_gone_or_not_active(q: OwnQueue) -> None:
+    gone, ended, trimmed = (q.add_job() for _ in range(3))
+    taken = q.take(3)
+    q.redis("DEL", f"job:{gone}")
+    q.redis("HSET", f"job:{ended}", "state", "completed")
+    q.redis("ZADD", "completed", START, ended)
+    q.redis("XDEL", "stream", taken[2].entry)
+    expected = [(Kind.DANGLING, gone), (Kind.MISPLACED, ended), (Kind.DANGLING, taken[2].entry)]
+    assert_mends(q, *expected, (Kind.LOST_JOB, trimmed))
+    assert q.pending() == []
+
+
+@pytest.mark.parametrize("place", ["scheduled", "completed", "failed", "suspended"])
+def test_a_set_that_names_a_job_of_another_state(q: OwnQueue, place: str) -> None:
+    job = q.add_job()
+    q.redis("ZADD", place, START, job)
+    assert_mends(q, (Kind.MISPLACED, job))
+    assert q.take_one().id == job
+
+
+def test_two_entries_of_one_job(q: OwnQueue) -> None:
+    job = q.add_job()
+    q.push_entry(job)
+    assert_mends(q, (Kind.TWICE, job))
+    assert len(q.entries()) == 1
+    assert q.take_one().id == job
+
+
+def test_a_job_in_the_stream_and_in_a_list(q: OwnQueue) -> None:
+    job = q.add_job()
+    q.redis("RPUSH", "lifo", job)
+    assert_mends(q, (Kind.TWICE, job))
+    assert len(q.entries()) + q.redis("LLEN", "lifo") == 1
+
+
+def test_a_prioritized_job_in_a_list_too(q: OwnQueue) -> None:
+    job = q.add_job(priority=3)
+    q.redis("RPUSH", "priority", job)
+    assert_mends(q, (Kind.TWICE, job))
+    assert q.redis("ZSCORE", "scheduled", job) is not None
+
+
+def test_a_watched_job_that_ended(q: OwnQueue) -> None:
+    q.redis("HSET", "stall-watch", "nobody", f"1|{START}")
+    assert_mends(q, (Kind.DANGLING, "nobody"))
+
+
+# -- keys --------------------------------------------------------------------------------------------------
+
+
+def test_a_ghost_is_deleted(q: OwnQueue) -> None:
+    q.redis("HSET", "job:77", "lastActive", START)
+    before = q.add_job(job_id="99")
+    assert_mends(q, (Kind.GHOST, "77"))
+    assert not q.redis("EXISTS", "job:77")
+    assert q.take_one().id == before
+
+
+def test_a_foreign_key_in_a_jobs_place_is_told_and_left(q: OwnQueue) -> None:
+    q.redis("SET", "job:x", "somebody's")
+    found = check(q, repair=True)
+    assert findings(found) == [(Kind.FOREIGN_KEY, "x")]
+    assert not found.ok
+    assert q.redis("GET", "job:x") == "somebody's"
+
+
+def test_orphans(q: OwnQueue) -> None:
+    job = q.add_job()
+    q.redis("RPUSH", f"log:{job}", "kept")
+    q.redis("RPUSH", "log:gone", "line")
+    q.redis("RPUSH", "signals:gone", "{}")
+    q.redis("SADD", "deps:gone", "x")
+    q.redis("SADD", "parents:gone", "x")
+    q.redis("XADD", "jstream:gone", "*", "a", "b")
+    kinds = ("log", "signals", "deps", "parents", "jstream")
+    assert_mends(q, *((Kind.ORPHAN_KEY, q.key(f"{kind}:gone")) for kind in kinds))
+    assert q.redis("EXISTS", f"log:{job}") == 1
+
+
+def test_a_deduplication_entry_that_nobody_swept(q: OwnQueue) -> None:
+    for name in ("old", "held"):
+        q.add(row("task", "{}", "{}", deduplication=[name, 1_000, "simple"]))
+    q.finish(q.take_one().completed())
+    q.advance(3 * DAY)
+    assert_mends(q, (Kind.STALE_DEDUPLICATION, "old"))
+    assert q.redis("HKEYS", "dedup") == ["held"]
+
+
+# -- counters ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drift", [-2, -1, 3])
+def test_the_count_of_active_list_jobs(q: OwnQueue, drift: int) -> None:
+    for _ in range(2):
+        q.add_job(lifo=True)
+    q.take(2)
+    q.redis("INCRBY", "list-active", drift)
+    assert_mends(q, (Kind.COUNTER, "list-active"))
+    assert q.redis("GET", "list-active") == "2"
+
+
+def test_too_high_a_count_is_a_peers_business_while_it_is_at_work(q: OwnQueue) -> None:
+    q.add_job()
+    q.read_as("worker-1700000000000-0badcafe")
+    q.redis("SET", "w:worker-1700000000000-0badcafe", "{}", "PX", 60_000)
+    q.redis("SET", "list-active", 2)
+    assert check(q).findings == ()
+
+
+def test_an_id_counter_behind(q: OwnQueue) -> None:
+    for _ in range(3):
+        q.add_job()
+    q.redis("DEL", "id")
+    assert_mends(q, (Kind.COUNTER, "id"))
+    assert q.add_job() == "4"
+
+
+def test_ids_that_the_counter_does_not_follow(q: OwnQueue) -> None:
+    q.add_job(job_id="007")
+    q.add_job(job_id="9" * 20)
+    assert check(q).findings == ()
+
+
+# -- groups ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drift", [-1, 1, 5])
+def test_slots_of_a_group(q: OwnQueue, drift: int) -> None:
+    add_ordered(q, 5, width=3)
+    taken = q.take(2)
+    q.redis("HINCRBY", "group:k", "active", drift)
+    assert_mends(q, (Kind.GROUP_SLOTS, "k"))
+    assert q.redis("HGET", "group:k", "active") == "2"
+    q.finish(*(job.completed() for job in taken))
+    assert len(q.take(5)) == 3
+
+
+def test_a_leaked_slot_of_a_group_without_jobs(q: OwnQueue) -> None:
+    add_ordered(q, 1)
+    q.finish(q.take_one().completed())
+    q.redis("HSET", "group:k", "active", 1)
+    assert_mends(q, (Kind.GROUP_SLOTS, "k"))
+    assert q.redis("HGET", "group:k", "active") == "0"
+
+
+def test_a_slot_kept_for_a_retry_is_no_leak(q: OwnQueue) -> None:
+    add_ordered(q, 2)
+    q.finish(q.take_one().failed(limit=3, backoff=60_000))
+    assert q.redis("HGET", "group:k", "active") == "1"
+    assert check(q).findings == ()
+
+
+def test_a_sequence_that_nobody_has_stops_a_group(q: OwnQueue) -> None:
+    first, *others = add_ordered(q, 4)
+    q.redis("DEL", f"job:{first}")
+    q.redis("DEL", f"job:{others[1]}")
+    assert q.take(4) == []
+    assert_mends(q, (Kind.GROUP_SEQUENCE, "k"))
+    ran = []
+    while taken := q.take(4):
+        ran += [job.id for job in taken]
+        q.finish(*(job.completed() for job in taken))
+    assert ran == [others[0], others[2]]
+    assert check(q).findings == ()
+
+
+def test_a_group_that_was_deleted(q: OwnQueue) -> None:
+    add_ordered(q, 3)
+    for _ in range(2):
+        q.finish(q.take_one().completed())
+    q.redis("DEL", "group:k")
+    (late,) = add_ordered(q)
+    assert findings(check(q)) == [(Kind.GROUP_SEQUENCE, "k")]
+    assert check(q, repair=True).ok
+    assert check(q).findings == ()
+    q.finish(q.take_one().completed())
+    assert q.take_one().id == late
+
+
+def test_an_ordering_counter_behind(q: OwnQueue) -> None:
+    add_ordered(q, 3)
+    q.redis("HSET", "ordering", "k", 1)
+    assert_mends(q, (Kind.COUNTER, "k"))
+    assert q.redis("HGET", "ordering", "k") == "3"
+    q.redis("HDEL", "ordering", "k")
+    assert_mends(q, (Kind.COUNTER, "k"))
+
+
+def test_parked_jobs_that_nothing_lets_go_on(q: OwnQueue) -> None:
+    add_ordered(q, 3)
+    taken = q.take_one()
+    q.take(3)
+    q.redis("HSET", f"job:{taken.id}", "state", "completed")  # it ended without telling its group
+    q.resp.execute("XACK", q.key("stream"), "workers", taken.entry)
+    q.redis("XDEL", "stream", taken.entry)
+    q.redis("ZADD", "completed", START, taken.id)
+    q.redis("HSET", "group:k", "active", 0)
+    assert_mends(q, (Kind.GROUP_PARKED, "k"))
+    assert q.take_one()
+
+
+def test_a_limited_group_is_in_order(q: OwnQueue) -> None:
+    q.add(*(row("task", "{}", "{}", ordering=["k", 1, 1, 60_000, 0, 0, 0]) for _ in range(3)))
+    q.finish(q.take_one().completed())
+    q.take(3)
+    assert q.redis("ZSCORE", "ratelimited", "k")
+    assert check(q).findings == ()
+
+
+def test_a_group_that_has_moved_on_is_not_judged(q: OwnQueue) -> None:
+    add_ordered(q, 2)
+    facts = checking.GroupFacts("k", [], 2, 1, [1, 2], 3, 0, 1)
+    q.take_one()
+    assert q.run(checking.check_group(q.meta, facts)).moved
+    assert q.run(checking.mend_group(q.meta, facts)) == []
+
+
+# -- repairs look once more --------------------------------------------------------------------------------
+
+
+def test_a_job_that_moved_meanwhile_is_not_touched(q: OwnQueue) -> None:
+    job = q.add_job()
+    mark = "waiting|||||||"
+    rows = [("lost", job, mark), ("ghost", job), ("member", "stream", job, q.redis("XRANGE", "stream", "-", "+")[0][0])]
+    before = q.job(job)
+    assert q.run(checking.mend(q.meta, [*rows, ("orphan", f"log:{job}"), ("orphan", "meta:x")])) == [0] * 5
+    assert q.job(job) == before
+    assert len(q.entries()) == 1
+
+
+def test_a_full_look_at_many_jobs_takes_bounded_calls(q: OwnQueue) -> None:
+    q.add(*(row("task", "{}", "{}") for _ in range(700)))
+    q.add(*(row("task", "{}", "{}", lifo=True) for _ in range(300)))
+    q.add(*(row("task", "{}", "{}", ordering=ordered(f"g{n % 40}")) for n in range(300)))
+    found = check(q)
+    assert found.findings == ()
+    assert (found.jobs, found.groups) == (1_300, 40)
+
+
+def test_a_retrying_worker_of_ours_is_in_order_all_the_way(q: OwnQueue) -> None:
+    one_of_each(q)
+    for _ in range(6):
+        jobs = q.take(3)
+        q.finish(*(job.released() for job in jobs[:1]), *(job.completed() for job in jobs[1:]))
+        found = check(q, looks=1)
+        assert found.findings == (), str(found)

@@ -1,0 +1,65 @@
+"""`Queue.check` as users call it: on queues that are at work, and on ones that are not in order."""
+
+import asyncio
+
+from glidemq_py import FindingKind, Job, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw, Told
+
+
+async def test_a_queue_in_order(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        assert (await queue.check()).ok
+        await queue.add_bulk([("n", n, {"priority": n % 3, "delay": 1_000 * (n % 2)}) for n in range(600)])
+        report = await queue.check()
+        assert report.ok
+        assert (report.jobs, report.looks) == (600, 1)
+
+
+async def test_what_is_wrong_is_named_and_repaired(url: str, resp: RespClient, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        raw = Raw(resp, queue_name)
+        raw.run("XTRIM", "stream", "MAXLEN", 0)
+        raw.run("RPUSH", "log:gone", "line")
+        report = await queue.check(settle=1)
+        assert not report.ok
+        assert report.counts == {FindingKind.LOST_JOB: 1, FindingKind.ORPHAN_KEY: 1}
+        assert f"lost_job: {job.id}: is waiting, and stands nowhere" in str(report)
+        report = await queue.check(repair=True, settle=1)
+        assert report.ok
+        assert str(report).count("(repaired)") == 2
+        assert (await queue.check()).findings == ()
+
+        async def handle(job: Job) -> str:
+            return job.id
+
+        async with Worker(queue_name, handle, url):
+            assert await job.wait_until_finished() == job.id
+
+
+async def test_a_queue_at_work_is_in_order(url: str, queue_name: str):
+    """Workers take, retry and complete all the while; nothing is told, and a repair touches nothing."""
+    failed_once: set[str] = set()
+
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0)
+        if job.name == "fails" and job.id not in failed_once:
+            failed_once.add(job.id)
+            raise ValueError("once")
+
+    options = [
+        {}, {"priority": 2}, {"lifo": True}, {"delay": 5}, {"ordering": "a"}, {"ordering": {"key": "b", "concurrency": 3}}
+    ]  # fmt: skip
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=20) as worker:
+        told = Told(worker)
+        reports = []
+        for round_ in range(6):
+            await queue.add_bulk(
+                [("fails" if n % 7 == 0 else "n", n, {"attempts": 2, **options[n % 6]}) for n in range(300)]
+            )
+            reports.append(await queue.check(repair=round_ % 2 == 1, settle=20))
+        await told.wait("completed", 1_800)
+        reports.append(await queue.check())
+        assert [str(report) for report in reports if report.findings] == []
+        assert (await queue.get_job_counts()).completed == 1_800
