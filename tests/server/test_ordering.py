@@ -1,0 +1,363 @@
+"""Order within a key and slots of groups, whatever becomes of the jobs: on a real server, with real workers."""
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobCostError, JobOutcome, Queue, QueueEvents, UnrecoverableError, Worker
+from glidemq_py.errors import BulkAddError, GlideMQValidationError
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+def in_group(key: str, name: str = "a", data: Any = None, **options: Any) -> tuple[str, Any, dict[str, Any]]:
+    return name, data, {"ordering": {"key": key}, **options}
+
+
+async def assert_at_rest(queue: Queue, *keys: str, added: int | None = None) -> None:
+    """No slot is held, nobody is parked, and every turn has been taken or passed over."""
+    for key in keys:
+        found = await queue.get_group(key)
+        assert found is not None
+        assert (key, found.active, found.parked) == (key, 0, 0)
+        if added is not None:
+            assert (key, found.next_seq) == (key, added + 1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 20])
+async def test_one_key_is_worked_on_in_order_by_two_workers(concurrency: int, url: str, queue_name: str) -> None:
+    begun: list[int] = []
+    running = 0
+
+    async def handle(job: Job) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        begun.append(job.data)
+        await asyncio.sleep(0)
+        running -= 1
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk(in_group("k", data=i) for i in range(200))
+        one, two = (Worker(queue_name, handle, url, concurrency=concurrency) for _ in range(2))
+        told = Told(one, two)
+        async with one, two:
+            await told.wait("completed", 200)
+        assert begun == list(range(200))
+        await assert_at_rest(queue, "k", added=200)
+
+
+async def test_a_thousand_keys_with_failures_retries_and_removals(url: str, queue_name: str) -> None:
+    chance = random.Random(7)
+    keys, per_key = [f"key-{i}" for i in range(1000)], 6
+    rows = [(key, i) for i in range(per_key) for key in keys]
+    begun: dict[str, list[int]] = defaultdict(list)
+    running: set[str] = set()
+    doomed, flaky = set(chance.sample(rows, 300)), set(chance.sample(rows, 600))
+    tried: set[tuple[str, int]] = set()
+
+    async def handle(job: Job) -> None:
+        key, i = job.data
+        assert key not in running, f"two jobs of {key} at a time"
+        running.add(key)
+        try:
+            await asyncio.sleep(0)
+            if (key, i) in doomed:
+                raise UnrecoverableError("doomed")
+            if (key, i) in flaky and (key, i) not in tried:
+                tried.add((key, i))
+                raise ValueError("once")
+            begun[key].append(i)
+        finally:
+            running.discard(key)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk(in_group(key, data=(key, i), attempts=2, backoff=5) for key, i in rows)
+        workers = [Worker(queue_name, handle, url, concurrency=50, events=False) for _ in range(2)]
+        told = Told(*workers)
+        async with workers[0], workers[1]:
+            victims = [jobs[i] for i in chance.sample(range(len(rows)), 300)]
+            removed = sum([await job.remove() for job in victims])
+            assert removed == 300
+
+            def all_over(told: Told) -> bool:
+                # A job that was removed while it ran is told as an error (it is gone) or not at all.
+                return told.count["completed"] + told.count["failed"] >= len(rows) - removed
+
+            await soon(told.until(all_over), 60)
+            await soon(until_idle(queue), 60)
+        for key, order in begun.items():
+            assert order == sorted(order), key
+        await assert_at_rest(queue, *keys[::50], added=per_key)
+        counts = await queue.get_job_counts()
+        assert counts.unfinished == 0
+
+
+async def until_idle(queue: Queue) -> None:
+    while (await queue.get_job_counts()).unfinished:
+        await asyncio.sleep(0.02)
+
+
+async def test_slots_are_free_whatever_ends_a_job(url: str, queue_name: str, resp: RespClient) -> None:
+    async def handle(job: Job) -> None:
+        if job.name == "fail":
+            raise UnrecoverableError("no")
+        if job.name == "retry" and job.attempts_made < 2:
+            raise ValueError("again")
+        if job.name == "delay" and "step" not in job.data:
+            job.move_to_delayed(5, next_step="two")
+        if job.name == "rest" and not job.data.get("met"):
+            await job.update_data({"met": True})
+            job.rate_limit_group(20, position=job.data.get("position", "front"))
+
+    kinds = ["complete", "fail", "retry", "delay", "rest", "expired", "removed"]
+    async with Queue(queue_name, url) as queue:
+        raw = Raw(resp, queue_name)
+        for kind in kinds:
+            for _ in range(2):
+                options: dict[str, Any] = {"attempts": 3} if kind == "retry" else {"ttl": 1} if kind == "expired" else {}
+                first = await queue.add(kind, {}, ordering={"key": kind}, **options)
+                if kind == "removed":
+                    await first.remove()
+        last = [await queue.add("complete", {}, ordering=kind) for kind in kinds]
+        worker = Worker(queue_name, handle, url, concurrency=5)
+        async with worker:
+            for job in last:
+                await job.wait_until_finished()
+        await assert_at_rest(queue, *kinds, added=3)
+        assert raw.run("EXISTS", "ratelimited") == 0
+
+
+async def test_a_removed_running_job_gives_its_slot_to_the_next(url: str, queue_name: str) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        first, second = await queue.add_bulk([in_group("k"), in_group("k")])
+        async with Worker(queue_name, gate, url, concurrency=2):
+            assert (await gate.next()).id == first.id
+            await queue.remove(first.id)
+            assert (await gate.next()).id == second.id
+            gate.open()
+            await second.wait_until_finished()
+        await assert_at_rest(queue, "k", added=2)
+
+
+async def test_a_job_handed_back_at_a_close_is_the_next_one(url: str, queue_name: str) -> None:
+    gate, done = Gate(), list[str]()
+
+    async def finish(job: Job) -> None:
+        done.append(job.id)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk(in_group("k") for _ in range(4))
+        first = Worker(queue_name, gate, url)
+        await first.start()
+        await gate.next()
+        await first.close(force=True)
+        async with Worker(queue_name, finish, url, concurrency=4):
+            await jobs[-1].wait_until_finished()
+        assert done == [job.id for job in jobs]
+        await assert_at_rest(queue, "k", added=4)
+
+
+async def test_a_stalled_job_comes_back_before_the_next(url: str, queue_name: str, resp: RespClient) -> None:
+    done: list[str] = []
+
+    async def finish(job: Job) -> None:
+        done.append(job.id)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk(in_group("k", lock_duration=1000) for _ in range(3))
+        gate = Gate()
+        lost = Worker(queue_name, gate, url, lock_duration=1000)
+        await lost.start()
+        await gate.next()
+        assert lost._heartbeat is not None
+        await lost._heartbeat.close()  # it seems dead to all others
+        other = Worker(queue_name, finish, url, lock_duration=1000, stalled_interval=1000)
+        told = Told(other)
+        async with other:
+            await told.wait("stalled")
+            await jobs[-1].wait_until_finished()
+        gate.open()
+        await lost.close()
+        assert done == [job.id for job in jobs]
+        await assert_at_rest(queue, "k", added=3)
+
+
+async def test_a_wider_group_runs_as_many_at_a_time(url: str, queue_name: str) -> None:
+    running = most = 0
+
+    async def handle(_: Job) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    async with Queue(queue_name, url) as queue:
+        ordering = {"key": "k", "concurrency": 3}
+        await queue.add_bulk(("a", None, {"ordering": ordering}) for _ in range(60))
+        workers = [Worker(queue_name, handle, url, concurrency=10) for _ in range(2)]
+        told = Told(*workers)
+        async with workers[0], workers[1]:
+            await told.wait("completed", 60)
+        assert most == 3
+        await assert_at_rest(queue, "k", added=60)
+
+
+async def test_a_wider_limit_starts_parked_jobs_at_once(url: str, queue_name: str) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk(in_group("k") for _ in range(4))
+        async with Worker(queue_name, gate, url, concurrency=10):
+            await gate.next()
+            await queue.set_group_limits("k", concurrency=3)
+            await gate.next()
+            await gate.next()
+            found = await queue.get_group("k")
+            assert found is not None
+            assert (found.active, found.limits.concurrency) == (3, 3)
+            await queue.set_group_limits("k", concurrency=False)
+            await gate.next()
+            gate.open()
+        await assert_at_rest(queue, "k", added=4)
+
+
+async def test_a_group_may_rest_from_outside_and_others_go_on(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, QueueEvents(queue_name, url) as events:
+        await events.wait_until_ready()
+        until = await queue.rate_limit_group("k", 60_000)
+        assert await queue.rate_limit_group("k", 10) == until
+        resting = await queue.add("a", None, ordering={"key": "k"})
+        other = await queue.add("a", None, ordering={"key": "j"})
+        started: list[str] = []
+
+        async def handle(job: Job) -> None:
+            started.append(job.id)
+
+        async with Worker(queue_name, handle, url, concurrency=4):
+            await other.wait_until_finished()
+            assert started == [other.id]
+            found = await queue.get_group("k")
+            assert found is not None
+            assert found.limited_until == until
+            await queue.rate_limit_group("k", 1, extend="replace")
+            await resting.wait_until_finished()
+        async for event in events:
+            if event.event == "group-rate-limited":
+                assert event.fields["groupKey"] == "k"
+                break
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("position", ["front", "back"])
+async def test_a_handler_lets_its_group_rest(position: Any, in_thread: bool, url: str, queue_name: str) -> None:
+    met: list[tuple[str, float]] = []
+    clock = asyncio.get_running_loop().time
+
+    def plain(job: Job) -> None:
+        met.append((job.id, clock()))
+        if len(met) == 1:
+            job.rate_limit_group(150, position=position)
+
+    async def coroutine(job: Job) -> None:
+        plain(job)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk(in_group("k") for _ in range(3))
+        worker = Worker(queue_name, plain if in_thread else coroutine, url, concurrency=4)
+        told = Told(worker)
+        async with worker:
+            await told.wait("completed", 3)
+        one, two, three = (job.id for job in jobs)
+        order = [one, one, two, three] if position == "front" else [one, two, three, one]
+        assert [job_id for job_id, _ in met] == order
+        assert met[1][1] - met[0][1] >= 0.149
+        assert told.job_ids("delayed") == [one]
+        assert told.count["failed"] == told.count["retrying"] == 0
+        assert (await queue.get_job(one)).attempts_made == 0  # type: ignore[union-attr]
+        await assert_at_rest(queue, "k", added=3)
+
+
+async def test_a_handler_may_fail_with_its_group(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        if job.name == "limited":
+            job.rate_limit_group(50, current_job="fail")
+
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("limited", None, ordering="k", attempts=5)
+        second = await queue.add("a", None, ordering="k")
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await second.wait_until_finished()
+        assert told.job_ids("failed") == [first.id]
+        job = await queue.get_job(first.id)
+        assert job is not None
+        assert (job.failed_reason, job.failed_type) == ("group rate limited", "GroupRateLimitError")
+        await assert_at_rest(queue, "k", added=2)
+
+
+async def test_a_job_without_a_group_has_none_to_rest(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        job.rate_limit_group(50)
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a")
+        assert job.ordering_key is None
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await told.wait("failed")
+        assert "belongs to no group" in str(told.of("failed")[0][1])
+
+
+# -- adding --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_could_never_be_paid_for_is_not_added(url: str, queue_name: str) -> None:
+    ordering = {"key": "k", "token_bucket": {"capacity": 2, "refill_rate": 1}}
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(JobCostError, match=r"cost 2\.5 .* group 'k'") as caught:
+            await queue.add("a", None, ordering=ordering, cost=2.5)
+        assert (caught.value.cost, caught.value.key) == (2.5, "k")
+        with pytest.raises(BulkAddError) as bulk:
+            await queue.add_bulk(
+                [("a", None, {"ordering": ordering}), ("b", None, {"ordering": ordering, "cost": 3}), ("c",)]
+            )
+        job, refused, other = bulk.value.results
+        assert isinstance(job, Job) and isinstance(other, Job)
+        assert isinstance(refused, JobCostError)
+        assert (await queue.get_job_counts()).waiting == 2
+
+
+async def test_what_does_not_go_together(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError, match="lifo"):
+            await queue.add("a", None, ordering="k", lifo=True)
+        with pytest.raises(GlideMQValidationError, match="cost"):
+            await queue.add("a", None, cost=2)
+        with pytest.raises(GlideMQValidationError, match=r"jobs\[1\]\.cost"):
+            await queue.add_bulk([("a",), ("a", None, {"cost": 2})])
+    async with Queue(queue_name, url, default_job_options={"ordering": "k"}) as queue:
+        with pytest.raises(GlideMQValidationError, match="lifo"):
+            await queue.add("a", None, lifo=True)
+        assert (await queue.add("a", None, cost=2)).outcome is JobOutcome.ADDED
+
+
+async def test_a_priority_does_not_disturb_the_order_of_a_group(url: str, queue_name: str) -> None:
+    begun: list[int] = []
+
+    async def handle(job: Job) -> None:
+        begun.append(job.data)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk(in_group("k", data=i, priority=9 - i) for i in range(5))
+        async with Worker(queue_name, handle, url, concurrency=3):
+            for job in jobs:
+                await job.wait_until_finished()
+        assert begun == [0, 1, 2, 3, 4]
+        await assert_at_rest(queue, "k", added=5)
