@@ -56,6 +56,8 @@ class AsyncTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
+        if self._loading is not None:
+            await asyncio.shield(self._loading)  # calls that came before and missed the library go first
         try:
             reply = await self._client.fcall(self._names[call.function], [call.key], list(call.args))
         except GlideError as error:
@@ -77,9 +79,13 @@ class AsyncTransport:
 
     async def _load(self) -> None:
         """Load once for all the calls that miss it at the same time."""
-        if self._loading is None or self._loading.done():
+        if self._loading is None:
             self._loading = asyncio.ensure_future(self._load_now())
+            self._loading.add_done_callback(self._loaded)
         await asyncio.shield(self._loading)
+
+    def _loaded(self, _: asyncio.Task[None]) -> None:
+        self._loading = None
 
     async def _load_now(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)

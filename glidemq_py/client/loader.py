@@ -12,7 +12,7 @@ from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries
 
 from glidemq_py.client.failures import translate
-from glidemq_py.errors import LibraryError, ServerOutOfMemoryError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, LibraryError, ServerOutOfMemoryError
 from glidemq_py.wire.library import Library
 
 __all__ = ["load_arguments", "loading_failed"]
@@ -23,7 +23,7 @@ def load_arguments(library: Library, cluster: bool) -> tuple[tuple[str, ...], An
     return ("FUNCTION", "LOAD", library.code), AllPrimaries() if cluster else None
 
 
-def loading_failed(error: GlideError, library: Library) -> LibraryError | ServerOutOfMemoryError | None:
+def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
     """What to raise for a refused FUNCTION LOAD; None where the library was there already."""
     text = str(error)
     if "already exists" in text:
@@ -31,6 +31,8 @@ def loading_failed(error: GlideError, library: Library) -> LibraryError | Server
     ours = translate(error, library)
     if isinstance(ours, ServerOutOfMemoryError):
         return ServerOutOfMemoryError(f"the server is at its maxmemory and has not got the function library: {text}")
+    if isinstance(ours, GlideMQConnectionError):
+        return GlideMQConnectionError(f"the function library was missing, and could not be loaded now: {ours}")
     return LibraryError(
         f"the function library {library.name} cannot be loaded: {ours}. Where applications may not load functions, "
         "an administrator does it: python -m glidemq_py.library load"

@@ -1,7 +1,8 @@
-"""Adding many jobs: everything is checked and encoded first, then sent in chunks, two under way at a time.
+"""Adding many jobs: everything is checked and encoded first, then sent in chunks, one after the other.
 
 A chunk is atomic and short, so that the server stays quick for others; the next one is packed while one is under
-way.
+way. Never two at once: GLIDE does not keep the order of commands that are sent together, and jobs are to stand in
+the order in which they were given.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ __all__ = ["BulkAdd", "added_job"]
 
 CHUNK_ROWS = 250
 CHUNK_CHARS = 512 * 1024
-UNDER_WAY = 2
 
 
 def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
@@ -128,20 +128,20 @@ class BulkAdd:
         Raises:
             BulkAddError: some rows were not added, or it is not known whether they were.
         """
-        under_way: set[asyncio.Task[None]] = set()
+        under_way: asyncio.Task[None] | None = None
         for start, rows in self._chunks():
-            if self._broken is not None:
-                break
             call = add(self._link.keys.meta, rows, self._quiet)
-            if len(under_way) >= UNDER_WAY:
-                _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            if under_way is not None:
+                await under_way
+                if self._broken is not None:
+                    break
             if len(self._rows) == len(rows):
                 await self._send(start, len(rows), call)
                 break
-            under_way.add(asyncio.create_task(self._send(start, len(rows), call)))
+            under_way = asyncio.create_task(self._send(start, len(rows), call))
             await asyncio.sleep(0)  # let it leave before the next one is packed
-        if under_way:
-            await asyncio.gather(*under_way)
+        if under_way is not None:
+            await under_way
         if self._broken is not None:
             raise self._failure() from self._broken
         if self._refused is not None:
