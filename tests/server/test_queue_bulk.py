@@ -178,3 +178,14 @@ async def test_a_server_that_dies_in_the_middle(restartable_server: Callable[...
                 else:
                     assert isinstance(result, GlideMQConnectionError)
         assert caught.value.failed > 0
+
+
+async def test_order_is_kept_where_the_library_has_to_be_loaded_first(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with Queue("q", server.url) as queue:
+        with server.client() as resp:
+            for _ in range(10):
+                resp.execute("FLUSHALL")
+                resp.execute("FUNCTION", "FLUSH")
+                jobs = await queue.add_bulk([("n",)] * 1_000)
+                assert [job.id for job in jobs] == [str(i) for i in range(1, 1_001)]
