@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 STORED: Final = "stored"
 """Value of an envelope's ``encoding`` where its ``data`` is the text as it was stored, not what it meant."""
-_HOLD_MS: Final = 10_000
+_HOLD_MS: Final = 5_000
 _NO_LIMIT: Final = 2**40
 
 

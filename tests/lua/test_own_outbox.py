@@ -1,0 +1,269 @@
+"""The outbox: a job that ends for good owes its dead letter in the very call that ends it, whoever ends it."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py.testing import RespError
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.control import obliterate
+from glidemq_py.wire.calls.outbox import OutboxEntry, OutboxReply, dead_letters_to, outbox
+from glidemq_py.wire.calls.working import AttemptStatus as S
+from glidemq_py.wire.calls.working import ExchangeFlags, reclaim
+from tests.lua.own_support import OwnQueue, Taken
+
+ALL = "failed,stalled,expired,cost,revoked,malformed"
+HOLD = 10_000
+
+
+def declare(q: OwnQueue, on: str = ALL) -> None:
+    assert q.run(dead_letters_to(q.meta, "dlq", on)) == "dlq"
+
+
+def read(q: OwnQueue, holder: str = "h", cursor: str = "", delivered: tuple[str, ...] = ()) -> OutboxReply:
+    reply = q.run(outbox(q.meta, holder, HOLD, cursor, delivered))
+    assert isinstance(reply, OutboxReply)
+    return reply
+
+
+def owed(q: OwnQueue) -> list[dict[str, str]]:
+    return [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in q.redis("XRANGE", "outbox", "-", "+")]
+
+
+def one_owed(q: OwnQueue) -> dict[str, str]:
+    (entry,) = owed(q)
+    return entry
+
+
+def take_with(q: OwnQueue, **options: Any) -> Taken:
+    q.add_job(**options)
+    return q.take_one()
+
+
+# -- which ends make one -----------------------------------------------------------------------------------
+
+
+def test_a_failed_attempt_without_another_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    job = take_with(q, name="mail", data='{"to":1}')
+    assert q.finish(job.failed(limit=2)) == [S.RETRYING]
+    assert owed(q) == []
+    again = q.take_one()
+    reply = q.exchange(0, [again.failed("no luck", limit=2)])
+    assert (reply.statuses, reply.flags & ExchangeFlags.OWES) == ([S.FAILED], ExchangeFlags.OWES)
+    assert one_owed(q) == {
+        "kind": "dead", "to": "dlq", "id": "1", "activation": "2", "why": "failed", "name": "mail",
+        "data": '{"to":1}', "reason": "no luck", "attempts": "1",
+    }  # fmt: skip
+    # A lost reply: the attempt is handed in again, and owes nothing more.
+    assert q.finish(again.failed("no luck", limit=2)) == [S.ALREADY]
+    assert len(owed(q)) == 1
+
+
+def test_a_queue_without_dead_letters_owes_none(q: OwnQueue) -> None:
+    job = take_with(q)
+    reply = q.exchange(0, [job.failed()])
+    assert (reply.statuses, reply.flags & ExchangeFlags.OWES) == ([S.FAILED], 0)
+    assert not q.redis("EXISTS", "outbox")
+
+
+def test_a_job_removed_at_once_leaves_its_letter(q: OwnQueue) -> None:
+    declare(q)
+    q.finish(take_with(q, data='"kept"').failed(keep=1))
+    assert q.job("1") == {}
+    assert one_owed(q)["data"] == '"kept"'
+
+
+def test_an_expired_job_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    q.add_job(ttl=10)
+    q.advance(11)
+    assert q.exchange(1).flags & ExchangeFlags.OWES
+    assert (one_owed(q)["why"], one_owed(q)["reason"]) == ("expired", "expired")
+
+
+def test_a_delayed_job_that_expires_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    q.add_job(ttl=10, delay=50)
+    q.advance(51)
+    q.exchange(1)
+    assert one_owed(q)["why"] == "expired"
+
+
+def test_a_stalled_job_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    job = take_with(q, data='"x"')
+    q.let_idle(job.entry, 40_000)
+    reply = q.run(reclaim(q.meta, "py-2", 1_000, 30_000, 0, False, ""))
+    assert reply.failed == ["1"]
+    entry = one_owed(q)
+    assert (entry["why"], entry["reason"]) == ("stalled", "job stalled more than maxStalledCount")
+    assert (entry["attempts"], entry["data"]) == ("0", '"x"')
+    assert int(entry["activation"]) > job.fence
+
+
+def test_a_revoked_job_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    q.add_job(delay=1_000)
+    assert q.fcall("revoke", q.meta, "1") == "revoked"
+    assert one_owed(q)["why"] == "revoked"
+
+
+def test_a_job_revoked_while_it_runs_makes_one_of_that_kind(q: OwnQueue) -> None:
+    declare(q, "revoked")
+    job, other = take_with(q), take_with(q)
+    by_revocation = job.failed("revoked")
+    by_revocation[6] = "JobRevokedError"
+    # A handler may say what it likes: the words alone make nobody revoked.
+    assert q.finish(by_revocation, other.failed("revoked")) == [S.FAILED, S.FAILED]
+    assert one_owed(q)["id"] == job.id
+
+
+def test_a_job_that_its_bucket_cannot_pay_for_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    q.add(row("a", "{}", "{}", ordering=["g", 1, 0, 0, 5_000, 1_000, 3_000]))
+    q.redis("HSET", "group:g", "tbCapacity", "1000")
+    q.exchange(1)
+    assert (q.state("1"), one_owed(q)["why"]) == ("failed", "cost")
+
+
+def test_a_malformed_job_makes_one(q: OwnQueue) -> None:
+    declare(q)
+    q.put_job("m")
+    q.redis("HDEL", "job:m", "name")
+    q.push_entry("m")
+    q.exchange(1)
+    assert (one_owed(q)["why"], one_owed(q)["name"]) == ("malformed", "")
+
+
+def test_only_the_kinds_that_were_asked_for(q: OwnQueue) -> None:
+    declare(q, "failed,stalled")
+    q.add_job(ttl=10)
+    q.advance(11)
+    q.exchange(1)
+    q.add_job(delay=1_000)
+    q.fcall("revoke", q.meta, "2")
+    assert owed(q) == []
+    q.finish(take_with(q).failed())
+    assert one_owed(q)["why"] == "failed"
+
+
+def test_a_name_from_a_node_peer_stands_for_the_usual_kinds(q: OwnQueue) -> None:
+    q.redis("HSET", "meta", "deadLetterQueueName", "theirs")
+    q.add_job(delay=1_000)
+    q.fcall("revoke", q.meta, "1")
+    q.finish(take_with(q).failed())
+    assert (one_owed(q)["to"], one_owed(q)["why"]) == ("theirs", "failed")
+
+
+def test_each_end_of_a_job_is_another_one(q: OwnQueue) -> None:
+    declare(q)
+    q.add_job(ttl=10)
+    q.advance(11)
+    q.exchange(1)
+    assert q.fcall("retry", q.meta, "1") == "ok"
+    q.exchange(1)
+    assert len({entry["activation"] for entry in owed(q)}) == len(owed(q)) == 2
+
+
+# -- where they go -----------------------------------------------------------------------------------------
+
+
+def test_saying_where_dead_letters_go(q: OwnQueue) -> None:
+    assert q.run(dead_letters_to(q.meta)) == ""
+    declare(q, "failed")
+    assert q.resp.hash(q.meta) == {"deadLetterQueueName": "dlq", "deadLetterOn": "failed"}
+    assert q.run(dead_letters_to(q.meta)) == "dlq"
+    assert q.run(dead_letters_to(q.meta, "")) == ""
+    assert q.resp.hash(q.meta) == {}
+
+
+# -- an error half-way -------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_letter_cannot_be_written_stays_active(q: OwnQueue) -> None:
+    declare(q)
+    job = take_with(q)
+    q.redis("SET", "outbox", "foreign")
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        q.finish(job.failed())
+    assert (q.state("1"), q.counts()["failed"]) == ("active", 0)
+    q.redis("DEL", "outbox")
+    assert q.finish(job.failed()) == [S.FAILED]
+    assert len(owed(q)) == 1
+
+
+def test_two_letters_of_one_attempt_are_told_to_be_one(q: OwnQueue) -> None:
+    declare(q)
+    job = take_with(q)
+    q.redis("SET", "failed", "foreign")
+    with pytest.raises(RespError, match="WRONGTYPE"):
+        q.finish(job.failed())
+    q.redis("DEL", "failed")
+    assert q.finish(job.failed()) == [S.FAILED]
+    assert [entry["activation"] for entry in owed(q)] == ["1", "1"]
+
+
+# -- reading and crossing off ------------------------------------------------------------------------------
+
+
+def fill(q: OwnQueue, count: int, data: str = '"x"') -> None:
+    declare(q)
+    q.add(*[row("a", data, "{}") for _ in range(count)], quiet=True)
+    q.finish(*[job.failed() for job in q.take(count)])
+
+
+def test_read_and_cross_off(q: OwnQueue) -> None:
+    fill(q, 3)
+    reply = read(q)
+    assert reply.held
+    assert [entry.fields["id"] for entry in reply.entries] == ["1", "2", "3"]
+    assert isinstance(reply.entries[0], OutboxEntry)
+    assert reply.entries[0].kind == "dead"
+    ids = tuple(entry.id for entry in reply.entries)
+    # What could not be delivered stays, and does not keep the round from its end.
+    assert read(q, cursor=ids[-1], delivered=ids[:1] + ids[2:]).entries == []
+    assert [entry["id"] for entry in owed(q)] == ["2"]
+    assert not q.redis("EXISTS", "lock:outbox")
+
+
+def test_one_holder_at_a_time(q: OwnQueue) -> None:
+    fill(q, 1)
+    mine = read(q, "mine")
+    assert mine.entries
+    assert read(q, "yours") == OutboxReply(False, [])
+    assert 0 < int(q.redis("PTTL", "lock:outbox")) <= HOLD
+    assert read(q, "mine", mine.entries[0].id, (mine.entries[0].id,)) == OutboxReply(True, [])
+    assert read(q, "yours") == OutboxReply(True, [])
+
+
+def test_what_comes_while_a_round_is_made_is_seen_by_it(q: OwnQueue) -> None:
+    fill(q, 1)
+    first = read(q, "mine")
+    q.finish(take_with(q).failed())
+    assert not read(q, "yours").held
+    later = read(q, "mine", first.entries[-1].id, (first.entries[0].id,))
+    assert [entry.fields["id"] for entry in later.entries] == ["2"]
+
+
+def test_pages_are_bounded_in_number_and_bytes(q: OwnQueue) -> None:
+    fill(q, 150)
+    first = read(q)
+    assert len(first.entries) == 100
+    assert len(read(q, cursor=first.entries[-1].id).entries) == 50
+    q.redis(
+        "DEL",
+        "outbox",
+    )
+    q.redis("DEL", "lock:outbox")
+    fill(q, 5, '"' + "x" * 400_000 + '"')
+    assert len(read(q).entries) == 3
+
+
+def test_obliterate_takes_the_outbox_along(q: OwnQueue) -> None:
+    fill(q, 1)
+    read(q)
+    status = "more"
+    while status == "more":
+        status, _ = q.run(obliterate(q.meta, True, 100))
+    assert q.key_names() <= {"lock:reclaim"}

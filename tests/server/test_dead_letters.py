@@ -1,0 +1,485 @@
+"""Dead letters end to end: whatever ends a job for good makes exactly one, and it can be read, replayed and removed."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    DeadLetterOptions,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    Job,
+    JobCostError,
+    JobFailedError,
+    JobNotFoundError,
+    Queue,
+    UnknownOptionError,
+    Worker,
+)
+from glidemq_py.job import QueueLink
+from glidemq_py.queue.outbox import Outbox, dead_letter_id
+from glidemq_py.testing import RespClient
+from tests.server.faults_support import worker_process
+from tests.server.worker_support import Gate, Raw, Told, soon, until
+
+QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+
+
+async def fail(job: Job) -> None:
+    raise ValueError(f"no {job.name}")
+
+
+def dlq_of(name: str) -> str:
+    return f"{name}-dead"
+
+
+def open_queue(name: str, url: str, **options: Any) -> Queue:
+    return Queue(name, url, dead_letter_queue=options.pop("dead_letter_queue", dlq_of(name)), **options)
+
+
+async def failed_job(queue: Queue, url: str, data: Any = None, handler: Any = fail, **options: Any) -> Job:
+    """A job that a worker has failed for good."""
+    worker_options = {"serializer": queue.options.serializer, "compression": queue.options.compression}
+    async with Worker(queue.name, handler, url, **worker_options):
+        job = await queue.add("mail", data, **options)
+        with pytest.raises((JobFailedError, JobNotFoundError)):
+            await job.wait_until_finished()
+    return job
+
+
+# -- every end ---------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_job_makes_a_letter(core_url: str, core_resp: RespClient, queue_name: str):
+    letters = Raw(core_resp, dlq_of(queue_name))
+    async with open_queue(queue_name, core_url) as queue:
+        async with Worker(queue_name, fail, core_url) as worker:
+            told = Told(worker)
+            job = await queue.add("mail", {"to": "ö"}, attempts=2, job_id="mine")
+            await told.wait("failed")
+            # The exchange that fails it has it delivered: nobody has to ask.
+            await soon(until(lambda: letters.run("XLEN", "stream") == 1))
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.name == "mail"
+        assert letter.data == {
+            "originalQueue": queue_name, "originalJobId": "mine", "data": {"to": "ö"}, "failedReason": "no mail",
+            "attemptsMade": 1,
+        }  # fmt: skip
+        assert list(letter.data) == ["originalQueue", "originalJobId", "data", "failedReason", "attemptsMade"]
+        record = letters.job(letter.id)
+        assert (record["opts"], record["maxAttempts"], record["state"]) == ("{}", "0", "waiting")
+        assert await job.is_failed()
+        assert (await queue.get_dead_letter_job(letter.id)) is not None
+    assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 0
+
+
+async def test_a_job_that_kills_its_workers_is_dead_after_exactly_the_allowed_deaths(
+    core_url: str, core_resp: RespClient, queue_name: str
+):
+    gate = Gate()
+    async with open_queue(queue_name, core_url) as queue:
+        job = await queue.add("poison", "pill", attempts=5)
+        for death in range(2):
+            async with worker_process("wait", core_url, queue_name, **QUICK) as child:
+                assert await child.line("began") == job.id, death
+                await child.kill()
+        async with Worker(queue_name, gate, core_url, **QUICK):
+            with pytest.raises(JobFailedError, match="stalled"):
+                await job.wait_until_finished()
+            await soon(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
+        (letter,) = await queue.get_dead_letter_jobs()
+    assert gate.begun == []
+    assert letter.data["failedReason"] == "job stalled more than maxStalledCount"
+    assert (letter.data["attemptsMade"], letter.data["data"]) == (0, "pill")
+
+
+async def test_an_expired_job_makes_a_letter(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        job = await queue.add("late", 1, ttl=1, delay=5)
+        async with Worker(queue_name, fail, url):
+            with pytest.raises(JobFailedError, match="expired"):
+                await job.wait_until_finished()
+        assert [letter.data["failedReason"] for letter in await queue.get_dead_letter_jobs()] == ["expired"]
+
+
+async def test_a_revoked_job_makes_one_only_if_that_was_asked_for(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await (await queue.add("a", delay=60_000)).revoke()
+        assert await queue.get_dead_letter_jobs() == []
+    wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
+    async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
+        await (await queue.add("b", delay=60_000)).revoke()
+        # Nobody works here: the queue itself delivers before it looks.
+        assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
+        await failed_job(queue, url)
+        assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
+
+
+async def test_a_job_revoked_while_it_runs(url: str, queue_name: str):
+    gate = Gate()
+    wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
+    async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
+        async with Worker(queue_name, gate, url, lock_duration=1_000):
+            job = await queue.add("a", attempts=3)
+            await gate.next()
+            await job.revoke()
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        assert len(await queue.get_dead_letter_jobs()) == 1
+
+
+async def test_a_worker_may_say_where_they_go_and_others_go_by_it(url: str, queue_name: str):
+    async with Worker(queue_name, fail, url, dead_letter_queue=dlq_of(queue_name)):
+        pass
+    async with Queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        assert len(await queue.get_dead_letter_jobs()) == 1
+        async with Queue(queue_name, url, dead_letter_queue=False):
+            pass
+        await failed_job(queue, url)
+        assert await queue.get_dead_letter_jobs() == []
+        assert await queue.replay_dead_letter_job("x") is None
+
+
+async def test_letters_of_many_queues_share_one(url: str, queue_name: str):
+    names = [f"{queue_name}-{i}" for i in range(2)]
+    queues = [open_queue(name, url, dead_letter_queue=dlq_of(queue_name)) for name in names]
+    for queue in queues:
+        for _ in range(3):
+            await failed_job(queue, url)
+    for queue in queues:
+        found = await queue.get_dead_letter_jobs()
+        assert [letter.data["originalJobId"] for letter in found] == ["1", "2", "3"]
+        assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs(1, 1)] == ["2"]
+        assert [letter.id async for letter in queue.iter_dead_letter_jobs(2)] == [letter.id for letter in found]
+    foreign = await queues[1].get_dead_letter_jobs(0, 0)
+    assert await queues[0].get_dead_letter_job(foreign[0].id) is None
+    assert not await queues[0].remove_dead_letter_job(foreign[0].id)
+    for queue in queues:
+        await queue.close()
+
+
+# -- what is in them ---------------------------------------------------------------------------------------
+
+
+async def test_letters_are_compressed_where_the_queue_compresses(url: str, resp: RespClient, queue_name: str):
+    data = {"text": "again and " * 1_000}
+    async with open_queue(queue_name, url, compression="gzip") as queue:
+        await failed_job(queue, url, data)
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.data["data"] == data
+    stored = Raw(resp, dlq_of(queue_name)).job(letter.id)["data"]
+    assert stored.startswith("gz:")
+    assert len(stored) < 1_000
+
+
+async def test_letters_are_json_whatever_the_serializer(url: str, resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, url, serializer="msgpack") as queue:
+        await failed_job(queue, url, {"plain": [1, 2.5, None]})
+        (letter,) = await queue.get_dead_letter_jobs()
+    envelope = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
+    assert envelope["data"] == {"plain": [1, 2.5, None]}
+    assert "encoding" not in envelope
+
+
+async def test_what_json_cannot_say_is_kept_as_it_was_stored(url: str, resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, url, serializer="msgpack") as queue:
+        job = await failed_job(queue, url, b"\x00\xff")
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.data["encoding"] == "stored"
+        assert letter.data["data"] == Raw(resp, queue_name).job(job.id)["data"]
+        await job.remove()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert again.data == b"\x00\xff"
+
+
+async def test_broken_data_is_kept_as_it_was_stored(url: str, resp: RespClient, queue_name: str):
+    raw = Raw(resp, queue_name)
+    async with open_queue(queue_name, url) as queue:
+        raw.put_job("b", data="{broken")
+        async with Worker(queue_name, lambda job: job.data, url) as worker:
+            await Told(worker).wait("failed")
+        (letter,) = await queue.get_dead_letter_jobs()
+    assert (letter.data["data"], letter.data["encoding"]) == ("{broken", "stored")
+
+
+async def test_the_largest_data_makes_a_letter_too(url: str, queue_name: str):
+    data = "x" * (1_048_576 - 2)
+    for compression in ("none", "gzip"):
+        async with open_queue(queue_name, url, compression=compression) as queue:
+            await failed_job(queue, url, data)
+            assert (await queue.get_dead_letter_jobs())[-1].data["data"] == data
+
+
+# -- crashes -----------------------------------------------------------------------------------------------
+
+
+class Cut:
+    """A transport that fails after (or before) the call of a function, as a process that dies there."""
+
+    def __init__(self, inner: Any, function: str, *, before: bool) -> None:
+        self._inner, self._function, self._before = inner, function, before
+        self.times = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def call(self, call: Any) -> Any:
+        if call.function != self._function:
+            return await self._inner.call(call)
+        self.times += 1
+        if not self._before:
+            await self._inner.call(call)
+        raise asyncio.CancelledError
+
+
+def cut(link: QueueLink, function: str, *, before: bool) -> QueueLink:
+    return QueueLink(transport=Cut(link.transport, function, before=before), keys=link.keys, waiter=link.waiter)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the add", "after the add"])
+async def test_a_crash_in_the_middle_of_a_delivery(core_url: str, core_resp: RespClient, queue_name: str, before: bool):
+    raw = Raw(core_resp, queue_name)
+    async with open_queue(queue_name, core_url) as queue:
+        link = await queue._connected()
+        job = await queue.add("mail", 1)
+        # A worker that ends the job and dies before it delivers anything.
+        await dead_worker_fails(link, job)
+        with pytest.raises(asyncio.CancelledError):
+            await Outbox(cut(link, "add", before=before)).deliver()
+        assert raw.run("XLEN", "outbox") == 1
+        assert await Outbox(link).deliver() == 0  # it is held until the dead one's time is over
+        raw.run("DEL", "lock:outbox")
+        assert await Outbox(link).deliver() == 1
+        assert await Outbox(link).deliver() == 0
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.id == dead_letter_id(queue_name, job.id, "1")
+    assert Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1
+
+
+async def dead_worker_fails(link: QueueLink, job: Job) -> None:
+    from glidemq_py.wire.calls import working
+
+    meta = link.keys.meta
+    reply = await link.transport.call(working.exchange(meta, "py-dead", 1, (), False, False))
+    ((job_id, entry, fence, *_),) = reply.jobs
+    assert job_id == job.id
+    row = working.failed(job_id, entry, fence, reply.now, "no", "ValueError", "[]", 0, 0)
+    await link.transport.call(working.exchange(meta, "py-dead", 0, (row,), False, False))
+
+
+async def test_what_a_dead_worker_owed_is_delivered_by_the_next(url: str, resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await dead_worker_fails(await queue._connected(), await queue.add("mail", 1))
+        async with Worker(queue_name, fail, url):
+            await soon(until(lambda: Raw(resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
+    assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
+
+
+async def test_workers_together_deliver_each_once(core_url: str, core_resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, core_url) as queue:
+        workers = [Worker(queue_name, fail, core_url, concurrency=5) for _ in range(3)]
+        await asyncio.gather(*(worker.start() for worker in workers))
+        await queue.add_bulk([("mail", i) for i in range(60)])
+        await soon(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 60))
+        await asyncio.gather(*(worker.close() for worker in workers))
+        found = await queue.get_dead_letter_jobs()
+    assert sorted(letter.data["data"] for letter in found) == list(range(60))
+    assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 0
+
+
+async def test_a_letter_that_cannot_be_delivered_is_owed_until_it_can(url: str, resp: RespClient, queue_name: str):
+    raw, letters = Raw(resp, queue_name), Raw(resp, dlq_of(queue_name))
+    letters.run("SET", "stream", "foreign")
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        with pytest.raises(GlideMQError):
+            await Outbox(await queue._connected()).deliver()
+        assert raw.run("XLEN", "outbox") == 1
+        letters.run("DEL", "stream")
+        assert len(await queue.get_dead_letter_jobs()) == 1
+    assert raw.run("XLEN", "outbox") == 0
+
+
+async def test_a_full_server_fails_jobs_and_delivers_when_there_is_room(
+    private_server: Callable[..., Any], queue_name: str
+):
+    server = private_server(maxmemory="64mb", maxmemory_policy="noeviction")
+    with server.client() as resp:
+        raw, letters = Raw(resp, queue_name), Raw(resp, dlq_of(queue_name))
+        async with open_queue(queue_name, server.url) as queue:
+            job = await queue.add("mail", 1)
+            resp.execute("CONFIG", "SET", "maxmemory", "1mb")
+            async with Worker(queue_name, fail, server.url):
+                with pytest.raises(JobFailedError):
+                    await job.wait_until_finished()
+                assert raw.run("XLEN", "outbox") == 1
+                resp.execute("CONFIG", "SET", "maxmemory", "64mb")
+            await queue.get_dead_letter_jobs()
+        assert (raw.run("XLEN", "outbox"), letters.run("XLEN", "stream")) == (0, 1)
+
+
+# -- removing and replaying --------------------------------------------------------------------------------
+
+
+async def test_a_removed_letter_leaves_nothing_behind(core_url: str, core_resp: RespClient, queue_name: str):
+    letters = Raw(core_resp, dlq_of(queue_name))
+    async with open_queue(queue_name, core_url) as queue:
+        await failed_job(queue, core_url)
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert await queue.remove_dead_letter_job(letter.id)
+        assert not await queue.remove_dead_letter_job(letter.id)
+        assert await queue.get_dead_letter_job(letter.id) is None
+    assert (letters.run("XLEN", "stream"), letters.job(letter.id)) == (0, {})
+
+
+async def test_a_letter_of_a_node_peer_leaves_nothing_behind(url: str, resp: RespClient, queue_name: str):
+    """Its clock is its own, and nothing says which stream entry is its (W76)."""
+    letters = Raw(resp, dlq_of(queue_name))
+    envelope = {"originalQueue": queue_name, "originalJobId": "7", "data": 5, "failedReason": "x", "attemptsMade": 0}
+    async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:
+        await dead.add_bulk([("other", i) for i in range(500)])
+        letters.put_job("9001", data=json.dumps(envelope), timestamp=1)
+        (letter,) = await queue.get_dead_letter_jobs()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert (again.name, again.data) == ("task", 5)
+    assert letters.run("XLEN", "stream") == 500
+    assert letters.job("9001") == {}
+
+
+async def test_a_replay_has_the_originals_data_and_options(core_url: str, core_resp: RespClient, queue_name: str):
+    raw = Raw(core_resp, queue_name)
+    options: Any = {
+        "job_id": "mine", "delay": 1, "deduplication": {"id": "d"}, "attempts": 2, "timeout": 9_000, "ttl": 60_000,
+        "backoff": {"type": "fixed", "delay": 1},
+    }  # fmt: skip
+    async with open_queue(queue_name, core_url, compression="gzip") as queue:
+        original = await failed_job(queue, core_url, {"a": "b" * 500}, **options)
+        (letter,) = await queue.get_dead_letter_jobs()
+        job = await queue.replay_dead_letter_job(letter.id)
+        assert job is not None
+        assert (job.name, job.data, job.outcome) == ("mail", {"a": "b" * 500}, "added")
+        assert await job.is_waiting()
+        record, before = raw.job(job.id), raw.job(original.id)
+        kept = {"attempts": 2, "timeout": 9_000, "ttl": 60_000, "backoff": {"type": "fixed", "delay": 1}}
+        assert json.loads(record["opts"]) == kept
+        assert (record["data"], record["maxAttempts"], record["delay"]) == (before["data"], "2", "0")
+        assert int(record["expireAt"]) > int(before["expireAt"])
+        assert await queue.get_dead_letter_jobs() == []
+        assert await original.is_failed()
+
+        async def work(job: Job) -> Any:
+            return job.data
+
+        async with Worker(queue_name, work, core_url):
+            assert await job.wait_until_finished() == {"a": "b" * 500}
+
+
+async def test_a_replay_without_the_original(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url, [1, 2], remove_on_fail=True)
+        (letter,) = await queue.get_dead_letter_jobs()
+        job = await queue.replay_dead_letter_job(letter.id)
+        assert job is not None
+        assert (job.data, dict(job.opts)) == ([1, 2], {})
+
+
+async def test_a_replay_that_was_cut_off_adds_its_job_once(core_url: str, core_resp: RespClient, queue_name: str):
+    async with open_queue(queue_name, core_url) as queue:
+        await failed_job(queue, core_url)
+        (letter,) = await queue.get_dead_letter_jobs()
+        link = await queue._connected()
+        for function, before in (("add", False), ("remove", True)):
+            other = open_queue(queue_name, core_url)
+            other._link = cut(link, function, before=before)
+            with pytest.raises(asyncio.CancelledError):
+                await other.replay_dead_letter_job(letter.id)
+        job = await queue.replay_dead_letter_job(letter.id)
+        assert job is not None
+        assert job.outcome == "duplicate"
+        assert await queue.replay_dead_letter_job(letter.id) is None
+        assert [each.id for each in await queue.get_jobs("waiting")] == [job.id]
+
+
+async def test_a_replayed_job_that_fails_again_makes_another_letter(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        (first,) = await queue.get_dead_letter_jobs()
+        job = await queue.replay_dead_letter_job(first.id)
+        assert job is not None
+        async with Worker(queue_name, fail, url):
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        (second,) = await queue.get_dead_letter_jobs()
+        assert (second.data["originalJobId"], second.id == first.id) == (job.id, False)
+        again = await queue.replay_dead_letter_job(second.id)
+        assert again is not None
+        assert again.id != job.id
+
+
+async def test_a_replay_that_its_group_cannot_pay_for_keeps_the_letter(url: str, resp: RespClient, queue_name: str):
+    bucket = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url, ordering=bucket, cost=3)
+        Raw(resp, queue_name).run("HSET", "group:g", "tbCapacity", "1000")
+        (letter,) = await queue.get_dead_letter_jobs()
+        Raw(resp, queue_name).run("HSET", "job:1", "opts", json.dumps({"ordering": {"key": "g"}, "cost": 3}))
+        with pytest.raises(JobCostError):
+            await queue.replay_dead_letter_job(letter.id)
+        assert len(await queue.get_dead_letter_jobs()) == 1
+
+
+async def test_a_job_retried_by_hand_makes_a_letter_each_time(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue:
+        job = await failed_job(queue, url)
+        await job.retry()
+        async with Worker(queue_name, fail, url) as worker:
+            await Told(worker).wait("failed")
+        assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs()] == [job.id] * 2
+
+
+# -- options -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holder", [Queue, lambda name, **options: Worker(name, fail, **options)])
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("q", "is the queue itself"), ("a:b", "dead_letter_queue.name"), (7, "must be a queue's name"),
+        ({}, "needs the"),
+        ({"name": "x", "on": "failed"}, "dead_letter_queue.on"), ({"name": "x", "on": ()}, "names no kind"),
+        ({"name": "x", "on": ("fail",)}, "did you mean 'failed'"), (True, "must be a queue's name"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(holder: Any, value: Any, named: str):
+    with pytest.raises(GlideMQValidationError, match=named):
+        holder("q", dead_letter_queue=value)
+
+
+def test_an_option_that_is_none_is_named():
+    with pytest.raises(UnknownOptionError, match="maxRetries"):
+        Queue("q", dead_letter_queue={"name": "x", "maxRetries": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_the_forms_of_the_option():
+    options = DeadLetterOptions("x", ("revoked", "failed"))
+    assert options.kinds_text == "failed,revoked"
+    assert DeadLetterOptions("x").on == ("failed", "stalled", "expired", "cost")
+    for form in (options, {"name": "x", "on": ["revoked", "failed"]}):
+        assert Queue("q", dead_letter_queue=form).options.dead_letter_queue == options  # type: ignore[arg-type]
+    assert Queue("q", dead_letter_queue="x").options.dead_letter_queue == DeadLetterOptions("x")
+
+
+async def test_a_queue_that_cannot_say_it_tries_again(private_server: Callable[..., Any], queue_name: str):
+    server = private_server()
+    server.kill()
+    queue = open_queue(queue_name, server.url)
+    with pytest.raises(GlideMQConnectionError):
+        await queue.connect()
+    await queue.close()

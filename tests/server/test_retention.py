@@ -1,0 +1,256 @@
+"""What is kept of finished jobs: every form, for both outcomes and every way of ending, and nothing of what goes."""
+
+import itertools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobFailedError, JobNotFoundError, KeepJobs, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.server.faults_support import worker_process
+from tests.server.worker_support import Gate, Raw, Told, soon, until
+
+QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+SATELLITES = ("log", "deps", "parents", "jstream", "signals")
+numbers = itertools.count()
+OPTION = {"completed": "remove_on_complete", "failed": "remove_on_fail"}
+
+
+async def handle(job: Job) -> Any:
+    await job.log("a line")
+    if job.name == "failed":
+        raise ValueError("no")
+    return job.id
+
+
+def put_satellites(raw: Raw, job_id: str) -> None:
+    """Every key that may belong to a job."""
+    raw.run("RPUSH", f"log:{job_id}", "line")
+    raw.run("SADD", f"deps:{job_id}", "x")
+    raw.run("SADD", f"parents:{job_id}", "x")
+    raw.run("XADD", f"jstream:{job_id}", "*", "a", "b")
+    raw.run("RPUSH", f"signals:{job_id}", "{}")
+
+
+def left_of(raw: Raw, ids: Iterable[str]) -> list[str]:
+    """Keys of these jobs."""
+    return [
+        f"{kind}:{job_id}" for job_id in ids for kind in ("job", *SATELLITES) if raw.run("EXISTS", f"{kind}:{job_id}")
+    ]
+
+
+async def end(queue: Queue, raw: Raw, url: str, state: str, count: int, **options: Any) -> list[Job]:
+    """Jobs that end one after the other in a state."""
+    jobs: list[Job] = []
+    async with Worker(queue.name, handle, url) as worker:
+        told = Told(worker)
+        for i in range(count):
+            job_id = f"{state}-{next(numbers)}"
+            put_satellites(raw, job_id)  # before the job, which may be gone the moment it is there
+            jobs.append(await queue.add(state, job_id=job_id, **options))
+            await told.wait(state, i + 1)
+    return jobs
+
+
+@pytest.fixture
+def raw(resp: RespClient, queue_name: str) -> Raw:
+    """The queue of the test."""
+    return Raw(resp, queue_name)
+
+
+def age(raw: Raw, state: str, ids: Iterable[str], seconds: int) -> None:
+    """Make jobs look as if they had ended that long ago."""
+    for job_id in ids:
+        raw.run("ZINCRBY", state, -seconds * 1000, job_id)
+
+
+# -- the forms ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+@pytest.mark.parametrize(
+    ("form", "kept"),
+    [
+        (None, 5), (False, 5), (True, 0), (0, 0), (2, 2), ({"count": 3}, 3), (KeepJobs(count=1), 1), ({"count": 0}, 0),
+        ({"age": 3_600}, 5), ({"age": 3_600, "count": 2}, 2),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_every_form(url: str, raw: Raw, queue_name: str, state: str, form: Any, kept: int):
+    async with Queue(queue_name, url) as queue:
+        jobs = await end(queue, raw, url, state, 5, **{OPTION[state]: form})
+        ids = [job.id for job in jobs]
+        stay, go = ids[5 - kept :], ids[: 5 - kept]
+        assert raw.run("ZRANGE", state, 0, -1) == stay
+        assert left_of(raw, go) == []
+        assert len(left_of(raw, stay)) == len(stay) * (1 + len(SATELLITES))
+        assert [job.id for job in await queue.get_jobs(state)] == stay
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+async def test_age_and_count_together(url: str, raw: Raw, queue_name: str, state: str):
+    async with Queue(queue_name, url) as queue:
+        jobs = await end(queue, raw, url, state, 4)
+        ids = [job.id for job in jobs]
+        age(raw, state, ids[:2], 100)
+        (last,) = await end(queue, raw, url, state, 1, **{OPTION[state]: {"age": 50, "count": 3}})
+        assert raw.run("ZRANGE", state, 0, -1) == [*ids[2:], last.id]
+        (newest,) = await end(queue, raw, url, state, 1, **{OPTION[state]: {"age": 50, "count": 3}})
+        assert raw.run("ZRANGE", state, 0, -1) == [ids[3], last.id, newest.id]
+        assert left_of(raw, ids[:3]) == []
+
+
+async def test_the_other_outcome_is_left_alone(url: str, raw: Raw, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        (failed,) = await end(queue, raw, url, "failed", 1, remove_on_complete=True)
+        (completed,) = await end(queue, raw, url, "completed", 1, remove_on_fail=True)
+        assert await failed.is_failed()
+        assert await completed.is_completed()
+
+
+async def test_a_retry_is_no_end(url: str, raw: Raw, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, handle, url) as worker:
+            told = Told(worker)
+            job = await queue.add("failed", attempts=2, backoff=60_000, remove_on_fail=True)
+            await told.wait("retrying")
+        assert await job.is_delayed()
+        await job.promote()
+        async with Worker(queue_name, handle, url) as worker:
+            await Told(worker).wait("failed")
+        assert left_of(raw, [job.id]) == []
+        assert not raw.run("EXISTS", "failed")
+
+
+def sorted_keys(ids: Iterable[str]) -> list[str]:
+    return [f"{kind}:{job_id}" for job_id in sorted(ids, key=int) for kind in ("job", "log")]
+
+
+async def test_many_ends_of_one_call_keep_exactly_so_many(url: str, raw: Raw, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, handle, url, concurrency=50) as worker:
+            told = Told(worker)
+            await queue.add_bulk([("completed", i, {"remove_on_complete": 7}) for i in range(300)])
+            await told.wait("completed", 300)
+        assert raw.run("ZCARD", "completed") == 7
+        stay = raw.run("ZRANGE", "completed", 0, -1)
+        assert left_of(raw, map(str, range(1, 301))) == sorted_keys(stay)
+
+
+# -- ends without a worker ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("form", "kept"), [(True, 0), (0, 0), (2, 2), ({"age": 50}, 2), ({"age": 50, "count": 1}, 1)])
+async def test_revoked_jobs(url: str, raw: Raw, queue_name: str, form: Any, kept: int):
+    async with Queue(queue_name, url) as queue:
+        old = [await queue.add("n", delay=60_000) for _ in range(2)]
+        for job in old:
+            assert await job.revoke() == "revoked"
+        age(raw, "failed", [job.id for job in old], 100)
+        for i in range(2):
+            job = await queue.add("n", delay=60_000, remove_on_fail=form)
+            put_satellites(raw, job.id)
+            await job.revoke()
+            assert raw.run("ZCARD", "scheduled") == 0, i
+        assert raw.run("ZCARD", "failed") == (kept if form not in (True, 0) else 2)
+        if form in (True, 0):
+            assert left_of(raw, [job.id]) == []
+
+
+@pytest.mark.parametrize("how", ["delayed", "waiting", "grouped"])
+async def test_expired_jobs(url: str, raw: Raw, queue_name: str, how: str):
+    options: dict[str, Any] = {"delayed": {"delay": 5}, "grouped": {"ordering": {"key": "g"}}}.get(how, {})
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n", ttl=1, remove_on_fail=True, **options)
+        put_satellites(raw, job.id)
+        await soon(until(lambda: time_is_over(raw, job)))
+        async with Worker(queue_name, handle, url):
+            with pytest.raises(JobNotFoundError):
+                await job.wait_until_finished()
+        assert left_of(raw, [job.id]) == []
+        assert not raw.run("EXISTS", "failed")
+        assert raw.pending() == []
+        assert "expired" in raw.event_names(job.id)
+        if how == "grouped":
+            # The turn that it never took is the next one's.
+            async with Worker(queue_name, handle, url):
+                after = await queue.add("completed", ordering={"key": "g"})
+                assert await after.wait_until_finished() == after.id
+
+
+def time_is_over(raw: Raw, job: Job) -> bool:
+    seconds, microseconds = raw.resp.execute("TIME")
+    return int(seconds) * 1000 + int(microseconds) // 1000 > int(raw.job(job.id)["expireAt"])
+
+
+async def test_stalled_jobs(url: str, raw: Raw, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
+        job = await queue.add("n", remove_on_fail=True)
+        await child.line("began")
+        put_satellites(raw, job.id)
+        await child.kill()
+        async with Worker(queue_name, gate, url, max_stalled_count=0, **QUICK):
+            with pytest.raises((JobNotFoundError, JobFailedError)):
+                await job.wait_until_finished()
+            await soon(until(lambda: not left_of(raw, [job.id])))
+        assert not raw.run("EXISTS", "failed")
+        assert raw.pending() == []
+
+
+async def test_a_parked_job_that_its_group_cannot_pay_for(url: str, raw: Raw, queue_name: str):
+    bucket = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n", ordering=bucket, cost=5, remove_on_fail=True)
+        put_satellites(raw, job.id)
+        raw.run("HSET", "group:g", "tbCapacity", "1000")
+        async with Worker(queue_name, handle, url):
+            with pytest.raises(JobNotFoundError):
+                await job.wait_until_finished()
+        assert left_of(raw, [job.id]) == []
+
+
+async def test_options_of_a_node_peer_are_read_as_it_means_them(url: str, raw: Raw, queue_name: str):
+    """There, 0 keeps everything; and what cannot be read keeps everything too."""
+    forms: list[Any] = [0, {"count": 0, "age": 0}, {"count": -1}, "yes", None, [1], {"age": "x"}]
+    async with Queue(queue_name, url) as queue:
+        for i, form in enumerate(forms):
+            raw.put_job(f"n{i}", opts=json.dumps({"removeOnFail": form}), expireAt=1)
+        raw.put_job("broken", opts='{"removeOnFail":', expireAt=1)
+        async with Worker(queue_name, handle, url):
+            await soon(until(lambda: raw.run("XLEN", "stream") == 0))
+        assert raw.run("ZCARD", "failed") == len(forms) + 1
+        assert (await queue.get_job_counts()).failed == len(forms) + 1
+
+
+# -- what is not to go -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+@pytest.mark.parametrize("form", [{"age": 50}, 1], ids=["age", "count"])
+async def test_a_job_that_runs_again_stays_whatever_the_index_says(
+    url: str, raw: Raw, queue_name: str, state: str, form: Any
+):
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
+        running = await queue.add("n")
+        await gate.next()
+        raw.run("ZADD", state, 1, running.id)  # left behind by a peer
+        await end(queue, raw, url, state, 2, **{OPTION[state]: form})
+        assert await running.is_active()
+        assert raw.run("ZSCORE", state, running.id) is None
+        gate.open()
+        await running.wait_until_finished()
+
+
+async def test_retention_is_bounded_a_call_and_goes_on_with_the_next(url: str, raw: Raw, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("failed", i) for i in range(1_500)])
+        async with Worker(queue_name, handle, url, concurrency=100) as worker:
+            await Told(worker).wait("failed", 1_500)
+        await end(queue, raw, url, "failed", 1, remove_on_fail=1)
+        assert raw.run("ZCARD", "failed") == 501
+        await end(queue, raw, url, "failed", 1, remove_on_fail=1)
+        assert raw.run("ZCARD", "failed") == 1
