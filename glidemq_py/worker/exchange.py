@@ -333,16 +333,19 @@ class ExchangeLoop:
     def _failed(self, batch: list[Finished], error: GlideMQError) -> None:
         _log.warning("queue %r: exchange failed: %s", self._link.keys.name, error)
         self._listeners.tell("error", error)
-        if isinstance(error, ScriptError):
-            batch = [finished for finished in batch if self._may_try_again(finished, error)]
-        # Fencing makes handing in twice harmless, so what may have arrived is simply sent again.
-        for finished in batch:
-            finished.sent = True
-        self._finished.extendleft(reversed(batch))
+        self._keep(batch, error)
         if self._recovering is None:
             self._recovering = self._loop.create_task(
                 self._recover(), name="glidemq-recover", context=self._context_vars
             )
+
+    def _keep(self, batch: list[Finished], error: GlideMQError) -> None:
+        """Fencing makes handing in twice harmless, so what may have arrived is simply sent again."""
+        if isinstance(error, ScriptError):
+            batch = [finished for finished in batch if self._may_try_again(finished, error)]
+        for finished in batch:
+            finished.sent = True
+        self._finished.extendleft(reversed(batch))
 
     def _may_try_again(self, finished: Finished, error: GlideMQError) -> bool:
         finished.refusals += 1
@@ -361,19 +364,41 @@ class ExchangeLoop:
                 self._changed.clear()
                 await self._changed.wait()
             try:
+                await self._hand_in_again()
                 await self._regain()
             except ClosedError as error:
                 self._lose_connection(error)
                 break
             except GlideMQConnectionError as error:
                 _log.warning("queue %r: still no connection: %s", self._link.keys.name, error)
-            except GlideMQError as error:
-                _log.warning("queue %r: %s", self._link.keys.name, error)
+            except Exception:
+                _log.exception("queue %r: asking for what a lost reply held", self._link.keys.name)
                 break
             else:
                 break
         self._recovering = None
         self.look_for_jobs()
+
+    async def _hand_in_again(self) -> None:
+        """What was lost on its way must be settled before anything is regained: a job whose failure was in the lost
+        call may have been taken for us anew by that very call, and would count as known by its old row."""
+        quiet, no_metrics = not self._options.events, not self._options.metrics
+        while self._finished and self._finished[0].sent and not self._finished[0].refusals:
+            batch = [self._finished.popleft() for _ in range(min(MAX_ROWS, len(self._finished)))]
+            rows = [finished.row for finished in batch]
+            self._under_way += 1
+            try:
+                reply = await self._link.transport.call(
+                    working.exchange(self._link.keys.meta, self._consumer, 0, rows, quiet, no_metrics)
+                )
+            except GlideMQError as error:
+                self._keep(batch, error)
+                if not isinstance(error, ScriptError):
+                    raise
+                return
+            finally:
+                self._under_way -= 1
+            self._evaluate(reply, batch, 0, self._looks)
 
     async def _regain(self) -> None:
         assert self._runner is not None

@@ -16,7 +16,8 @@ __all__ = ["Finished", "lost_answer"]
 # Of a row (wire/calls/working.py, `completed` and `failed`): its kinds, and where what is asked here stands.
 _COMPLETED: Final = 1
 _FAILED: Final = 2
-_SIGNALLED: Final = (4, 5)
+_GROUP_LIMITED: Final = 5
+_SIGNALLED: Final = (4, _GROUP_LIMITED)
 _LIMIT: Final = 8
 _HOW: Final = 7
 _KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
@@ -57,7 +58,8 @@ def lost_answer(finished: Finished, status: int) -> int:
     if status == AttemptStatus.STALE and not (is_retried or kind in _SIGNALLED):
         return status
     if kind in _SIGNALLED:
-        return AttemptStatus.FAILED if row[_HOW] == "fail" else AttemptStatus.DELAYED
+        fails = kind == _GROUP_LIMITED and row[_HOW] == "fail"
+        return AttemptStatus.FAILED if fails else AttemptStatus.DELAYED
     if kind == _COMPLETED:
         return AttemptStatus.OK
     if kind != _FAILED:

@@ -268,3 +268,57 @@ async def test_jobs_in_hand_outlive_the_heartbeats_connection(
             assert raw.metric("completed") == 1
             assert raw.job(job.id).get("stalledCount", "0") == "0"
             await asyncio.gather(worker.close(), other.close())
+
+
+@pytest.mark.parametrize("kind", list(OPTIONS))
+async def test_a_retry_that_was_taken_by_the_call_that_handed_the_failure_in(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, kind: str
+):
+    """Failed, due at once, promoted and taken again, all in one call whose reply is lost."""
+    gate = Gate()
+
+    async def handle(job: Job) -> str:
+        if job.attempts_made == 0:
+            await gate(job)
+            raise ValueError
+        return "second"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=2) as worker:
+        told = Told(worker)
+        job = await queue.add("n", attempts=2, **OPTIONS[kind])
+        await gate.next()
+        proxy.lose("_exchange")
+        gate.open()
+        await told.wait("completed")
+        assert (told.count["retrying"], told.count["completed"]) == (1, 1)
+        raw = Raw(resp, queue_name)
+        record = raw.job(job.id)
+        assert (record["attemptsMade"], record.get("stalledCount", "0")) == ("1", "0")
+        assert raw.event_names(job.id).count("completed") == 1
+
+
+@pytest.mark.parametrize("data", [None, {"step": "two"}], ids=["as it was", "new data"])
+async def test_a_step_whose_reply_was_lost_counts_and_is_told_once(
+    url: str, queue_name: str, proxy: LossyProxy, data: dict[str, str] | None
+):
+    gate = Gate()
+    runs = 0
+
+    async def handle(job: Job) -> Any:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            return job.data
+        await gate(job)
+        return job.move_to_delayed(1) if data is None else job.move_to_delayed(1, data=data)
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", {"step": "one"})
+        await gate.next()
+        proxy.lose("_exchange")
+        gate.open()
+        assert await job.wait_until_finished() == (data or {"step": "one"})
+        await told.wait("completed")
+        assert told.count["delayed"] == 1
+        assert runs == 2

@@ -89,10 +89,11 @@ async def work(job: Job) -> None:
 
 
 def assert_each_ended_once(raw: Raw, told: Told, acknowledged: list[str]) -> None:
-    states = Counter(raw.state(job_id) for job_id in acknowledged)
-    assert states == {"completed": len(acknowledged)}
+    records = {job_id: raw.job(job_id) for job_id in acknowledged}
+    assert {job_id: record for job_id, record in records.items() if record.get("state") != "completed"} == {}
+    ends = Counter(told.job_ids("completed"))
+    assert {job_id: (n, records[job_id]) for job_id in acknowledged if (n := ends[job_id]) != 1} == {}
     assert raw.metric("completed") == len(acknowledged)
-    assert Counter(told.job_ids("completed")) == Counter(acknowledged)
     assert raw.pending() == []
     assert raw.run("GET", "list-active") in (None, "0")
 
@@ -107,7 +108,8 @@ async def test_a_server_that_restarts_under_load(restartable_server: MakeServer,
                 await producers.more(80)
                 await asyncio.to_thread(server.restart, kill=kill)
             await producers.more(80)
-        await told.wait("completed", len(producers.acknowledged))
+        with contextlib.suppress(TimeoutError):  # what is missing is said below
+            await told.wait("completed", len(producers.acknowledged))
         with server.client() as client:
             assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
 
@@ -221,7 +223,8 @@ async def test_a_full_server_refuses_jobs_and_is_still_drained(private_server: M
                 await fill(filler)
             assert isinstance(bulk.value.__cause__, ServerOutOfMemoryError)
             with pytest.raises(ServerOutOfMemoryError):
-                await queue.add("n", 1)
+                # Large: what connections take up and give back leaves a little room now and then.
+                await queue.add("n", "x" * 1_000_000)
             # Everything but adding goes on: counting, steering, taking, finishing, failing, retrying, removing.
             assert (await queue.get_job_counts()).paused
             await queue.resume()
