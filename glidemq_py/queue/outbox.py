@@ -48,7 +48,8 @@ class Outbox:
             return await self._round()
 
     async def _round(self) -> int:
-        link, cursor, done, count = self._link, "", list[str](), 0
+        link, cursor, count = self._link, "", 0
+        done: list[str] = []
         failure: GlideMQError | None = None
         while True:
             reply = await link.transport.call(outbox(link.keys.meta, self._holder, _HOLD_MS, cursor, done))

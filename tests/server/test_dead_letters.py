@@ -92,6 +92,7 @@ async def test_a_job_that_kills_its_workers_is_dead_after_exactly_the_allowed_de
                 await job.wait_until_finished()
             await soon(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
         (letter,) = await queue.get_dead_letter_jobs()
+        assert (await queue.check()).findings == ()
     assert gate.begun == []
     assert letter.data["failedReason"] == "job stalled more than maxStalledCount"
     assert (letter.data["attemptsMade"], letter.data["data"]) == (0, "pill")
@@ -259,6 +260,9 @@ async def test_a_crash_in_the_middle_of_a_delivery(core_url: str, core_resp: Res
         assert await Outbox(link).deliver() == 0
         (letter,) = await queue.get_dead_letter_jobs()
         assert letter.id == dead_letter_id(queue_name, job.id, "1")
+        assert (await queue.check()).findings == ()
+    async with Queue(dlq_of(queue_name), core_url) as letters:
+        assert (await letters.check()).findings == ()
     assert Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1
 
 
@@ -405,6 +409,7 @@ async def test_a_replay_that_was_cut_off_adds_its_job_once(core_url: str, core_r
         assert job.outcome == "duplicate"
         assert await queue.replay_dead_letter_job(letter.id) is None
         assert [each.id for each in await queue.get_jobs("waiting")] == [job.id]
+        assert (await queue.check()).findings == ()
 
 
 async def test_a_replayed_job_that_fails_again_makes_another_letter(url: str, queue_name: str):

@@ -178,6 +178,7 @@ async def test_expired_jobs(url: str, raw: Raw, queue_name: str, how: str):
             async with Worker(queue_name, handle, url):
                 after = await queue.add("completed", ordering={"key": "g"})
                 assert await after.wait_until_finished() == after.id
+        assert (await queue.check()).findings == ()
 
 
 def time_is_over(raw: Raw, job: Job) -> bool:
@@ -196,6 +197,7 @@ async def test_stalled_jobs(url: str, raw: Raw, queue_name: str):
             with pytest.raises((JobNotFoundError, JobFailedError)):
                 await job.wait_until_finished()
             await soon(until(lambda: not left_of(raw, [job.id])))
+        assert (await queue.check()).findings == ()
         assert not raw.run("EXISTS", "failed")
         assert raw.pending() == []
 
