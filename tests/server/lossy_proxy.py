@@ -73,7 +73,8 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             while chunk := client.recv(1 << 16):
                 with self._changed:
-                    if self._lose is not None and self._left > 0 and self._lose in chunk.lower():
+                    wanted = self._lose is not None and self._left > 0 and self._lose in chunk.lower()
+                    if wanted and not doomed.is_set():  # one loss a connection: it ends with it
                         self._left -= 1
                         doomed.set()
                 server.sendall(chunk)
