@@ -14,7 +14,7 @@ from glidemq_py.testing import RespClient
 PERMANENT = frozenset(
     {
         *("completed", "dedup", "events", "failed", "id", "lifo", "list-active", "list-active-ids", "meta"),
-        *("metrics:completed", "metrics:failed", "ordering", "outbox", "priority", "rate", "ratelimited", "scheduled"),
+        *("metrics:completed", "metrics:failed", "ordering", "outbox", "priority", "rate", "ratelimited", "retired", "scheduled"),
         *("dedup-expiry", "list-popped", "list-taken", "schedulers", "stall-watch", "stream", "suspended", "wake", "workers"),
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar, cast
 
 import glide
@@ -108,6 +108,23 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from error
             raise translate(error, self.library) from error
 
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`."""
+        batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or _REQUEST_TIMEOUT))
+        batch.custom_command(list(read))
+        batch.fcall(self._names[call.function], [call.key], list(call.args))
+        try:
+            _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
+        except GlideError as error:
+            if self._closed:
+                raise ClosedError("the connection was closed") from error
+            raise translate(error, self.library) from error
+        if isinstance(reply, GlideError):
+            if isinstance(reply, RequestError) and is_function_missing(reply):
+                return await self.call(call)
+            raise translate(reply, self.library) from reply
+        return call.decode(reply)
+
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         try:
@@ -137,3 +154,14 @@ class AsyncTransport:
             self._closed = True
             if self._owned:
                 await self._client.close()
+
+
+_REQUEST_TIMEOUT = 30_000
+"""Milliseconds, for a client of the user's that states none."""
+
+
+def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:
+    """An empty pipeline (not a transaction), and options that give it ``timeout`` ms."""
+    if cluster:
+        return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout)
+    return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from glidemq_py.wire.calls import Call
@@ -29,6 +29,14 @@ class Transport(Protocol):
 
     async def command(self, *args: str | bytes) -> Any:
         """Run a plain command, routed by its key. Raises as `call` does."""
+        ...
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """Send a blocking ``read`` and ``call`` together: the call runs on the server the moment the read ends, be it
+        by what it waited for or after ``block`` ms. What the read brings, or its failure, does not matter.
+
+        For a dedicated connection. Raises as `call` does; a lost reply is not asked for again.
+        """
         ...
 
     def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:

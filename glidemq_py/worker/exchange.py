@@ -18,7 +18,7 @@ from typing import Any
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError, StaleAttemptError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
-from glidemq_py.wire.calls import working
+from glidemq_py.wire.calls import Call, working
 from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
 from glidemq_py.worker.finished import Finished, lost_answer
 from glidemq_py.worker.listeners import Listeners
@@ -69,6 +69,8 @@ class ExchangeLoop:
         self._hungry = True
         self._looks = 0
         self._failures = 0
+        self._aheads = 0
+        self._ahead = 0
         self._busy = False
         self._poked = False
         self._cut_off = False
@@ -170,6 +172,59 @@ class ExchangeLoop:
         """True when nothing runs, nothing waits to be handed in and no call is under way."""
         return self._runner is None or (not self._runner.running and self._is_handed_in)
 
+    # -- waiting for work -------------------------------------------------------------------------------------
+
+    def ask_ahead(self) -> tuple[Call[ExchangeReply], int] | None:
+        """A call to send behind a blocking read, for all the slots that are free; they are spoken for until
+        `answered_ahead`. With it its number. None where this worker's own limits have a say in what is taken.
+        """
+        options = self._options
+        if options.limiter is not None or options.token_limiter is not None or self._throttle.holding:
+            return None
+        want = min(self.free, MAX_ROWS)
+        if not self.taking or want <= 0 or self._recovering is not None or self._cut_off:
+            return None
+        self._asked += want
+        self._ahead = want
+        call = working.idle_exchange(
+            self._link.keys.meta, self._consumer, want, not options.events, not options.metrics, self._ahead_token
+        )
+        return call, self._aheads
+
+    def answered_ahead(self, number: int, reply: ExchangeReply | None) -> None:
+        """The answer to the call of that number; None where there was none."""
+        if number != self._aheads:
+            return  # forgotten: what it had taken has come to us by other ways
+        want, self._ahead = self._ahead, 0
+        self._asked -= want
+        if reply is None:
+            return
+        if self.taking:
+            self._evaluate(reply, [], want, self._looks)
+        else:
+            # Paused meanwhile: others may have them.
+            self._hand_back(reply.jobs, reply.now)
+            self.poke()
+
+    def lost_ahead(self, error: GlideMQError) -> None:
+        """Nobody knows whether it took jobs."""
+        self._failed([], error)
+
+    async def forget_ahead(self) -> None:
+        """Calls that were sent ahead take nothing from now on, and what one has taken without our knowing comes to
+        us, or back to the queue if we take nothing any more. Raises GlideMQError.
+        """
+        await self._link.transport.call(working.retire(self._link.keys.meta, self._ahead_token))
+        self._aheads += 1
+        self._asked -= self._ahead
+        self._ahead = 0
+        await self._regain()
+        self.poke()
+
+    @property
+    def _ahead_token(self) -> str:
+        return f"{self._consumer}:{self._aheads}"
+
     # -- deciding -------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
@@ -192,26 +247,26 @@ class ExchangeLoop:
             # One of these made the function fail; alone, it shows which.
             self._finished.extendleft(reversed(batch[1:]))
             batch = batch[:1]
+        tokens = self._throttle.tokens(batch)  # which may have been the last of this window
         want = max(0, min(self.free, self._most)) if self._may_take else 0
         self._asked += want
         self._under_way += 1
         if self._unanswered is None:
             self._unanswered = self._loop.time()
         self.idle.clear()
-        call = self._loop.create_task(self._call(batch, want), context=self._context_vars)
+        call = self._loop.create_task(self._call(batch, want, tokens), context=self._context_vars)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _call(self, batch: list[Finished], want: int) -> None:
+    async def _call(self, batch: list[Finished], want: int, tokens: working.Tokens | None) -> None:
         rows = [finished.row for finished in batch]
-        options, looks, throttle = self._options, self._looks, self._throttle
+        options, looks = self._options, self._looks
+        request = working.exchange(
+            self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics,
+            self._throttle.limiter, tokens,
+        )  # fmt: skip
         try:
-            reply = await self._link.transport.call(
-                working.exchange(
-                    self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics,
-                    throttle.limiter, throttle.tokens(batch),
-                )  # fmt: skip
-            )
+            reply = await self._link.transport.call(request)
         except ClosedError as error:
             self._finished.extendleft(reversed(batch))
             self._lose_connection(error)
@@ -365,7 +420,7 @@ class ExchangeLoop:
                 await self._changed.wait()
             try:
                 await self._hand_in_again()
-                await self._regain()
+                await self.forget_ahead()
             except ClosedError as error:
                 self._lose_connection(error)
                 break

@@ -400,6 +400,8 @@ class Worker:
         if exchange is not None and runner is not None and link is not None:
             exchange.taking = False
             assert self._force is not None
+            if self._wake is not None:
+                await self._wake.retire()
             await run_out(exchange, runner, self._force)
             for part in (self._wake, self._recovery, exchange, self._outbox, self._heartbeat):
                 if part is not None:

@@ -1,11 +1,12 @@
 -- exchange: hand in what is finished, promote what is due, take what is ready. The one call a worker lives on.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens}
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped}        want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted, 8 = this call put
 --     something into the outbox
 --   tokens: absent, or {max, duration ms, tokens that each finished job has reported}, see shared/limit_tokens.lua
+--   idle: the token of a call that stood behind a blocking read (functions.md, "Waking"): retired, it takes nothing
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
 
 local PROMOTE_MAX = 200
@@ -58,9 +59,10 @@ end
 
 G.export('exchange', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local taking = G.taking(q, G.now(q), request[1], request[4])
+  local taking, want = G.taking(q, G.now(q), request[1], request[4]), math.min(request[2], WANT_MAX)
+  if request[8] and redis.call('ZSCORE', q.retired, request[8]) then want = 0 end
   q.defer = true
-  local ok, reply = pcall(run, q, taking, request, math.min(request[2], WANT_MAX))
+  local ok, reply = pcall(run, q, taking, request, want)
   -- What the call did to groups is written once each, and also where it fails half-way.
   G.groups.flush(q)
   if not ok then error(reply, 0) end

@@ -70,7 +70,8 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
     q.list_active, q.list_active_ids, q.wake, q.workers, q.stall_watch, q.metrics_completed, q.metrics_failed,
     q.suspended, P .. 'dedup', P .. 'dedup-expiry', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',
-    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim', P .. 'list-popped', P .. 'list-taken',
+    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim',
+    P .. 'list-popped', P .. 'list-taken', q.retired,
     q.outbox, P .. 'lock:outbox')
   return cmsgpack.pack({ 'done', 0 })
 end)

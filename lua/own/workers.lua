@@ -1,8 +1,10 @@
 -- workers, leave: who works on this queue.
 -- workers: KEYS 1 meta   -> flat {consumer, registration JSON, ...} of those whose registration has not run out
+-- retire:  KEYS 1 meta   ARGV 1 token   -> 1; exchanges that bear it and have not run yet will take nothing
 -- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer could go, 0 if jobs still pend for it
 -- The registry is a set of ours; a Node peer's registration is found by the consumers of the group.
 
+local RETIRED_MS = 3600000 -- longer than any call waits in a connection
 local function registered(q, names)
   local found = {}
   for name in pairs(names) do
@@ -29,6 +31,15 @@ local function pending_of(q, consumer)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, consumer)
   return not pending.err and #pending or 0
 end
+
+-- A worker that does not wait for its calls any more must not get jobs by them.
+G.export('retire', { 'allow-oom' }, function(keys, args)
+  local q = G.queue(keys[1])
+  local now = G.now(q)
+  redis.call('ZREMRANGEBYSCORE', q.retired, '-inf', G.int(now - RETIRED_MS))
+  redis.call('ZADD', q.retired, G.int(now), args[1])
+  return 1
+end)
 
 G.export('leave', { 'allow-oom' }, function(keys, args)
   local q, consumer = G.queue(keys[1]), args[1]

@@ -6,7 +6,8 @@ local STATIC = {
   events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
   list_active_ids = 'list-active-ids', wake = 'wake', workers = 'workers', stall_watch = 'stall-watch',
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
-  ratelimited = 'ratelimited', rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
+  ratelimited = 'ratelimited', retired = 'retired',
+  rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
   outbox = 'outbox',
 }
 

@@ -23,10 +23,12 @@ __all__ = [
     "failed",
     "group_limited",
     "heartbeat",
+    "idle_exchange",
     "leave",
     "reclaim",
     "regain",
     "released",
+    "retire",
 ]
 
 FOREIGN_CONSUMER_PREFIX = "worker-"
@@ -178,6 +180,19 @@ def exchange(
     """
     request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
     return Call("exchange", meta, (pack(request if tokens is None else (*request, tokens)),), _exchanged)
+
+
+def idle_exchange(
+    meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str
+) -> Call[ExchangeReply]:
+    """An exchange that is sent ahead, behind a blocking read on the same connection; see `retire`."""
+    request = (consumer, want, (), quiet, no_metrics, False, False, token)
+    return Call("exchange", meta, (pack(request),), _exchanged)
+
+
+def retire(meta: str, token: str) -> Call[bool]:
+    """From now on no `idle_exchange` that bears the token and is still under way takes anything."""
+    return Call("retire", meta, (token,), bool, repeatable=True)
 
 
 def _exchanged(reply: bytes) -> ExchangeReply:
