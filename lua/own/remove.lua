@@ -4,6 +4,13 @@
 -- Bound: O(log n) and a bounded look (shared/waiting_place.lua). Where that does not find a waiting job's place (deep in
 -- a list, or pushed by a peer), the place is given up when a worker meets it.
 
+-- An active job without an entry is counted where we or the functions of the other face took it, from wherever (a parked
+-- job of a group belongs to no list); of what a peer's own library took, the record says so.
+local function leave_lists(q, id, by_record)
+  local taken = redis.call('SREM', q.P .. 'list-taken', id) == 1
+  if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.list_left(q, id) end
+end
+
 G.export('remove', { 'allow-oom' }, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]
   local key = q.J .. id
@@ -14,11 +21,7 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
     if place then G.leave_waiting(q, id, place) end
   elseif h[1] == 'active' then
     local entry = G.find_entry(q, id, h[2], h[5])
-    if entry then
-      G.settle_entries(q, { entry })
-    elseif h[3] == '1' or G.count_of(h[4]) > 0 then
-      G.list_left(q, id)
-    end
+    if entry then G.settle_entries(q, { entry }) else leave_lists(q, id, h[3] == '1' or G.count_of(h[4]) > 0) end
   end
   redis.call('ZREM', q.scheduled, id)
   redis.call('ZREM', q.completed, id)

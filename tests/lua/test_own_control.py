@@ -8,7 +8,7 @@ from glidemq_py.wire.calls.adding import row
 from glidemq_py.wire.calls.reading import version
 from glidemq_py.wire.calls.working import AttemptStatus as S
 from glidemq_py.wire.calls.working import heartbeat, reclaim
-from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, library
+from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, library
 
 SATELLITES = ("log", "deps", "parents", "jstream", "signals")
 NOT_OF_A_JOB = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active"}
@@ -335,3 +335,16 @@ def test_a_priority_beyond_what_we_write(q: OwnQueue) -> None:
     assert q.take_one().id == "7"
     q.add(row("a", "", "{}"))
     assert q.run(control.remove(q.meta, "7")) is True
+
+
+def test_a_removed_job_that_a_group_handed_out_is_counted_out(q: OwnQueue) -> None:
+    """It came from no list, and without a stream entry."""
+    ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
+    q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(2)))
+    first = q.take_one()
+    q.take(1)
+    (second,) = (Taken(job, q.now) for job in q.exchange(1, [first.completed()]).jobs)
+    assert second.entry == ""
+    assert q.redis("GET", "list-active") == "1"
+    assert q.run(control.remove(q.meta, second.id)) == 1
+    assert q.redis("GET", "list-active") == "0"
