@@ -330,7 +330,7 @@ class WorkerTargetError(GlideMQError):
 # -- signals: raised in a handler to say what is to become of its job, and no failures ------------------------
 
 
-class JobSignal(GlideMQError):
+class JobSignal(GlideMQError):  # noqa: N818  # a signal is no error
     """Says what is to become of the job; no failure, and no attempt is spent. Let it pass through your handler."""
 
 

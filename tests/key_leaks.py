@@ -14,8 +14,28 @@ from glidemq_py.testing import RespClient
 PERMANENT = frozenset(
     {
         *("completed", "dedup", "events", "failed", "id", "lifo", "list-active", "list-active-ids", "meta"),
-        *("metrics:completed", "metrics:failed", "ordering", "outbox", "priority", "rate", "ratelimited", "retired", "scheduled"),
-        *("dedup-expiry", "list-popped", "list-taken", "schedulers", "stall-watch", "stream", "suspended", "wake", "workers"),
+        *(
+            "metrics:completed",
+            "metrics:failed",
+            "ordering",
+            "outbox",
+            "priority",
+            "rate",
+            "ratelimited",
+            "retired",
+            "scheduled",
+        ),
+        *(
+            "dedup-expiry",
+            "list-popped",
+            "list-taken",
+            "schedulers",
+            "stall-watch",
+            "stream",
+            "suspended",
+            "wake",
+            "workers",
+        ),
     }
 )
 # data-model.md section 3: the part of the key before the job's id.

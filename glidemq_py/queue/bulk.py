@@ -96,9 +96,10 @@ class BulkAdd:
         link, known, merge = self._link, set[str](), JobOptions.merge
         names, data, chosen, rows = self._names, self._data, self._options, self._rows
         for i, job in enumerate(jobs):
-            if type(job) is tuple and len(job) == 2 and type(job[0]) is str and job[0] in known:
-                name, value = job
-                options = defaults
+            pair = _pair(job)
+            if pair is not None and type(pair[0]) is str and pair[0] in known:
+                name: str = pair[0]
+                value, options = pair[1], defaults
             else:
                 spec = _spec(job, i)
                 name, value, options = spec.name, spec.data, merge(defaults, spec.options)
@@ -165,3 +166,8 @@ class BulkAdd:
     def _failure(self) -> BulkAddError:
         skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
         return BulkAddError([skipped if result is None else result for result in self._results])
+
+
+def _pair(job: Any) -> Any:
+    """The job, if it is a tuple of name and data alone."""
+    return job if type(job) is tuple and len(job) == 2 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError, StaleAttemptError
+from glidemq_py.errors import ClosedError, GlideMQError, ScriptError, StaleAttemptError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.wire.calls import Call, working
 from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
 from glidemq_py.worker.finished import Finished, lost_answer
 from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.recovering import Recovery
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.runner import Runner
 from glidemq_py.worker.throttle import Throttle
@@ -34,8 +34,6 @@ MAX_ROWS = 100
 """Most jobs handed in, and taken, by one call: about a millisecond of the server's time."""
 TWO_CALLS_FROM = 16
 """Slots from which on two calls may be under way."""
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
-_MAX_REFUSALS = 5
 
 
 class ExchangeLoop:
@@ -79,6 +77,7 @@ class ExchangeLoop:
         self._due_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._recovering: asyncio.Task[None] | None = None
+        self._recovery = Recovery(self)
         self._changed = asyncio.Event()
         self.taking = False
         self.short_lock: Callable[[int], None] | None = None
@@ -124,7 +123,8 @@ class ExchangeLoop:
         self._pump()
 
     @property
-    def _may_take(self) -> bool:
+    def may_take(self) -> bool:
+        """False while this worker is paused, by its user or by a limit."""
         return self.taking and not self._throttle.holding
 
     @property
@@ -139,7 +139,7 @@ class ExchangeLoop:
 
         0 while there is nothing to ask for: every slot runs a job, or the worker takes none. Read by a thread too.
         """
-        if not self._may_take or self.free + self._asked <= 0:
+        if not self.may_take or self.free + self._asked <= 0:
             return 0.0
         # After a long time without a free slot the last reply is old, but the question is fresh.
         since = self._last_reply if self._unanswered is None else self._unanswered
@@ -199,11 +199,11 @@ class ExchangeLoop:
         self._asked -= want
         if reply is None:
             return
-        if self.taking:
+        if self.may_take:
             self._evaluate(reply, [], want, self._looks)
         else:
             # Paused meanwhile: others may have them.
-            self._hand_back(reply.jobs, reply.now)
+            self._recovery.hand_back(reply.jobs, reply.now)
             self.poke()
 
     def lost_ahead(self, error: GlideMQError) -> None:
@@ -218,7 +218,7 @@ class ExchangeLoop:
         self._aheads += 1
         self._asked -= self._ahead
         self._ahead = 0
-        await self._regain()
+        await self._recovery.regain()
         self.poke()
 
     @property
@@ -236,7 +236,7 @@ class ExchangeLoop:
     def _should_call(self) -> bool:
         if self._recovering is not None or self._under_way >= self._limit or self._cut_off:
             return False
-        wanted = self.free if self._hungry and self._may_take else 0
+        wanted = self.free if self._hungry and self.may_take else 0
         if self._under_way == 0:
             return bool(self._finished) or wanted > 0
         return len(self._finished) >= self._second_at or wanted >= self._second_at
@@ -248,7 +248,7 @@ class ExchangeLoop:
             self._finished.extendleft(reversed(batch[1:]))
             batch = batch[:1]
         tokens = self._throttle.tokens(batch)  # which may have been the last of this window
-        want = max(0, min(self.free, self._most)) if self._may_take else 0
+        want = max(0, min(self.free, self._most)) if self.may_take else 0
         self._asked += want
         self._under_way += 1
         if self._unanswered is None:
@@ -388,101 +388,11 @@ class ExchangeLoop:
     def _failed(self, batch: list[Finished], error: GlideMQError) -> None:
         _log.warning("queue %r: exchange failed: %s", self._link.keys.name, error)
         self._listeners.tell("error", error)
-        self._keep(batch, error)
+        self._recovery.keep(batch, error)
         if self._recovering is None:
             self._recovering = self._loop.create_task(
-                self._recover(), name="glidemq-recover", context=self._context_vars
+                self._recovery.run(), name="glidemq-recover", context=self._context_vars
             )
-
-    def _keep(self, batch: list[Finished], error: GlideMQError) -> None:
-        """Fencing makes handing in twice harmless, so what may have arrived is simply sent again."""
-        if isinstance(error, ScriptError):
-            batch = [finished for finished in batch if self._may_try_again(finished, error)]
-        for finished in batch:
-            finished.sent = True
-        self._finished.extendleft(reversed(batch))
-
-    def _may_try_again(self, finished: Finished, error: GlideMQError) -> bool:
-        finished.refusals += 1
-        if finished.refusals < _MAX_REFUSALS:
-            return True
-        _log.error("job %s: its outcome cannot be handed in and is left to recovery: %s", finished.run.job.id, error)
-        return False
-
-    async def _recover(self) -> None:
-        """Wait for the server with growing, scattered pauses; then ask for what a lost reply may have held."""
-        while True:
-            pause = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 10), _LAST_PAUSE_S)
-            self._failures += 1
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            while self._under_way:
-                self._changed.clear()
-                await self._changed.wait()
-            try:
-                await self._hand_in_again()
-                await self.forget_ahead()
-            except ClosedError as error:
-                self._lose_connection(error)
-                break
-            except GlideMQConnectionError as error:
-                _log.warning("queue %r: still no connection: %s", self._link.keys.name, error)
-            except Exception:
-                _log.exception("queue %r: asking for what a lost reply held", self._link.keys.name)
-                break
-            else:
-                break
-        self._recovering = None
-        self.look_for_jobs()
-
-    async def _hand_in_again(self) -> None:
-        """What was lost on its way must be settled before anything is regained: a job whose failure was in the lost
-        call may have been taken for us anew by that very call, and would count as known by its old row."""
-        quiet, no_metrics = not self._options.events, not self._options.metrics
-        while self._finished and self._finished[0].sent and not self._finished[0].refusals:
-            batch = [self._finished.popleft() for _ in range(min(MAX_ROWS, len(self._finished)))]
-            rows = [finished.row for finished in batch]
-            self._under_way += 1
-            try:
-                reply = await self._link.transport.call(
-                    working.exchange(self._link.keys.meta, self._consumer, 0, rows, quiet, no_metrics)
-                )
-            except GlideMQError as error:
-                self._keep(batch, error)
-                if not isinstance(error, ScriptError):
-                    raise
-                return
-            finally:
-                self._under_way -= 1
-            self._evaluate(reply, batch, 0, self._looks)
-
-    async def _regain(self) -> None:
-        assert self._runner is not None
-        cursor = ""
-        while True:
-            runs = [*self._runner.running, *(finished.run for finished in self._finished)]
-            known = [run.attempt.entry for run in runs if run.attempt.entry]
-            known_ids = [run.job.id for run in runs if not run.attempt.entry]
-            want = max(0, self.free) if self.taking else MAX_ROWS
-            quiet = not self._options.events
-            reply = await self._link.transport.call(
-                working.regain(self._link.keys.meta, self._consumer, known, want, quiet, cursor, known_ids)
-            )
-            if self.taking:
-                self._start_jobs(reply.jobs, reply.now)
-            else:
-                self._hand_back(reply.jobs, reply.now)
-            if reply.dropped:
-                self._report(reply.dropped)
-            cursor = reply.cursor
-            if not cursor:
-                return
-
-    def _hand_back(self, jobs: list[working.TakenJob], now: int) -> None:
-        """We take no jobs any more: let others have them."""
-        for taken in jobs:
-            run = Run(self._link, taken, now, None)
-            token = run.attempt.entry, *run.attempt.token
-            self._finished.append(Finished(working.released(run.job.id, *token), run, None, None))
 
     async def close(self) -> None:
         """Stop timers and give up on calls that are under way."""

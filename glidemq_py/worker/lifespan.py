@@ -40,7 +40,8 @@ class LifespanTask:
             if not self._opened.done():
                 self._task.cancel()
                 await asyncio.wait({self._task})
-                self._opened.cancelled() or self._opened.exception()
+                if not self._opened.cancelled():
+                    self._opened.exception()  # seen: it is raised by the task's own end
             raise
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 __all__ = ["GracefulShutdown", "closing_on_signals", "graceful_shutdown"]
 
@@ -70,6 +70,7 @@ class GracefulShutdown:
         self._components = components
         self._done = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._hurried: list[asyncio.Future[None]] = []
         self._stack = contextlib.ExitStack()
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -79,7 +80,7 @@ class GracefulShutdown:
         for component in self._components:
             force: Any = component.close
             with contextlib.suppress(TypeError):
-                asyncio.ensure_future(force(force=True))
+                self._hurried.append(asyncio.ensure_future(force(force=True)))
 
     async def shutdown(self) -> None:
         """Close every component at the same time; one that fails is logged. Idempotent."""
@@ -98,7 +99,7 @@ class GracefulShutdown:
         """Stop listening for signals without closing anything."""
         self._stack.close()
 
-    async def __aenter__(self) -> GracefulShutdown:
+    async def __aenter__(self) -> Self:
         self._stack.enter_context(_handling(self._on_signal))
         return self
 

@@ -73,7 +73,7 @@ class WakeReader:
         ahead = self._exchange.ask_ahead()
         if ahead is None:
             woken = bool(await self._transport.command(*self._read_command()))
-            if woken and self._exchange.free <= 0:
+            if woken and (self._exchange.free <= 0 or not self._exchange.may_take):
                 await self._pass_on()
             self._exchange.look_for_jobs()
             return
@@ -101,7 +101,7 @@ class WakeReader:
         )  # fmt: skip
 
     async def _pass_on(self) -> None:
-        """Every slot got busy while we waited: the wake-up is somebody else's."""
+        """Every slot got busy while we waited, or we pause: the wake-up is somebody else's."""
         try:
             await self._link.transport.command("XADD", self._link.keys.wake, "MAXLEN", "~", "64", "*", "w", "1")
         except GlideMQError as error:

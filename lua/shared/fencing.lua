@@ -10,6 +10,8 @@ G.refused_attempt = function(h, fence, processed_on, ended)
   if not h[1] then return G.GONE end
   if tonumber(h[2] or '') ~= fence then return G.STALE end
   if h[1] == 'active' and tonumber(h[3] or '') == processed_on then return nil end
+  -- Completing leaves `processedOn` as it was; after FLUSHALL another job may bear the same id and fence.
+  if h[1] == 'completed' and tonumber(h[3] or '') ~= processed_on then return G.STALE end
   if ended[h[1]] and h[3] then return G.ALREADY end
   return G.STALE
 end

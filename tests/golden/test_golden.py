@@ -46,7 +46,8 @@ def options(kind: str, i: int) -> dict[str, Any]:
         "group": {"ordering": {"key": f"grp-{i % 2}", "concurrency": 2}},
         "groupRate": {"ordering": {"key": "grl", "concurrency": 5, "rate_limit": {"max": 1, "duration": 200}}},
         "tokenBucket": {
-            "ordering": {"key": "tb", "concurrency": 5, "token_bucket": {"capacity": 2, "refill_rate": 10}}, "cost": 1,
+            "ordering": {"key": "tb", "concurrency": 5, "token_bucket": {"capacity": 2, "refill_rate": 10}},
+            "cost": 1,
         },
         "dedupSimple": {"deduplication": {"id": "d-simple", "mode": "simple"}},
         "dedupThrottle": {"deduplication": {"id": "d-throttle", "mode": "throttle", "ttl": 2000}},
@@ -92,7 +93,9 @@ async def run_until_idle(url: str, queue: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_jobs_of_node_are_processed_as_node_does(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_jobs_of_node_are_processed_as_node_does(
+    kind: str, golden_queue: str, url: str, resp: RespClient
+) -> None:
     golden, queue = load(kind), golden_queue
     restore(resp, golden["added"], expire_in=60_000)
     expired = 1 if kind == "ttl" else 0

@@ -23,9 +23,7 @@ from glidemq_py.errors import (
 )
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
-PLAIN = [
-    each for each in CLASSES if "__init__" not in vars(each) and not issubclass(each, GlideMQValidationError)
-]
+PLAIN = [each for each in CLASSES if "__init__" not in vars(each) and not issubclass(each, GlideMQValidationError)]
 
 
 def test_the_tree_is_exported_whole():
@@ -111,10 +109,7 @@ def test_bulk_add_counts_what_failed():
 
 
 def test_a_script_error_begins_with_its_place():
-    assert (
-        str(ScriptError("attempt to index nil", "lua/own/add.lua:12"))
-        == "lua/own/add.lua:12: attempt to index nil"
-    )
+    assert str(ScriptError("attempt to index nil", "lua/own/add.lua:12")) == "lua/own/add.lua:12: attempt to index nil"
     assert ScriptError("x").location is None
 
 

@@ -273,12 +273,8 @@ VALUES = {
     "lifo": st.booleans(),
     "ttl": st.integers(1, MAX_DURATION_MS),
     "timeout": st.integers(1, MAX_DURATION_MS),
-    "remove_on_complete": st.booleans()
-    | st.integers(1, 10**6)
-    | st.builds(KeepJobs, age=st.integers(1, 10**6)),
-    "remove_on_fail": st.booleans()
-    | st.integers(1, 10**6)
-    | st.builds(KeepJobs, count=st.integers(1, 10**6)),
+    "remove_on_complete": st.booleans() | st.integers(1, 10**6) | st.builds(KeepJobs, age=st.integers(1, 10**6)),
+    "remove_on_fail": st.booleans() | st.integers(1, 10**6) | st.builds(KeepJobs, count=st.integers(1, 10**6)),
     "lock_duration": st.integers(1000, 86_400_000),
 }
 GIVEN = st.fixed_dictionaries({}, optional=VALUES)
@@ -299,26 +295,19 @@ def test_merging_is_merging_of_mappings(defaults, overrides):
 # -- stored options -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "null", "[]", "7", '"x"', "{}", '{"x":1}', "[" * 100_000, '{"delay":null}']
-)
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "7", '"x"', "{}", '{"x":1}', "[" * 100_000, '{"delay":null}'])
 def test_stored_junk_counts_as_nothing(text):
     assert read_stored_options(text) == NO_OPTIONS
 
 
 def test_one_bad_stored_option_does_not_take_the_others_along():
-    text = (
-        '{"attempts":-3,"backoff":"soon","timeout":500,"delay":1.5,"removeOnFail":0,'
-        '"ordering":{"key":"k"},"lifo":1}'
-    )
+    text = '{"attempts":-3,"backoff":"soon","timeout":500,"delay":1.5,"removeOnFail":0,"ordering":{"key":"k"},"lifo":1}'
     assert read_stored_options(text) == JobOptions(timeout=500, remove_on_fail=False, ordering="k")
 
 
 def test_stored_retention_of_zero_keeps_all_as_its_writer_meant():
     assert read_stored_options('{"removeOnComplete":0}').remove_on_complete is False
-    assert read_stored_options('{"removeOnComplete":{"age":60,"count":0}}').remove_on_complete == KeepJobs(
-        age=60
-    )
+    assert read_stored_options('{"removeOnComplete":{"age":60,"count":0}}').remove_on_complete == KeepJobs(age=60)
     assert read_stored_options('{"removeOnComplete":{"age":0,"count":0}}').remove_on_complete is False
 
 

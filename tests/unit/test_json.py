@@ -239,12 +239,7 @@ def test_large_integers_are_exact_wherever_they_stand(pad, number, separator):
 
 
 plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(1e-3, 1e12)
-    | st.just(0.0)
-    | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(1e-3, 1e12) | st.just(0.0) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
     max_leaves=30,
 )
@@ -273,9 +268,7 @@ def test_floats_come_back(value):
         | st.text(st.characters(categories=["Cs", "L", "N", "P"]))
         | st.binary()
         | st.dates(),
-        lambda inner: (
-            st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.floats() | st.none(), inner)
-        ),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.floats() | st.none(), inner),
         max_leaves=20,
     )
 )

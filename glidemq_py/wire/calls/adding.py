@@ -20,7 +20,7 @@ class AddReply(NamedTuple):
     now: int
     """Server time of the add, epoch ms: the jobs' ``timestamp``."""
     results: list[str | list[str]]
-    """A row each: the new job's id, or ``[outcome, id]``: of the job that stands, or of the new one that replaced it."""
+    """A row each: the new job's id, or ``[outcome, id]``: of the job that stands, or of the one that replaced it."""
 
 
 def row(

@@ -5,8 +5,20 @@ from __future__ import annotations
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 from glidemq_py.wire.calls.working import AttemptStatus
 
-__all__ = ["lock", "note_data", "note_log", "note_progress", "note_tokens", "obliterate", "pause", "remove", "renew", "resume",
-           "retry", "unlock"]  # fmt: skip
+__all__ = [
+    "lock",
+    "note_data",
+    "note_log",
+    "note_progress",
+    "note_tokens",
+    "obliterate",
+    "pause",
+    "remove",
+    "renew",
+    "resume",
+    "retry",
+    "unlock",
+]
 
 NO_TOKEN = (0, 0)
 """In place of (fence, processed_on) where a job is not written by the worker that runs it."""

@@ -173,7 +173,7 @@ def exchange(
     limiter: tuple[int, int] | None = None,
     tokens: Tokens | None = None,
 ) -> Call[ExchangeReply]:
-    """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's own limits.
+    """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's limits.
 
     Repeatable for the finished rows (fencing makes a second hand-in answer `ALREADY`); the jobs of a lost reply come
     back through `regain`.
