@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.checks import check_bool, check_int
@@ -92,11 +92,12 @@ def _lock_time(option: str, value: Milliseconds) -> int:
 
 
 def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
-    given = cast("tuple[Any, ...]", value if type(value) is tuple else (value,))
+    given: list[Any] = []
+    given.extend(value if type(value) is tuple else (value,))  # pyright: ignore[reportUnknownArgumentType]
     for kind in given:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
-    return given
+    return tuple(given)
 
 
 def _strategies(value: Any) -> Mapping[str, BackoffStrategy]:

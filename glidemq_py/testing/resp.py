@@ -166,9 +166,7 @@ class _Link:
         self.broken = False
         raw = socket.create_connection(address, timeout=timeout)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = (
-            ssl.create_default_context().wrap_socket(raw, server_hostname=address[0]) if tls else raw
-        )
+        self._socket = ssl.create_default_context().wrap_socket(raw, server_hostname=address[0]) if tls else raw
         self._file = self._socket.makefile("rb")
 
     def must(self, *arguments: Argument) -> None:
@@ -187,11 +185,7 @@ class _Link:
         for command in commands:
             out += b"*%d\r\n" % len(command)
             for argument in command:
-                data = (
-                    argument
-                    if isinstance(argument, bytes)
-                    else str(argument).encode("utf-8", "surrogateescape")
-                )
+                data = argument if isinstance(argument, bytes) else str(argument).encode("utf-8", "surrogateescape")
                 out += b"$%d\r\n%b\r\n" % (len(data), data)
         try:
             self._socket.sendall(out)

@@ -61,9 +61,7 @@ class ServerProcess:
     names in the configuration file. The directory is removed by `close`.
     """
 
-    def __init__(
-        self, binary: Path, *, durable: bool = False, config: Mapping[str, ConfigValue] | None = None
-    ) -> None:
+    def __init__(self, binary: Path, *, durable: bool = False, config: Mapping[str, ConfigValue] | None = None) -> None:
         # DEBUG is what a test of bad moments needs (DEBUG SLEEP, DEBUG RELOAD).
         self._config: dict[str, ConfigValue] = {"enable-debug-command": "yes", **(config or {})}
         if durable:
@@ -142,9 +140,7 @@ class ServerProcess:
 
     def client(self, *, timeout: float = 10.0) -> RespClient:
         """A raw client of it. `timeout`: seconds for a reply."""
-        return RespClient(
-            HOST, self.port, password=str(self._config.get("requirepass", "")) or None, timeout=timeout
-        )
+        return RespClient(HOST, self.port, password=str(self._config.get("requirepass", "")) or None, timeout=timeout)
 
     def close(self) -> None:
         """End it and remove its directory."""
@@ -175,9 +171,7 @@ class ClusterProcess:
     Ready about two seconds after its start (a new primary waits that long before it accepts writes).
     """
 
-    def __init__(
-        self, binary: Path, *, primaries: int = 3, config: Mapping[str, ConfigValue] | None = None
-    ) -> None:
+    def __init__(self, binary: Path, *, primaries: int = 3, config: Mapping[str, ConfigValue] | None = None) -> None:
         self._config: dict[str, ConfigValue] = {
             "cluster-enabled": "yes",
             "cluster-config-file": "nodes.conf",
@@ -208,9 +202,7 @@ class ClusterProcess:
         """Start the nodes, introduce them to one another, and wait until each says that the cluster is up."""
         deadline = time.monotonic() + start_timeout / 1000
         buses = [free_port() for _ in range(self._primaries)]
-        self.nodes = [
-            ServerProcess(self._binary, config={**self._config, "cluster-port": bus}) for bus in buses
-        ]
+        self.nodes = [ServerProcess(self._binary, config={**self._config, "cluster-port": bus}) for bus in buses]
         try:
             with ThreadPoolExecutor(self._primaries) as pool:
                 list(pool.map(ServerProcess.start, self.nodes))
