@@ -41,9 +41,14 @@ class JobSteps:
     if TYPE_CHECKING:
 
         @property
-        def data(self) -> Any: ...
+        def data(self) -> Any:
+            """See `Job`."""
+
         @property
-        def opts(self) -> Mapping[str, Any]: ...
+        def opts(self) -> Mapping[str, Any]:
+            """See `Job`."""
+            ...
+
         async def _write(self, call: Any) -> None: ...
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from json import JSONEncoder
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, TypedDict
 
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.options.backoff import Backoff

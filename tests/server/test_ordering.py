@@ -118,7 +118,9 @@ async def test_slots_are_free_whatever_ends_a_job(url: str, queue_name: str, res
         raw = Raw(resp, queue_name)
         for kind in kinds:
             for _ in range(2):
-                options: dict[str, Any] = {"attempts": 3} if kind == "retry" else {"ttl": 1} if kind == "expired" else {}
+                options: dict[str, Any] = (
+                    {"attempts": 3} if kind == "retry" else {"ttl": 1} if kind == "expired" else {}
+                )
                 first = await queue.add(kind, {}, ordering={"key": kind}, **options)
                 if kind == "removed":
                     await first.remove()
@@ -329,7 +331,8 @@ async def test_a_job_that_could_never_be_paid_for_is_not_added(url: str, queue_n
                 [("a", None, {"ordering": ordering}), ("b", None, {"ordering": ordering, "cost": 3}), ("c",)]
             )
         job, refused, other = bulk.value.results
-        assert isinstance(job, Job) and isinstance(other, Job)
+        assert isinstance(job, Job)
+        assert isinstance(other, Job)
         assert isinstance(refused, JobCostError)
         assert (await queue.get_job_counts()).waiting == 2
 

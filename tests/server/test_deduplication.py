@@ -1,0 +1,136 @@
+"""Not adding the same thing twice, on a real server."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import BulkAddError, Deduplication, Job, JobOutcome, JobStateError, Queue, Worker
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told
+
+
+async def handle(_: Job) -> str:
+    return "done"
+
+
+async def test_simple_skips_while_the_job_has_not_ended(url: str, queue_name: str) -> None:
+    gate = Gate()
+    options: Any = {"deduplication": {"id": "d"}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, **options)
+        second = await queue.add("a", 2, **options)
+        assert (first.outcome, second.outcome, second.id) == (JobOutcome.ADDED, JobOutcome.SKIPPED, first.id)
+        async with Worker(queue_name, gate, url):
+            await gate.next()
+            assert (await queue.add("a", 3, **options)).outcome is JobOutcome.SKIPPED
+            gate.open()
+            await first.wait_until_finished()
+        third = await queue.add("a", 4, **options)
+        assert (third.outcome, third.id != first.id) == (JobOutcome.ADDED, True)
+        await third.remove()
+        assert (await queue.add("a", 5, **options)).outcome is JobOutcome.ADDED
+
+
+async def test_throttle_skips_for_a_time_whatever_became_of_the_job(url: str, queue_name: str) -> None:
+    options: Any = {"deduplication": {"id": "d", "mode": "throttle", "ttl": 300}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", **options)
+        async with Worker(queue_name, handle, url):
+            await first.wait_until_finished()
+        again = await queue.add("a", **options)
+        assert (again.outcome, again.id) == (JobOutcome.SKIPPED, first.id)
+        async with asyncio.timeout(5):
+            while (await queue.add("a", **options)).outcome is JobOutcome.SKIPPED:
+                await asyncio.sleep(0.05)
+
+
+async def test_debounce_keeps_the_last_one(url: str, queue_name: str) -> None:
+    options: Any = {"delay": 100, "deduplication": Deduplication("d", mode="debounce")}
+    async with Queue(queue_name, url) as queue:
+        jobs = [await queue.add("a", i, **options) for i in range(3)]
+        assert [job.outcome for job in jobs] == ["added", "replaced", "replaced"]
+        assert await queue.get_job(jobs[0].id) is None
+        assert jobs[2].timestamp > 0
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            assert await jobs[2].wait_until_finished() == "done"
+        assert told.job_ids("completed") == [jobs[2].id]
+
+
+async def test_debounce_leaves_what_is_ready_or_running(url: str, queue_name: str) -> None:
+    options: Any = {"deduplication": {"id": "d", "mode": "debounce"}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", **options)
+        assert (await queue.add("a", **options)).outcome is JobOutcome.SKIPPED
+        gate = Gate()
+        async with Worker(queue_name, gate, url):
+            await gate.next()
+            again = await queue.add("a", delay=50, **options)
+            assert (again.outcome, again.id) == (JobOutcome.SKIPPED, first.id)
+            gate.open()
+
+
+async def test_a_replaced_job_does_not_stop_its_group(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        options: Any = {"ordering": "k", "deduplication": {"id": "d", "mode": "debounce"}}
+        await queue.add("a", delay=60_000, **options)
+        replaced = await queue.add("a", delay=10, **options)
+        after = await queue.add("a", ordering="k")
+        async with Worker(queue_name, handle, url):
+            await replaced.wait_until_finished()
+            await after.wait_until_finished()
+        found = await queue.get_group("k")
+        assert found is not None
+        assert (found.active, found.parked, found.next_seq) == (0, 0, 4)
+
+
+async def test_in_bulk_each_row_is_judged_by_those_before_it(url: str, queue_name: str, resp: RespClient) -> None:
+    row: Any = ("a", None, {"deduplication": {"id": "d"}})
+    other: Any = ("a", None, {"deduplication": {"id": "e"}})
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([row, row, ("b",), other, row])
+        assert [job.outcome for job in jobs] == ["added", "skipped", "added", "added", "skipped"]
+        assert jobs[1].id == jobs[4].id == jobs[0].id
+        assert (await queue.get_job_counts()).waiting == 3
+        assert Raw(resp, queue_name).run("GET", "id") == "3"
+
+
+async def test_many_at_a_time_add_one(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        jobs = await asyncio.gather(*(queue.add("a", i, deduplication={"id": "d"}) for i in range(200)))
+        assert sum(job.outcome is JobOutcome.ADDED for job in jobs) == 1
+        assert len({job.id for job in jobs}) == 1
+        assert (await queue.get_job_counts()).waiting == 1
+
+
+async def test_with_an_id_of_its_own(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", job_id="mine", deduplication={"id": "d"})
+        assert first.id == "mine"
+        assert (await queue.add("a", job_id="mine", deduplication={"id": "e"})).outcome is JobOutcome.DUPLICATE
+        assert (await queue.add("a", job_id="yours", deduplication={"id": "d"})).outcome is JobOutcome.SKIPPED
+
+
+async def test_waiting_for_a_job_that_was_not_added(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.add("a", delay=60_000, deduplication={"id": "d"})
+        with pytest.raises(JobStateError, match="skipped"):
+            await queue.add_and_wait("a", deduplication={"id": "d"})
+        async with Worker(queue_name, handle, url):
+            mode: Any = {"id": "d", "mode": "debounce"}
+            assert await queue.add_and_wait("a", deduplication=mode) == "done"
+
+
+@pytest.mark.parametrize("option", [
+    {}, {"id": ""}, {"id": "d", "mode": "never"}, {"id": "d", "mode": "throttle"}, {"id": "d", "ttl": 0},
+    {"id": "d", "x": 1}, "d", {"id": "x" * 257},
+])  # fmt: skip
+async def test_what_cannot_be(option: Any, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError, match="deduplication"):
+            await queue.add("a", deduplication=option)
+        with pytest.raises((GlideMQValidationError, BulkAddError), match="deduplication"):
+            await queue.add_bulk([("a", None, {"deduplication": option})])

@@ -1,0 +1,418 @@
+"""Limits of queues and workers, pauses, and attempts that go on later: on a real server, with real workers."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobState, Queue, RateLimit, RateLimitError, TokenLimiter, Worker
+from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+class Meter:
+    """A handler that knows when its jobs began and how many ran at a time."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        self.running = self.most = 0
+
+    async def __call__(self, _: Job) -> None:
+        self.begun.append(asyncio.get_running_loop().time())
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.002)
+        self.running -= 1
+
+    def within(self, seconds: float) -> int:
+        """Most jobs that began within a span."""
+        return max(sum(at <= each < at + seconds for each in self.begun) for at in self.begun)
+
+
+async def plain(queue: Queue, count: int) -> list[Job]:
+    return await queue.add_bulk(("a", i) for i in range(count))
+
+
+# -- the queue as a whole ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_global_concurrency_is_never_exceeded(limit: int, url: str, queue_name: str) -> None:
+    meter = Meter()
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_concurrency(limit)
+        assert await queue.get_global_concurrency() == limit
+        await queue.add_bulk([("a", None, {"priority": i % 3, "lifo": i % 5 == 0}) for i in range(60)])
+        workers = [Worker(queue_name, meter, url, concurrency=40) for _ in range(2)]
+        told = Told(*workers)
+        async with workers[0], workers[1]:
+            await told.wait("completed", 60)
+        assert meter.most == limit
+
+
+async def test_a_raised_limit_starts_more_at_once(url: str, queue_name: str) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_concurrency(1)
+        await plain(queue, 4)
+        one, two = (Worker(queue_name, gate, url, concurrency=2) for _ in range(2))
+        told = Told(one, two)
+        async with one, two:
+            await gate.next()
+            await queue.set_global_concurrency(3)
+            await gate.next()
+            await gate.next()
+            await queue.set_global_concurrency(0)
+            await gate.next()
+            gate.open()
+            await told.wait("completed", 4)
+        assert await queue.get_global_concurrency() == 0
+
+
+async def test_a_global_rate_limit_bounds_all_workers_and_overrides_theirs(url: str, queue_name: str) -> None:
+    meter = Meter()
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_global_rate_limit() is None
+        await queue.set_global_rate_limit(5, timedelta(milliseconds=200))
+        assert await queue.get_global_rate_limit() == RateLimit(5, 200)
+        await plain(queue, 20)
+        limiter = RateLimit(1000, 1000)
+        workers = [Worker(queue_name, meter, url, concurrency=10, limiter=limiter) for _ in range(2)]
+        told = Told(*workers)
+        async with workers[0], workers[1]:
+            await told.wait("completed", 20)
+        assert meter.begun[-1] - meter.begun[0] >= 0.55
+        assert meter.within(0.15) <= 10  # twice the limit, around an edge
+        await queue.remove_global_rate_limit()
+        assert await queue.get_global_rate_limit() is None
+
+
+async def test_taking_a_rate_limit_away_lets_workers_go_on_at_once(url: str, queue_name: str) -> None:
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_rate_limit(1, 3_600_000)
+        await plain(queue, 3)
+        worker = Worker(queue_name, gate, url, concurrency=3)
+        told = Told(worker)
+        async with worker:
+            await told.wait("completed", 1)
+            await queue.remove_global_rate_limit()
+            await told.wait("completed", 3)
+
+
+async def test_a_worker_limiter(url: str, queue_name: str, resp: RespClient) -> None:
+    meter = Meter()
+    async with Queue(queue_name, url) as queue:
+        await plain(queue, 9)
+        worker = Worker(queue_name, meter, url, concurrency=10, limiter={"max": 3, "duration": 150})
+        told = Told(worker)
+        async with worker:
+            await told.wait("completed", 9)
+        assert meter.begun[-1] - meter.begun[0] >= 0.29
+        assert Raw(resp, queue_name).run("HGET", "rate", "count") == "3"
+
+
+@pytest.mark.parametrize(
+    "option", [{"max": 0, "duration": 1}, {"max": 1}, {"max": 1, "duration": 0.5}, {"max": 1, "duration": 1, "x": 1}, 5]
+)
+def test_a_limiter_that_cannot_be(option: Any) -> None:
+    with pytest.raises(GlideMQValidationError, match="limiter"):
+        Worker("q", print, limiter=option)
+
+
+@pytest.mark.parametrize("call", [
+    lambda q: q.set_global_concurrency(-1),
+    lambda q: q.set_global_rate_limit(0, 1),
+    lambda q: q.set_group_limits("k", concurrency=0),
+    lambda q: q.set_group_limits("__", concurrency=1),
+    lambda q: q.set_group_limits("k", rate_limit={"max": 1}),
+    lambda q: q.set_group_limits("k", token_bucket={"capacity": -1, "refill_rate": 1}),
+    lambda q: q.rate_limit_group("k", 0),
+    lambda q: q.rate_limit_group("", 5),
+    lambda q: q.rate_limit_group("k", 5, extend="min"),
+])  # fmt: skip
+async def test_limits_that_cannot_be(call: Any, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError):
+            await call(queue)
+        assert await queue.get_group("k") is None
+
+
+# -- pauses --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_pauses_when_it_is_told_to_without_any_limiter(url: str, queue_name: str) -> None:
+    meter = Meter()
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, meter, url)
+        with pytest.raises(GlideMQError):
+            worker.rate_limit(10)
+        told = Told(worker)
+        async with worker:
+            assert worker._exchange is not None
+            await worker._exchange.idle.wait()  # no call is under way that might bring a job
+            worker.rate_limit(200)
+            worker.rate_limit(10)
+            began = asyncio.get_running_loop().time()
+            await plain(queue, 2)
+            await told.wait("completed", 2)
+        assert meter.begun[0] - began >= 0.18
+        assert worker.silence == 0.0
+
+
+async def test_a_paused_worker_leaves_jobs_to_others(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        gate, other = Gate(), Gate()
+        other.open()
+        async with Worker(queue_name, gate, url) as worker, Worker(queue_name, other, url):
+            worker.rate_limit(60_000)
+            jobs = await queue.add_bulk([("a",), ("a", None, {"delay": 20}), ("a", None, {"priority": 1})])
+            for job in jobs:
+                await job.wait_until_finished()
+        assert len(other.begun) == 3
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("source", [{}, {"priority": 3}, {"lifo": True}, {"ordering": "k"}])
+async def test_a_rate_limit_error_costs_no_attempt_and_pauses(
+    source: dict[str, Any], in_thread: bool, url: str, queue_name: str
+) -> None:
+    met: list[tuple[str, float]] = []
+    clock = asyncio.get_running_loop().time
+
+    def handle(job: Job) -> None:
+        met.append((job.id, clock()))
+        if len(met) <= 2:
+            raise RateLimitError(timedelta(milliseconds=120))
+
+    async def coroutine(job: Job) -> None:
+        handle(job)
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a", None, attempts=1, **source)
+        worker = Worker(queue_name, handle if in_thread else coroutine, url)
+        told = Told(worker)
+        async with worker:
+            await told.wait("delayed")
+            other = await queue.add("b")
+            await told.wait("completed", 2)
+        first = [at for job_id, at in met if job_id == job.id]
+        assert first[1] - first[0] >= 0.119
+        assert met[1][1] - met[0][1] >= 0.119, "it took another job in its pause"
+        stored = await queue.get_job(job.id)
+        assert stored is not None
+        assert (stored.attempts_made, stored.state, stored.failed_reason) == (0, JobState.COMPLETED, None)
+        assert told.count["failed"] == told.count["retrying"] == 0
+        assert other.id in told.job_ids("completed")
+
+
+@pytest.mark.parametrize(("limiter", "pause"), [({"max": 100, "duration": 80}, 0.08), (None, 1.0)])
+async def test_how_long_a_rate_limit_error_pauses_that_says_nothing(
+    limiter: Any, pause: float, url: str, queue_name: str
+) -> None:
+    met: list[float] = []
+
+    async def handle(_: Job) -> None:
+        met.append(asyncio.get_running_loop().time())
+        if len(met) == 1:
+            raise RateLimitError
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a")
+        async with Worker(queue_name, handle, url, limiter=limiter):
+            await job.wait_until_finished()
+    assert pause - 0.005 <= met[1] - met[0] < pause + 0.5
+
+
+async def test_a_signal_that_cannot_be_followed_is_a_failure(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        raise {"rate": RateLimitError(-5), "data": DelayedError(5, data={1, 2}, replace=True)}[job.name]
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("rate",), ("data",)])
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await told.wait("failed", 2)
+        assert {type(error).__name__ for _, error in told.of("failed")} == {
+            "GlideMQValidationError", "SerializationError",
+        }  # fmt: skip
+
+
+# -- later ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("source", [{}, {"priority": 3}, {"lifo": True}, {"ordering": "k"}])
+async def test_a_step_job_goes_on_where_it_was(
+    source: dict[str, Any], in_thread: bool, url: str, queue_name: str, resp: RespClient
+) -> None:
+    steps: list[str] = []
+
+    def handle(job: Job) -> str:
+        steps.append(job.data.get("step", "one"))
+        if "step" not in job.data:
+            job.move_to_delayed(20, next_step="two")
+        if job.data["step"] == "two":
+            job.move_to_delayed(datetime.now(UTC), data={"step": "three", "n": job.data["n"] + 1})
+        return "done"
+
+    async def coroutine(job: Job) -> str:
+        return handle(job)
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a", {"n": 1}, **source)
+        async with Worker(queue_name, handle if in_thread else coroutine, url):
+            assert await job.wait_until_finished() == "done"
+        stored = await queue.get_job(job.id)
+        assert stored is not None
+        assert (stored.data, stored.attempts_made) == ({"step": "three", "n": 2}, 0)
+    assert steps == ["one", "two", "three"]
+    raw = Raw(resp, queue_name)
+    assert raw.pending() == []
+    assert raw.run("GET", "list-active") in (None, "0")
+    assert raw.run("ZCARD", "list-active-ids") == 0
+
+
+async def test_compressed_data_stays_compressed(url: str, queue_name: str, resp: RespClient) -> None:
+    async def handle(job: Job) -> None:
+        if "step" not in job.data:
+            job.move_to_delayed(0, next_step="two")
+
+    async with Queue(queue_name, url, compression="gzip") as queue:
+        job = await queue.add("a", {"n": 1})
+        async with Worker(queue_name, handle, url, compression="gzip"):
+            await job.wait_until_finished()
+        assert Raw(resp, queue_name).job(job.id)["data"].startswith("gz:")
+
+
+@pytest.mark.parametrize(("data", "arguments"), [
+    ("text", {"when": 1, "next_step": "two"}),
+    ({}, {"when": 1.5}),
+    ({}, {"when": -1}),
+    ({}, {"when": 1, "next_step": ""}),
+    ({}, {"when": datetime(2200, 1, 1, tzinfo=UTC)}),
+])  # fmt: skip
+async def test_what_cannot_be_delayed_fails(data: Any, arguments: Any, url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        job.move_to_delayed(**arguments)
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("a", data)
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await told.wait("failed")
+        assert isinstance(told.of("failed")[0][1], GlideMQValidationError)
+
+
+@pytest.mark.parametrize("reason", ["not wanted", KeyError("gone")])
+async def test_a_handler_fails_for_good(reason: Any, url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        job.move_to_failed(reason)
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a", None, attempts=5)
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await told.wait("failed")
+        stored = await queue.get_job(job.id)
+        assert stored is not None
+        assert (stored.attempts_made, stored.failed_reason) == (1, str(reason))
+
+
+async def test_only_its_own_handler_may_say_so(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a", {}, ordering="k")
+        assert job.ordering_key is None  # the add does not keep what it sent
+        stored = await queue.get_job(job.id)
+        assert stored is not None
+        assert stored.ordering_key == "k"
+        for call in (
+            lambda: stored.move_to_delayed(1), lambda: stored.rate_limit_group(1), lambda: stored.move_to_failed("x"),
+        ):  # fmt: skip
+            with pytest.raises(GlideMQError, match="handler"):
+                call()
+        with pytest.raises(GlideMQError, match="handler"):
+            await stored.report_tokens(1)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["queue", "worker", "both"])
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_no_job_is_taken_when_the_tokens_of_a_window_are_used(
+    scope: Any, in_thread: bool, url: str, queue_name: str, resp: RespClient
+) -> None:
+    by_loop: list[int] = []
+    by_server: list[int] = []
+    clock = asyncio.get_running_loop().time
+
+    def note(job: Job) -> None:
+        by_loop.append(int(clock() / 0.4))
+        by_server.append((job.processed_on or 0) // 400)
+
+    async def handle(job: Job) -> None:
+        note(job)
+        await job.report_tokens(1)
+        await job.report_tokens(60)
+
+    def plain_handle(job: Job) -> None:
+        note(job)
+        job.blocking.report_tokens(60)
+
+    limit = TokenLimiter(100, 400, scope)
+    async with Queue(queue_name, url) as queue:
+        jobs = await plain(queue, 4)
+        async with Worker(queue_name, plain_handle if in_thread else handle, url, token_limiter=limit):
+            for job in jobs:
+                await job.wait_until_finished()
+        # Two jobs use up a window.
+        if scope != "worker":
+            assert max(by_server.count(window) for window in by_server) <= 2
+        if scope != "queue":
+            assert max(by_loop.count(window) for window in by_loop) <= 2
+        raw = Raw(resp, queue_name)
+        assert raw.job(jobs[0].id)["tpmTokens"] == "60"
+        for key in resp.keys(raw.key("tpm:*").replace("{", "\\{")):
+            assert resp.execute("PTTL", key) > 0
+
+
+async def test_tokens_of_failed_attempts_count_too(url: str, queue_name: str, resp: RespClient) -> None:
+    async def handle(job: Job) -> None:
+        await job.report_tokens(70)
+        raise ValueError("no")
+
+    async with Queue(queue_name, url) as queue:
+        await plain(queue, 2)
+        limiter: Any = {"max_tokens": 1000, "duration": 3_600_000, "scope": "queue"}
+        worker = Worker(queue_name, handle, url, token_limiter=limiter)
+        told = Told(worker)
+        async with worker:
+            await told.wait("failed", 2)
+        (key,) = resp.keys(Raw(resp, queue_name).key("tpm:*"))
+        assert resp.execute("GET", key) == "140"
+
+
+@pytest.mark.parametrize("option", [{"max_tokens": 0, "duration": 1}, {"duration": 1}, {"max_tokens": 1, "duration": 1,
+                                                                                    "scope": "all"}])  # fmt: skip
+def test_a_token_limiter_that_cannot_be(option: Any) -> None:
+    with pytest.raises(GlideMQValidationError, match="token_limiter"):
+        Worker("q", print, token_limiter=option)
+
+
+async def test_a_worker_closes_while_it_is_limited(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await plain(queue, 3)
+        worker = Worker(queue_name, Meter(), url, limiter=RateLimit(1, 3_600_000))
+        told = Told(worker)
+        await worker.start()
+        await told.wait("completed")
+        worker.rate_limit(3_600_000)
+        await soon(worker.close(), 5)
+        assert (await queue.get_job_counts()).waiting == 2
