@@ -93,9 +93,9 @@ def _lock_time(option: str, value: Milliseconds) -> int:
 
 def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
     given: list[Any] = []
-    given.extend(value if type(value) is tuple else (value,))  # pyright: ignore[reportUnknownArgumentType]
+    given.extend(value if type(value) is tuple else (value,))
     for kind in given:
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):  # pyright: ignore[reportUnknownArgumentType]
             raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
     return tuple(given)
 
