@@ -92,12 +92,14 @@ def _lock_time(option: str, value: Milliseconds) -> int:
 
 
 def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
-    given: list[Any] = []
-    given.extend(value if type(value) is tuple else (value,))
-    for kind in given:
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):  # pyright: ignore[reportUnknownArgumentType]
-            raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
-    return tuple(given)
+    kinds: Any = value if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownVariableType]
+    if not all(map(_is_exception_type, kinds)):
+        raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
+    return tuple(kinds)
+
+
+def _is_exception_type(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def _strategies(value: Any) -> Mapping[str, BackoffStrategy]:
