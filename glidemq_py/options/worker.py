@@ -94,7 +94,7 @@ def _lock_time(option: str, value: Milliseconds) -> int:
 def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
     kinds: Any = value if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownVariableType]
     if not all(map(_is_exception_type, kinds)):
-        raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")
+        raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")  # pyright: ignore[reportUnknownArgumentType]
     return tuple(kinds)
 
 
