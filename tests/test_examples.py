@@ -31,6 +31,12 @@ EXPECTED = {
         r"flaky done after 2 failures",
         r"failed for good: UnrecoverableError: the address does not exist",
     ],
+    "ordering": [
+        r"create of bert: group rate limited",
+        r"anna: create, update, invoice; next is number 4",
+        r"bert: create, update, invoice; next is number 4",
+        r"carla: create, update, invoice; next is number 4",
+    ],
     "progress_and_events": [
         r"added holiday convert",
         r"progress holiday 25",

@@ -5,13 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from glidemq_py.job.link import QueueLink
+from glidemq_py.wire.calls import reading
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.runner import Runner
 
-__all__ = ["run_out"]
+__all__ = ["is_worked_off", "run_out"]
 
 _HAND_BACK_S = 5.0
 """For the server to take back what is handed back. What it has not taken by then is left to recovery."""
+
+
+async def is_worked_off(link: QueueLink) -> bool:
+    """True if nothing waits, runs, is due later, or is parked in a group that a limit holds up."""
+    waiting, active, delayed, prioritized, *_ = await link.transport.call(reading.counts(link.keys.meta))
+    if waiting or active or delayed or prioritized:
+        return False
+    # Parked jobs are in no count; those whose group is not limited wait for one that is counted.
+    for group in await link.transport.command("ZRANGE", link.keys.ratelimited, "0", "-1"):
+        if await link.transport.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
+            return False
+    return True
 
 
 async def run_out(exchange: ExchangeLoop, runner: Runner, force: asyncio.Event) -> None:

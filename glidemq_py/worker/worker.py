@@ -27,7 +27,7 @@ from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.options.worker import BackoffStrategy, ExceptionTypes, WorkerOptions
 from glidemq_py.queue import Queue
 from glidemq_py.queue.dead_letters import declare_dead_letters
-from glidemq_py.wire.calls import reading, working
+from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 from glidemq_py.worker.connecting import connect_patiently
@@ -41,7 +41,7 @@ from glidemq_py.worker.outbox_duty import OutboxDuty
 from glidemq_py.worker.outcome import Outcomes
 from glidemq_py.worker.routes import Route, Routes
 from glidemq_py.worker.runner import Runner
-from glidemq_py.worker.running_out import run_out
+from glidemq_py.worker.running_out import is_worked_off, run_out
 from glidemq_py.worker.shutdown import closing_on_signals
 from glidemq_py.worker.tasks import TaskDecorator, TaskRegistry
 from glidemq_py.worker.wake import WakeReader
@@ -350,13 +350,12 @@ class Worker:
         self._exchange.rate_limit(ms)
 
     async def drain(self) -> None:
-        """Work until the queue has nothing waiting, delayed, prioritized or active any more, then close."""
+        """Work until the queue has nothing waiting, parked, delayed, prioritized or active any more, then close."""
         link = self._link
         if link is None:
             raise GlideMQError("the worker has not been started")
         while self._closing is None:
-            waiting, active, delayed, prioritized, *_ = await link.transport.call(reading.counts(link.keys.meta))
-            if not (waiting or active or delayed or prioritized or self.active_count):
+            if not self.active_count and await is_worked_off(link):
                 break
             await asyncio.sleep(_DRAIN_POLL_S)
         await self.close()
