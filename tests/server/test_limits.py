@@ -416,3 +416,15 @@ async def test_a_worker_closes_while_it_is_limited(url: str, queue_name: str) ->
         worker.rate_limit(3_600_000)
         await soon(worker.close(), 5)
         assert (await queue.get_job_counts()).waiting == 2
+
+
+async def test_a_draining_worker_waits_for_jobs_that_a_limit_holds_up(url: str, queue_name: str) -> None:
+    meter = Meter()
+    async with Queue(queue_name, url) as queue:
+        ordering: Any = {"key": "k", "concurrency": 5, "rate_limit": {"max": 1, "duration": 150}}
+        await queue.add_bulk(("a", None, {"ordering": ordering}) for _ in range(3))
+        await queue.rate_limit_group("nobody", 3_600_000)
+        worker = Worker(queue_name, meter, url)
+        await worker.start()
+        await soon(worker.drain(), 10)
+        assert len(meter.begun) == 3
