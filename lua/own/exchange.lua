@@ -48,6 +48,8 @@ local function run(q, taking, request, want)
     flags = take(q, taking, want, request[6], tokens)
   elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
     G.wake(q, 1) -- a place is free, and this worker does not want it
+  elseif not taking.stream_only and G.priority_is_due(q, taking.now) then
+    G.wake(q, 1) -- such a job stays where it is: whoever has a slot takes it from there
   end
   G.kick_groups(q, taking)
   if taking.parked then next_due = earlier(next_due, G.next_group(q, taking.now)) end

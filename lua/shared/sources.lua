@@ -38,6 +38,18 @@ local function due_priorities(q, taking, free)
   return false
 end
 
+-- Whether due_priorities would find anything.
+G.priority_is_due = function(q, now)
+  local from = G.int(G.BAND)
+  while true do
+    local score = tonumber(redis.call('ZRANGEBYSCORE', q.scheduled, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '')
+    if not score then return false end
+    local band = math.floor(score / G.BAND)
+    if score - band * G.BAND <= now then return true end
+    from = G.int((band + 1) * G.BAND)
+  end
+end
+
 -- A list that is popped at its right end: LIFO jobs, and the due priority jobs of Node peers.
 local function popped(field)
   return function(q, taking, free)

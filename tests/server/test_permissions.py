@@ -100,7 +100,7 @@ async def work(url: str) -> None:
         assert worker._recovery is not None
         await worker._recovery.look()
         assert worker._exchange is not None
-        await worker._exchange._regain()
+        await worker._exchange._recovery.regain()
         await queue.add("long")
         await began.get()
         await worker.close(force=True)
