@@ -86,7 +86,7 @@ local function join_group(q, s)
   local M = G.groups
   local key = q.P .. 'group:' .. s.group
   if s.concurrency > 0 or redis.call('HEXISTS', key, 'maxConcurrency') == 0 then
-    redis.call('HSET', key, 'maxConcurrency', G.int(math.max(1, s.concurrency)))
+    M.set_width(q, s.group, math.max(1, s.concurrency))
   end
   redis.call('HSETNX', key, 'nextSeq', '1')
   if s.rate_max > 0 then M.set_rate(key, s) end

@@ -81,24 +81,28 @@ local function promote_head(q, g, now, expected, free)
   return holds and RETURNED or PROMOTED, seq
 end
 
-local function promote(q, g, now, free, budget)
+-- A parked job that ends on the way may have held a slot, so those free are counted anew each time.
+local function promote(q, g, now, budget)
   M.skip(g)
-  local expected, promoted = g.nextSeq, 0
+  local expected, promoted, fresh = g.nextSeq, 0, 0
   for _ = 1, budget + STALE_MAX do
-    if promoted >= budget then break end
+    if promoted >= budget then return promoted end
+    local free = g.maxConcurrency > 0 and g.maxConcurrency - g.active - fresh or 1
     local outcome, seq = promote_head(q, g, now, expected, free)
-    if outcome == STOP then break end
+    if outcome == STOP then return promoted end
     if outcome == DROPPED then
       M.skip(g)
       expected = math.max(expected, g.nextSeq)
     else
       promoted = promoted + 1
       if outcome == PROMOTED then
-        free = free - 1
+        fresh = fresh + 1
         if seq == expected then expected = M.after(g, seq) end
       end
     end
   end
+  -- So many have ended that more may follow: whoever lets limited groups go on comes by again.
+  M.limit_until(q, g, 1, 'NX')
   return promoted
 end
 
@@ -110,6 +114,5 @@ M.kick = function(q, g, now)
   if now > 0 and M.limited_until(q, g, now) then return 0 end
   local room = window_room(q, g, now)
   if not room or not tokens_suffice(q, g, now) then return 0 end
-  local free = g.maxConcurrency > 0 and g.maxConcurrency - g.active or parked
-  return promote(q, g, now, free, math.min(room, PROMOTIONS_MAX))
+  return promote(q, g, now, math.min(room, PROMOTIONS_MAX))
 end

@@ -33,10 +33,22 @@ M.set_bucket = function(key, s)
   end
 end
 
+-- How many of the group may run at a time. Where that is more than before, parked ones may be next: the next exchange
+-- lets them go on.
+M.set_width = function(q, name, width)
+  local key, text = q.P .. 'group:' .. name, G.text(width)
+  local before = redis.call('HGET', key, 'maxConcurrency')
+  if before == text then return end
+  redis.call('HSET', key, 'maxConcurrency', text)
+  if before and width > G.num(before) and redis.call('EXISTS', q.P .. 'groupq:' .. name) == 1 then
+    redis.call('ZADD', q.ratelimited, 'NX', '1', name)
+  end
+end
+
 -- The last one to add a job to a group sets its limits (functions.md, addJob step 3).
 M.set_group = function(q, s)
   local key = q.P .. 'group:' .. s.group
-  set_if_different(key, 'maxConcurrency', s.concurrency > 0 and s.concurrency or 1)
+  M.set_width(q, s.group, s.concurrency > 0 and s.concurrency or 1)
   redis.call('HSETNX', key, 'nextSeq', '1')
   M.set_rate(key, s)
   M.set_bucket(key, s)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py.wire.calls import Call, pack, unpack
+from glidemq_py.wire.calls import Call, control, pack, steering, unpack, working
+from glidemq_py.wire.calls.adding import row
 from tests.lua.own_support import OwnQueue, Taken
 
 
@@ -185,3 +186,41 @@ def test_debounce_replaces_what_has_not_begun(q: OwnQueue) -> None:
     assert second == ["replaced", "2"]
     assert q.redis("EXISTS", "job:1") == 0
     assert q.redis("ZRANGE", "scheduled", 0, -1) == ["2"]
+
+
+def test_expired_parked_jobs_give_their_slot_to_the_next(q: OwnQueue) -> None:
+    """One that came back from a lost worker keeps its slot; when it has expired, those behind it go on at once."""
+    ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
+    for ttl in (50, 50, 0):
+        q.add(row("task", "{}", "{}", ttl=ttl, ordering=ordering))
+    taken = q.take_one()
+    q.take(3)
+    q.advance(30_000)
+    q.let_idle(taken.entry, 30_000)
+    q.run(working.reclaim(q.meta, "py-2", 1, 30_000, 1, False, ""))
+    assert [q.state(str(n)) for n in (1, 2, 3)] == ["failed", "failed", "waiting"]
+    assert q.take_one().id == "3"
+
+
+def test_an_add_that_widens_a_group_lets_parked_jobs_go_on(q: OwnQueue) -> None:
+    q.add(*(row("task", "{}", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]) for _ in range(3)))
+    assert [job.id for job in q.take(3)] == ["1"]
+    q.add(row("task", "{}", "{}", ordering=["k", 3, 0, 0, 0, 0, 0]))
+    assert [job.id for job in q.take(5)] == ["2", "3"]
+
+
+def test_a_retried_job_that_never_had_its_turn_is_not_skipped(q: OwnQueue) -> None:
+    ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
+    q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(3)))
+    first = q.take_one()
+    assert q.run(steering.revoke(q.meta, "3")) == "revoked"
+    assert q.redis("HGET", "group:k", "skip:3") == "1"
+    assert q.run(control.retry(q.meta, "3")) == "ok"
+    assert q.redis("HGET", "group:k", "skip:3") is None
+    ran = []
+    taken = q.exchange(1, [first.completed()]).jobs
+    while taken:
+        ran.append(taken[0][0])
+        taken = q.exchange(1, [Taken(taken[0], q.now).completed()]).jobs
+    assert ran == ["2", "3"]
+    assert not [field for field in q.resp.hash(q.key("group:k")) if field.startswith("skip:")]

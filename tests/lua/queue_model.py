@@ -1,0 +1,101 @@
+"""What a queue should look like, as a model in Python: which jobs there are, which are at work, and in which order
+those of a group begin. It knows nothing of keys and functions; see test_state_machine.py.
+"""
+
+from dataclasses import dataclass, field
+
+ENDED = ("completed", "failed")
+
+
+@dataclass(slots=True)
+class Job:
+    """A job as its owner sees it. state: ready (it may run now or later), active, completed, failed, gone."""
+
+    id: str
+    key: str | None = None
+    number: int = 0
+    due: int = 0
+    expire_at: int | None = None
+    state: str = "ready"
+    begun: bool = False
+    holds: bool = False
+    exempt: bool = False
+    """It was brought back after its end: its turn is over."""
+    revoked: bool = False
+    deaths: int = 0
+
+    def may_have_failed(self, now: int) -> bool:
+        """Whether it may fail without being run."""
+        return self.revoked or (self.expire_at is not None and now > self.expire_at)
+
+
+@dataclass(slots=True)
+class Group:
+    """A group as its members' options say."""
+
+    width: int = 1
+    rate: int = 0
+    duration: int = 0
+    held_until: int = 0
+    began: list[int] = field(default_factory=list[int])
+    added: int = 0
+
+
+class Model:
+    """All jobs of the queue."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.groups: dict[str, Group] = {}
+        self.paused = False
+
+    def of(self, *states: str) -> list[Job]:
+        """Jobs in one of the states, oldest first."""
+        return [job for job in self.jobs.values() if job.state in states]
+
+    def holders(self, key: str) -> int:
+        """Jobs that run, or have begun and wait for their next attempt: each keeps its slot."""
+        return sum(job.key == key and job.holds for job in self.of("active", "ready"))
+
+    def add(self, job_id: str, key: str | None = None, due: int = 0, expire_at: int | None = None) -> Job:
+        assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was given out twice"
+        job = self.jobs[job_id] = Job(id=job_id, key=key, due=due, expire_at=expire_at)
+        if key is not None:
+            group = self.groups.setdefault(key, Group())
+            group.added += 1
+            job.number = group.added
+        return job
+
+    def begin(self, job_id: str, now: int) -> None:
+        """The job was handed to a worker: it had to be its turn."""
+        job = self.jobs[job_id]
+        assert job.state == "ready", f"{job} was handed out while it is {job.state}"
+        assert job.due <= now, f"{job} was handed out {job.due - now} ms early"
+        assert not job.may_have_failed(now), f"{job} was handed out though it was revoked or had expired"
+        job.state = "active"
+        if job.key is None:
+            return
+        group = self.groups[job.key]
+        assert group.held_until <= now, f"{job} began while its group was held until {group.held_until} (now {now})"
+        if not job.holds:
+            assert self.holders(job.key) < group.width, f"{job} makes {job.key} wider than {group.width}"
+        job.holds = True
+        if not job.begun and not job.exempt:
+            late = [o for o in self.jobs.values() if o.key == job.key and o.number < job.number]
+            late = [o for o in late if o.state == "ready" and not o.begun and not o.exempt and not o.may_have_failed(now)]
+            assert not late, f"{job} began before {late}"
+        job.begun = True
+        if group.rate:
+            group.began.append(now)
+            recent = [at for at in group.began if at > now - group.duration]
+            assert len(recent) <= 2 * group.rate, f"{job.key} began {recent} at {now}"
+
+    def reconcile(self, job: Job, state: str | None, now: int) -> None:
+        """Compare with the state on the server, ready jobs may have failed by themselves."""
+        if job.state == "ready" and state == "failed" and job.may_have_failed(now):
+            job.state = "failed"
+        expected = {
+            "ready": ("waiting", "delayed", "prioritized", "group-waiting"),
+            "gone": (None,),
+        }.get(job.state, (job.state,))
+        assert state in expected, f"{job} is {state}"
