@@ -42,6 +42,7 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   elseif not known then
     redis.call('HSET', key, 'maxConcurrency', '1')
   end
+  redis.call('HSET', key, 'limitsKept', '1') -- not forgotten when the group is idle (shared/group_idle.lua)
   if r[3] then
     local rate = r[3] == 0 and { 0, 0 } or r[3]
     M.set_rate(key, { rate_max = rate[1], rate_duration = rate[2] })

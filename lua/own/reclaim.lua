@@ -142,6 +142,7 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
   if cursor == '' then
     sweep_watch(q)
     G.sweep_dedup(q, run.now)
+    G.sweep_groups(q, run.now)
     G.trim_metrics(q.metrics_completed, run.now)
     G.trim_metrics(q.metrics_failed, run.now)
     sweep_consumers(q, run.foreign)

@@ -51,7 +51,8 @@ end
 -- failed. With it the group as it is now. A job that holds a slot already (it comes back from a retry, a delay, a
 -- stall) keeps it while it is parked.
 M.enter = function(q, id, h, now)
-  local g, seq, cost = M.group(q, h.groupKey), G.count_of(h.orderingSeq), M.cost(h)
+  local g, seq = M.turn_of(q, id, h)
+  local cost = M.cost(h)
   if seq > g.nextSeq then M.skip(g) end
   local holds = M.holds_slot(g, h)
   if seq > 0 and g.nextSeq > 0 and seq > g.nextSeq then

@@ -9,10 +9,6 @@ G.retry_failed = function(q, id, now, h)
   })
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive')
-  if h.groupKey then
-    redis.call('HSET', key, 'slot', '0')
-    -- If its turn is still to come, it is nobody's to skip any more.
-    redis.call('HDEL', q.P .. 'group:' .. h.groupKey, 'skip:' .. G.int(G.count_of(h.orderingSeq)))
-  end
+  if h.groupKey then redis.call('HSET', key, 'slot', '0') end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end

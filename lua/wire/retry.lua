@@ -14,10 +14,7 @@ local function retry(q, id, now)
   redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + now), id)
   redis.call('HDEL', key, 'revoked', 'stalledCount')
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '', 'eid', '')
-  if h.groupKey then
-    redis.call('HSET', key, 'slot', '0')
-    redis.call('HDEL', q.P .. 'group:' .. h.groupKey, 'skip:' .. G.int(G.count_of(h.orderingSeq)))
-  end
+  if h.groupKey then redis.call('HSET', key, 'slot', '0') end
   return true
 end
 

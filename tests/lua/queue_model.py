@@ -53,9 +53,10 @@ class Model:
         """Jobs in one of the states, oldest first."""
         return [job for job in self.jobs.values() if job.state in states]
 
-    def holders(self, key: str) -> int:
+    def holders(self, key: str, now: int) -> int:
         """Jobs that run, or have begun and wait for their next attempt: each keeps its slot."""
-        return sum(job.key == key and job.holds for job in self.of("active", "ready"))
+        held = [job for job in self.of("active", "ready") if job.key == key and job.holds]
+        return sum(job.state == "active" or not job.may_have_failed(now) for job in held)
 
     def add(self, job_id: str, key: str | None = None, due: int = 0, expire_at: int | None = None) -> Job:
         assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was given out twice"
@@ -78,7 +79,7 @@ class Model:
         group = self.groups[job.key]
         assert group.held_until <= now, f"{job} began while its group was held until {group.held_until} (now {now})"
         if not job.holds:
-            assert self.holders(job.key) < group.width, f"{job} makes {job.key} wider than {group.width}"
+            assert self.holders(job.key, now) < group.width, f"{job} makes {job.key} wider than {group.width}"
         job.holds = True
         if not job.begun and not job.exempt:
             late = [o for o in self.jobs.values() if o.key == job.key and o.number < job.number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py.wire.calls import Call, control, pack, steering, unpack, working
+from glidemq_py.wire.calls import Call, control, limiting, pack, steering, unpack, working
 from glidemq_py.wire.calls.adding import row
 from tests.lua.own_support import OwnQueue, Taken
 
@@ -209,14 +209,13 @@ def test_an_add_that_widens_a_group_lets_parked_jobs_go_on(q: OwnQueue) -> None:
     assert [job.id for job in q.take(5)] == ["2", "3"]
 
 
-def test_a_retried_job_that_never_had_its_turn_is_not_skipped(q: OwnQueue) -> None:
+def test_a_retried_job_that_never_had_its_turn_joins_anew(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(3)))
     first = q.take_one()
     assert q.run(steering.revoke(q.meta, "3")) == "revoked"
     assert q.redis("HGET", "group:k", "skip:3") == "1"
     assert q.run(control.retry(q.meta, "3")) == "ok"
-    assert q.redis("HGET", "group:k", "skip:3") is None
     ran = []
     taken = q.exchange(1, [first.completed()]).jobs
     while taken:
@@ -224,3 +223,85 @@ def test_a_retried_job_that_never_had_its_turn_is_not_skipped(q: OwnQueue) -> No
         taken = q.exchange(1, [Taken(taken[0], q.now).completed()]).jobs
     assert ran == ["2", "3"]
     assert not [field for field in q.resp.hash(q.key("group:k")) if field.startswith("skip:")]
+
+
+DAY = 86_400_000
+
+
+def sweep(q: OwnQueue) -> None:
+    q.run(working.reclaim(q.meta, "py-2", 1, 30_000, 1, False, ""))
+
+
+def test_a_group_that_nothing_used_for_a_day_is_forgotten(q: OwnQueue) -> None:
+    q.add(*(row("task", "{}", "{}", ordering=[key, 2, 0, 0, 0, 0, 0]) for key in ("idle", "busy", "held", "limited")))
+    q.finish(*(job.completed() for job in q.take(4)))
+    q.run(limiting.limit_group(q.meta, "limited", 5, False, False))
+    q.run(limiting.hold_group(q.meta, "held", 10 * DAY, False))
+    q.add(row("task", "{}", "{}", ordering=["busy", 2, 0, 0, 0, 0, 0], delay=9 * DAY))
+    sweep(q)
+    q.advance(DAY - 1)
+    sweep(q)
+    assert q.redis("HLEN", "ordering") == 4
+    q.advance(1)
+    sweep(q)
+    assert sorted(q.redis("HKEYS", "ordering")) == ["busy", "held", "limited"]
+    assert not q.redis("EXISTS", "group:idle")
+    assert q.add(row("task", "{}", "{}", ordering=["idle", 1, 0, 0, 0, 0, 0]))
+    assert q.resp.hash(q.key("group:idle")) == {"maxConcurrency": "1", "nextSeq": "1"}
+
+
+def test_a_group_that_was_used_meanwhile_is_kept_for_another_day(q: OwnQueue) -> None:
+    def use() -> None:
+        q.add(row("task", "{}", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
+        q.finish(q.take_one().completed())
+
+    use()
+    sweep(q)
+    q.advance(DAY // 2)
+    use()
+    q.advance(DAY // 2)
+    sweep(q)
+    q.advance(DAY // 2)
+    sweep(q)
+    assert q.redis("EXISTS", "group:k") == 1
+    q.advance(DAY)
+    sweep(q)
+    assert not q.redis("EXISTS", "ordering")
+
+
+def test_a_failed_job_that_outlived_its_group_is_retried_in_order(q: OwnQueue) -> None:
+    def add_one() -> str:
+        return str(q.add(row("task", "{}", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))[0])
+
+    for _ in range(3):
+        add_one()
+    for _ in range(3):
+        q.finish(q.take_one().failed())
+    for _ in range(2):
+        sweep(q)
+        q.advance(DAY)
+    assert not q.redis("EXISTS", "group:k")
+    assert q.run(control.retry(q.meta, "3")) == "ok"
+    assert q.run(control.retry(q.meta, "2")) == "ok"
+    new = add_one()
+    ran: list[str] = []
+    while taken := q.take(4):
+        assert len(taken) == 1
+        ran.append(taken[0].id)
+        q.finish(taken[0].completed())
+    assert sorted(ran) == ["2", "3", new]
+    assert q.redis("HGET", "group:k", "active") == "0"
+
+
+def test_many_groups_are_swept_page_by_page(q: OwnQueue) -> None:
+    for at in range(0, 1_500, 500):
+        q.add(*(row("task", "{}", "{}", ordering=[f"k{at + n}", 1, 0, 0, 0, 0, 0]) for n in range(500)))
+    while jobs := q.take(500):
+        q.finish(*(job.completed(keep=1) for job in jobs))
+    for _ in range(20):
+        sweep(q)
+    q.advance(DAY)
+    for _ in range(30):
+        sweep(q)
+    assert not q.redis("EXISTS", "ordering")
+    assert not [key for key in q.key_names() if key.startswith("group:")]
