@@ -24,8 +24,9 @@ local function delete(q, d, id)
     local g, seq = group_of(q, d, name), G.count_of(h.orderingSeq)
     if M.holds_slot(g, h) then
       M.free_slot(q, g, id, true)
-    elseif seq > 0 and seq == g.nextSeq then
-      g.nextSeq, g.advanced = seq + 1, true -- written once, at the end of the call
+    elseif seq > 0 and seq == g.nextSeq and h.slot ~= '0' then
+      -- Written once, at the end of the call. (A job that was retried after its end, slot 0, may have left its mark.)
+      g.nextSeq, g.advanced = seq + 1, true
     else
       M.mark_skip(g, seq)
     end
