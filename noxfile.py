@@ -2,7 +2,7 @@
 
     python3 noxfile.py demo                  thousands of real jobs on a real Valkey
     python3 noxfile.py tests                 the whole suite; further arguments go to pytest
-    python3 noxfile.py lint|types|lua|bench  see the docstrings below; `-l` lists them
+    python3 noxfile.py lint|types|lua|chaos|bench  see the docstrings below; `-l` lists them
 
 A plain Python 3.11 or later is enough: started as a script, this file makes `.nox-bootstrap/` with nox in it
 and runs itself again there. `nox -s tests -- -k name` does the same for those who have nox.
@@ -69,6 +69,14 @@ def lua(session: "nox.Session") -> None:
     session.run("python", "-m", "pytest", "tests/lua", *session.posargs)
 
 
+def chaos(session: "nox.Session") -> None:
+    """The long form of tests/lua/test_state_machine.py, other steps each time. Arguments: how many runs (500), pytest's."""
+    runs, *others = session.posargs or ["500"]
+    session.install("-q", "-e", ".[embedded,speed,test]")
+    env = {"GLIDEMQ_CHAOS": runs}
+    session.run("python", "-m", "pytest", "-s", "tests/lua/test_state_machine.py", *others, env=env)
+
+
 def bench(session: "nox.Session") -> None:
     """Measure against the peers, in the same run on the same server. Arguments: those of tests/bench.
 
@@ -123,7 +131,7 @@ def _report_long_files(session: "nox.Session") -> None:
 
 # ---------------------------------------------------------------- the two ways to be started
 
-SESSIONS = (demo, tests, lint, types, lua, bench)
+SESSIONS = (demo, tests, lint, types, lua, chaos, bench)
 
 
 def _register() -> None:

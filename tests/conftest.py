@@ -1,10 +1,11 @@
 """Servers and names for the whole suite. tests/README.md says which fixture is for what."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from glidemq_py import Queue
 from glidemq_py.client.child_server import ConfigValue
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
@@ -55,6 +56,20 @@ def key_leaks(resp: RespClient) -> Iterator[KeyLeaks]:
     leaks = KeyLeaks(resp)
     yield leaks
     assert leaks.found() == []
+
+
+@pytest.fixture
+async def clean_check(request: pytest.FixtureRequest, queue_name: str) -> AsyncIterator[None]:
+    """Ends the test with a consistency check of `queue_name`: however it was injured, it is in order again.
+
+    It looks at the server of `core_url` or `url`; with a server of its own a test checks for itself.
+    """
+    place = "core_url" if "core_url" in request.fixturenames else "url"
+    server_url: str = request.getfixturevalue(place)
+    yield
+    async with Queue(queue_name, server_url) as queue:
+        report = await queue.check(settle=50)
+    assert not report.findings, str(report)
 
 
 # -- the servers of the core tests -------------------------------------------------------------------------

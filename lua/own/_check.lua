@@ -26,7 +26,8 @@ C.read = function(q, id)
   if values.err then return nil, 'foreign' end
   local h = {}
   for i = 1, #FIELDS do h[FIELDS[i]] = values[i] or nil end
-  if h.state and h.name then return h end
+  -- A malformed record of which there is more than what is written to any job is for its owner to look at.
+  if h.state and (h.name or redis.call('HEXISTS', q.J .. id, 'opts') == 1) then return h end
   return nil, redis.call('EXISTS', q.J .. id) == 1 and 'ghost' or 'gone'
 end
 

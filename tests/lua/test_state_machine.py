@@ -4,6 +4,7 @@ says, and its consistency check finds nothing.
 
     python -m pytest tests/lua/test_state_machine.py                     the short form, the same steps each time
     GLIDEMQ_CHAOS=500 python -m pytest tests/lua/test_state_machine.py   500 long runs, new ones each time
+    GLIDEMQ_SHRINK=1 ...                                                 and a run that fails is made short
 """
 
 import itertools

@@ -12,6 +12,9 @@ from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import Gate, Raw, Told, soon, until
 
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+
 
 @pytest.fixture
 def proxy(server: Any) -> Iterator[LossyProxy]:

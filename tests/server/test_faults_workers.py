@@ -12,6 +12,9 @@ from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import Gate, Raw, Told, soon, until
 
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+
 QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
 OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 2}}
 
