@@ -70,7 +70,7 @@ def lua(session: "nox.Session") -> None:
 
 
 def chaos(session: "nox.Session") -> None:
-    """The long form of tests/lua/test_state_machine.py, other steps each time. Arguments: how many runs (500), pytest's."""
+    """The long form of tests/lua/test_state_machine.py, new steps each time. Arguments: runs (500), pytest's."""
     runs, *others = session.posargs or ["500"]
     session.install("-q", "-e", ".[embedded,speed,test]")
     env = {"GLIDEMQ_CHAOS": runs}

@@ -27,9 +27,10 @@ NEXT_KEYS: Final = "next keys"
 
 Steps: TypeAlias = Generator["Call[Any] | str", Any, None]
 
-PAGE: Final = 250
-"""Members or jobs a call: one to three milliseconds of the server's time."""
+PAGE: Final = 150
+"""Members of a place, or keys, a call."""
 FEW: Final = 100
+"""Jobs a call. Both come to about a millisecond of the server's time."""
 
 _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",
          "dedup-expiry")  # fmt: skip
@@ -155,9 +156,9 @@ class Look:
                     self.groups.met(rest)
                 elif _OF_A_JOB.fullmatch(suffix):
                     satellites.append(suffix)
-            while len(jobs) >= PAGE:
-                yield from self._jobs(jobs[:PAGE], broadcast)
-                del jobs[:PAGE]
+            while len(jobs) >= FEW:
+                yield from self._jobs(jobs[:FEW], broadcast)
+                del jobs[:FEW]
             while len(satellites) >= PAGE:
                 yield from self._satellites(satellites[:PAGE])
                 del satellites[:PAGE]

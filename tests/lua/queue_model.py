@@ -83,7 +83,9 @@ class Model:
         job.holds = True
         if not job.begun and not job.exempt:
             late = [o for o in self.jobs.values() if o.key == job.key and o.number < job.number]
-            late = [o for o in late if o.state == "ready" and not o.begun and not o.exempt and not o.may_have_failed(now)]
+            late = [
+                o for o in late if o.state == "ready" and not o.begun and not o.exempt and not o.may_have_failed(now)
+            ]
             assert not late, f"{job} began before {late}"
         job.begun = True
         if group.rate:

@@ -117,7 +117,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     # -- workers ------------------------------------------------------------------------------------------
 
-    @rule(consumer=st.sampled_from(CONSUMERS), want=st.integers(1, 6), lost=st.sampled_from((False, False, False, True)))
+    @rule(
+        consumer=st.sampled_from(CONSUMERS), want=st.integers(1, 6), lost=st.sampled_from((False, False, False, True))
+    )
     def take(self, consumer: str, want: int, lost: bool) -> None:
         self._exchange(consumer, want, [])
         if lost:

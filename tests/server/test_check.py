@@ -49,7 +49,8 @@ async def test_a_queue_at_work_is_in_order(url: str, queue_name: str):
             raise ValueError("once")
 
     options = [
-        {}, {"priority": 2}, {"lifo": True}, {"delay": 5}, {"ordering": "a"}, {"ordering": {"key": "b", "concurrency": 3}}
+        {}, {"priority": 2}, {"lifo": True}, {"delay": 5}, {"ordering": "a"},
+        {"ordering": {"key": "b", "concurrency": 3}},
     ]  # fmt: skip
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=20) as worker:
         told = Told(worker)
