@@ -522,7 +522,7 @@ def test_a_queue_under_everything_at_once(resp: RespClient) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=CHAOS or 40,
+            max_examples=CHAOS or 150,
             stateful_step_count=120 if CHAOS else 40,
             derandomize=not CHAOS,
             deadline=None,
