@@ -38,7 +38,6 @@ from glidemq_py.errors import (
 from glidemq_py.events import QueueEvent, QueueEvents
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
 from glidemq_py.model.findings import CheckReport, Finding, FindingKind
-from glidemq_py.model.findings import CheckReport, Finding, FindingKind
 from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo

@@ -70,9 +70,9 @@ G.export('hold_group', { 'allow-oom' }, function(keys, args)
 end)
 
 G.export('group_info', { 'no-writes' }, function(keys, args)
-  local q, now = G.queue(keys[1]), nil
+  local q = G.queue(keys[1])
   if redis.call('EXISTS', q.P .. 'group:' .. args[1]) == 0 then return cmsgpack.pack(false) end
-  now = G.now(q)
+  local now = G.now(q)
   local g = M.group(q, args[1])
   return cmsgpack.pack({ g.active, redis.call('ZCARD', g.queue), math.max(1, g.nextSeq), g.maxConcurrency, g.rateMax,
     g.rateDuration, g.tbCapacity, g.tbRefillRate, M.limited_until(q, g, now) or 0 })

@@ -136,7 +136,18 @@ async def test_many_jobs_in_pieces_that_are_short(private_server: Callable[..., 
             slow = [name for name in called if name.endswith(("_drain", "_clean", "_retry_jobs"))]
             assert len(slow) <= 10
             assert raw.run("XLEN", "stream") == 0
-        permanent = {"id", "meta", "events", "stream", "wake", "workers", "retired", "metrics:failed", "ordering", "group:k"}
+        permanent = {
+            "id",
+            "meta",
+            "events",
+            "stream",
+            "wake",
+            "workers",
+            "retired",
+            "metrics:failed",
+            "ordering",
+            "group:k",
+        }
         assert {key.removeprefix(raw.base + ":") for key in resp.keys("*")} <= permanent | {"lock:reclaim"}
 
 

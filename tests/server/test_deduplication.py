@@ -42,7 +42,7 @@ async def test_throttle_skips_for_a_time_whatever_became_of_the_job(url: str, qu
         again = await queue.add("a", **options)
         assert (again.outcome, again.id) == (JobOutcome.SKIPPED, first.id)
         async with asyncio.timeout(5):
-            while (await queue.add("a", **options)).outcome is JobOutcome.SKIPPED:
+            while (await queue.add("a", **options)).outcome is JobOutcome.SKIPPED:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 

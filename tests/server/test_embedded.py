@@ -185,9 +185,7 @@ with start_embedded() as server:
     with RespClient(server.host, server.port) as client:
         print(status, client.execute("PING"))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.split() == ["0", "PONG"]
 
 

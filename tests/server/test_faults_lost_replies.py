@@ -15,7 +15,6 @@ from tests.server.worker_support import Gate, Raw, Told, soon, until
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 
-
 @pytest.fixture
 def proxy(server: Any) -> Iterator[LossyProxy]:
     with LossyProxy(server.port) as proxy:

@@ -97,7 +97,7 @@ async def test_a_thousand_keys_with_failures_retries_and_removals(url: str, queu
 
 
 async def until_idle(queue: Queue) -> None:
-    while (await queue.get_job_counts()).unfinished:
+    while (await queue.get_job_counts()).unfinished:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

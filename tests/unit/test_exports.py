@@ -10,7 +10,8 @@ EXPORTED = {
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
     "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
-    "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer", "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
+    "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
+    "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "DeadLetterOptions", "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",

@@ -95,7 +95,14 @@ def test_the_extras_are_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"embedded", "speed", "test"} <= set(project["optional-dependencies"])
     required = {requirement.partition(">")[0] for requirement in project["dependencies"]}
-    assert required == {"valkey-glide", "valkey-glide-sync", "msgpack", "croniter", "opentelemetry-api", "typing-extensions"}
+    assert required == {
+        "valkey-glide",
+        "valkey-glide-sync",
+        "msgpack",
+        "croniter",
+        "opentelemetry-api",
+        "typing-extensions",
+    }
 
 
 def test_the_installed_version_is_the_projects() -> None:
