@@ -53,6 +53,32 @@ async def test_jobs_of_a_lost_reply_are_regained_at_once(
         assert raw.run("GET", "list-active") in (None, "0")
 
 
+async def test_jobs_taken_by_a_call_that_was_sent_ahead_come_back_too(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy
+):
+    """An idle worker's exchange stands behind its blocking read; its answer is lost like any other."""
+    ran: Counter[str] = Counter()
+
+    async def handle(job: Job) -> None:
+        ran[job.id] += 1
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=10) as worker:
+        told = Told(worker)
+        await soon(until(lambda: worker._exchange is not None and worker._exchange._ahead > 0))
+        proxy.lose("_exchange")
+        # The call under way ends with this marker; the next one is sent ahead, and doomed.
+        resp.execute("XADD", f"glide:{{{queue_name}}}:wake", "*", "w", "1")
+        jobs = await queue.add_bulk([("n", n) for n in range(5)])
+        assert await asyncio.to_thread(proxy.wait_lost, 1)
+        await told.wait("completed", 5)
+        assert ran == Counter({job.id: 1 for job in jobs})
+    raw = Raw(resp, queue_name)
+    assert raw.metric("completed") == 5
+    assert raw.pending() == []
+    for job in jobs:
+        assert raw.job(job.id).get("stalledCount", "0") == "0"
+
+
 @pytest.mark.parametrize("end", ["completed", "failed", "retrying"])
 async def test_an_outcome_whose_reply_was_lost_counts_and_is_told_once(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, end: str
