@@ -2,7 +2,8 @@
 
 Finished jobs gather while a call is under way and leave with the next one, together with the wish for as many new
 jobs as there are free slots (performance.md, "coal"). With many slots two calls may be under way, each for half
-of them. There is no timer: an idle worker is woken (wake.py), a due time sets one timer.
+of them. There is no timer: an idle worker is woken (wake.py), a due time sets one timer (due.py). Beside it stand
+calls sent ahead (ahead.py), what an answer means for a job (settling.py) and calls that failed (recovering.py).
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py.errors import ClosedError, GlideMQError, ScriptError, StaleAttemptError
+from glidemq_py.errors import ClosedError, GlideMQError, ScriptError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
-from glidemq_py.wire.calls import Call, working
-from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
-from glidemq_py.worker.finished import Finished, lost_answer
+from glidemq_py.wire.calls import working
+from glidemq_py.wire.calls.working import ExchangeFlags, ExchangeReply
+from glidemq_py.worker.ahead import AheadCalls
+from glidemq_py.worker.due import DueTimer
+from glidemq_py.worker.finished import Finished
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.recovering import Recovery
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.runner import Runner
+from glidemq_py.worker.settling import Settling, report_dropped
 from glidemq_py.worker.throttle import Throttle
 
 __all__ = ["ExchangeLoop"]
@@ -67,17 +71,17 @@ class ExchangeLoop:
         self._hungry = True
         self._looks = 0
         self._failures = 0
-        self._aheads = 0
-        self._ahead = 0
         self._busy = False
         self._poked = False
         self._cut_off = False
         self._throttle = Throttle(options, self.look_for_jobs)
-        self._due_timer: asyncio.TimerHandle | None = None
-        self._due_at = 0.0
+        self._due_timer = DueTimer(self._due)
+        self._settle = Settling(link.keys.name, listeners).settle
         self._calls: set[asyncio.Task[None]] = set()
         self._recovering: asyncio.Task[None] | None = None
         self._recovery = Recovery(self)
+        self.ahead = AheadCalls(self)
+        """Calls that are sent behind a blocking read."""
         self._changed = asyncio.Event()
         self.taking = False
         self.short_lock: Callable[[int], None] | None = None
@@ -145,85 +149,27 @@ class ExchangeLoop:
         since = self._last_reply if self._unanswered is None else self._unanswered
         return max(0.0, self._loop.time() - since)
 
-    async def settled(self) -> None:
-        """Wait until `is_settled`."""
-        await self._until(lambda: self.is_settled)
-
-    async def handed_in(self) -> None:
-        """Wait until every outcome so far has been taken by the server; handlers may still run."""
-        await self._until(lambda: self._is_handed_in)
-
-    async def recovered(self) -> None:
-        """Wait until it is known what a lost reply held, if one was lost."""
-        await self._until(lambda: self._recovering is None and self._is_handed_in)
-
-    async def _until(self, reached: Callable[[], bool]) -> None:
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until ``reached`` says so; it is asked whenever something has changed."""
         self.poke()
         while not reached():
             self._changed.clear()
             await self._changed.wait()
 
     @property
-    def _is_handed_in(self) -> bool:
+    def is_handed_in(self) -> bool:
+        """True when the server has taken every outcome so far; handlers may still run."""
         return not self._under_way and (self._cut_off or not self._finished)
+
+    @property
+    def is_recovered(self) -> bool:
+        """`is_handed_in`, and it is known what a lost reply held, if one was lost."""
+        return self._recovering is None and self.is_handed_in
 
     @property
     def is_settled(self) -> bool:
         """True when nothing runs, nothing waits to be handed in and no call is under way."""
-        return self._runner is None or (not self._runner.running and self._is_handed_in)
-
-    # -- waiting for work -------------------------------------------------------------------------------------
-
-    def ask_ahead(self) -> tuple[Call[ExchangeReply], int] | None:
-        """A call to send behind a blocking read, for all the slots that are free; they are spoken for until
-        `answered_ahead`. With it its number. None where this worker's own limits have a say in what is taken.
-        """
-        options = self._options
-        if options.limiter is not None or options.token_limiter is not None or self._throttle.holding:
-            return None
-        want = min(self.free, MAX_ROWS)
-        if not self.taking or want <= 0 or self._recovering is not None or self._cut_off:
-            return None
-        self._asked += want
-        self._ahead = want
-        call = working.idle_exchange(
-            self._link.keys.meta, self._consumer, want, not options.events, not options.metrics, self._ahead_token
-        )
-        return call, self._aheads
-
-    def answered_ahead(self, number: int, reply: ExchangeReply | None) -> None:
-        """The answer to the call of that number; None where there was none."""
-        if number != self._aheads:
-            return  # forgotten: what it had taken has come to us by other ways
-        want, self._ahead = self._ahead, 0
-        self._asked -= want
-        if reply is None:
-            return
-        if self.may_take:
-            self._evaluate(reply, [], want, self._looks)
-        else:
-            # Paused meanwhile: others may have them.
-            self._recovery.hand_back(reply.jobs, reply.now)
-            self.poke()
-
-    def lost_ahead(self, error: GlideMQError) -> None:
-        """Nobody knows whether it took jobs."""
-        self._failed([], error)
-
-    async def forget_ahead(self) -> None:
-        """Calls that were sent ahead take nothing from now on, and what one has taken without our knowing comes to
-        us, or back to the queue if we take nothing any more. Raises GlideMQError.
-        """
-        await self._link.transport.call(working.retire(self._link.keys.meta, self._ahead_token))
-        self._aheads += 1
-        self._asked -= self._ahead
-        self._ahead = 0
-        await self._recovery.regain()
-        self.poke()
-
-    @property
-    def _ahead_token(self) -> str:
-        return f"{self._consumer}:{self._aheads}"
+        return self._runner is None or (not self._runner.running and self.is_handed_in)
 
     # -- deciding -------------------------------------------------------------------------------------------
 
@@ -269,13 +215,13 @@ class ExchangeLoop:
             reply = await self._link.transport.call(request)
         except ClosedError as error:
             self._finished.extendleft(reversed(batch))
-            self._lose_connection(error)
+            self._recovery.give_up(error)
         except GlideMQError as error:
-            self._failed(batch, error)
+            self._recovery.failed(batch, error)
         except Exception as error:
             # A fault of ours; whatever it is, the other jobs go on.
             _log.exception("queue %r: exchange", self._link.keys.name)
-            self._failed(batch, ScriptError(repr(error)))
+            self._recovery.failed(batch, ScriptError(repr(error)))
         else:
             self._asked -= want
             self._under_way -= 1
@@ -292,10 +238,12 @@ class ExchangeLoop:
         self._last_reply = self._loop.time()
         self._unanswered = None
         self._start_jobs(reply.jobs, reply.now)
+        self.jobs_ended += len(batch)
+        settle = self._settle
         for finished, status in zip(batch, reply.statuses, strict=True):
-            self._settle(finished, status)
+            settle(finished, status)
         if reply.dropped:
-            self._report(reply.dropped)
+            report_dropped(self._link.keys.name, reply.dropped)
         flags = reply.flags
         if flags & ExchangeFlags.OWES:
             flags -= ExchangeFlags.OWES
@@ -305,16 +253,13 @@ class ExchangeLoop:
             # A wake-up that came while the call was under way may be about a job pushed after it.
             self._hungry = not flags or looks != self._looks
         if reply.next_due >= 0:
-            self._set_due(reply.next_due)
+            self._due_timer.set(reply.next_due)
         self._changed.set()
         if not self._hungry and self.taking and self.free > 0:
             self.idle.set()
             if self._busy and flags & ExchangeFlags.EXHAUSTED and self.is_settled:
                 self._busy = False
                 self._listeners.tell("drained")
-        self._pump_if_needed()
-
-    def _pump_if_needed(self) -> None:
         if self._finished or self._hungry:
             self.poke()
 
@@ -330,43 +275,7 @@ class ExchangeLoop:
                 self.short_lock(run.options.lock_duration)
             start(run)
 
-    def _settle(self, finished: Finished, status: int) -> None:
-        self.jobs_ended += 1
-        listeners, job = self._listeners, finished.run.job
-        if finished.sent:
-            status = lost_answer(finished, status)
-        if status == AttemptStatus.OK:
-            if listeners.wanted("completed"):
-                listeners.tell("completed", job, finished.result)
-        elif status == AttemptStatus.FAILED:
-            listeners.tell("failed", job, finished.error)
-        elif status == AttemptStatus.RETRYING:
-            listeners.tell("retrying", job, finished.error)
-        elif status in (AttemptStatus.DELAYED, AttemptStatus.LIMITED):
-            listeners.tell("delayed", job, finished.error)
-        elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
-            # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
-            what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"
-            _log.warning("job %s of queue %r %s: its outcome is dropped", job.id, self._link.keys.name, what)
-            listeners.tell("error", StaleAttemptError(job.id))
-
-    def _report(self, dropped: list[list[str]]) -> None:
-        for entry, job_id, reason in dropped:
-            _log.warning(
-                "queue %r: set aside job %r (stream entry %r): %s", self._link.keys.name, job_id, entry, reason
-            )
-
-    def _set_due(self, milliseconds: int) -> None:
-        at = self._loop.time() + milliseconds / 1000
-        if self._due_timer is not None:
-            if self._due_at <= at:
-                return
-            self._due_timer.cancel()
-        self._due_at = at
-        self._due_timer = self._loop.call_at(at, self._due)
-
     def _due(self) -> None:
-        self._due_timer = None
         self._hungry = True
         if (self.free <= 0 or self._throttle.holding) and not self._under_way and self._recovering is None:
             # No slot of ours is free: promote all the same, so that an idle worker is woken.
@@ -374,30 +283,9 @@ class ExchangeLoop:
         else:
             self.look_for_jobs()
 
-    # -- when a call fails ----------------------------------------------------------------------------------
-
-    def _lose_connection(self, error: ClosedError) -> None:
-        """Somebody closed our connection, an injected client most likely. There is no way back."""
-        self._cut_off = True
-        _log.error(
-            "queue %r: the worker's connection was closed under it; it takes no more jobs, and the outcomes of %d "
-            "are left to recovery", self._link.keys.name, len(self._finished),
-        )  # fmt: skip
-        self._listeners.tell("error", error)
-
-    def _failed(self, batch: list[Finished], error: GlideMQError) -> None:
-        _log.warning("queue %r: exchange failed: %s", self._link.keys.name, error)
-        self._listeners.tell("error", error)
-        self._recovery.keep(batch, error)
-        if self._recovering is None:
-            self._recovering = self._loop.create_task(
-                self._recovery.run(), name="glidemq-recover", context=self._context_vars
-            )
-
     async def close(self) -> None:
         """Stop timers and give up on calls that are under way."""
-        if self._due_timer is not None:
-            self._due_timer.cancel()
+        self._due_timer.cancel()
         self._throttle.close()
         tasks = [*self._calls, *([self._recovering] if self._recovering is not None else [])]
         for task in tasks:

@@ -14,6 +14,7 @@ from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError,
 from glidemq_py.wire.calls import working
 from glidemq_py.worker.finished import Finished
 from glidemq_py.worker.run import Run
+from glidemq_py.worker.settling import report_dropped
 
 if TYPE_CHECKING:
     from glidemq_py.worker.exchange import ExchangeLoop
@@ -37,6 +38,25 @@ class Recovery:
 
     def __init__(self, exchange: ExchangeLoop) -> None:
         self._exchange = exchange
+
+    def failed(self, batch: list[Finished], error: GlideMQError) -> None:
+        """A call with ``batch`` failed; it may have arrived."""
+        x = self._exchange
+        _log.warning("queue %r: exchange failed: %s", x._link.keys.name, error)
+        x._listeners.tell("error", error)
+        self.keep(batch, error)
+        if x._recovering is None:
+            x._recovering = x._loop.create_task(self.run(), name="glidemq-recover", context=x._context_vars)
+
+    def give_up(self, error: ClosedError) -> None:
+        """Somebody closed our connection, an injected client most likely. There is no way back."""
+        x = self._exchange
+        x._cut_off = True
+        _log.error(
+            "queue %r: the worker's connection was closed under it; it takes no more jobs, and the outcomes of %d "
+            "are left to recovery", x._link.keys.name, len(x._finished),
+        )  # fmt: skip
+        x._listeners.tell("error", error)
 
     def keep(self, batch: list[Finished], error: GlideMQError) -> None:
         """Fencing makes handing in twice harmless, so what may have arrived is simply sent again."""
@@ -66,9 +86,9 @@ class Recovery:
                 await x._changed.wait()
             try:
                 await self._hand_in_again()
-                await x.forget_ahead()
+                await x.ahead.forget()
             except ClosedError as error:
-                x._lose_connection(error)
+                self.give_up(error)
                 break
             except GlideMQConnectionError as error:
                 _log.warning("queue %r: still no connection: %s", x._link.keys.name, error)
@@ -121,7 +141,7 @@ class Recovery:
             else:
                 self.hand_back(reply.jobs, reply.now)
             if reply.dropped:
-                x._report(reply.dropped)
+                report_dropped(x._link.keys.name, reply.dropped)
             cursor = reply.cursor
             if not cursor:
                 return

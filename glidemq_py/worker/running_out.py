@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from glidemq_py.job.link import QueueLink
 from glidemq_py.wire.calls import reading
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.runner import Runner
 
-__all__ = ["is_worked_off", "run_out"]
+__all__ = ["is_worked_off", "run_out", "until_worked_off"]
 
 _HAND_BACK_S = 5.0
 """For the server to take back what is handed back. What it has not taken by then is left to recovery."""
+_POLL_S = 0.1
 
 
 async def is_worked_off(link: QueueLink) -> bool:
@@ -28,9 +30,17 @@ async def is_worked_off(link: QueueLink) -> bool:
     return True
 
 
+async def until_worked_off(link: QueueLink, runner: Runner, is_closing: Callable[[], bool]) -> None:
+    """Wait until the queue `is_worked_off` and no handler runs, or until the worker closes."""
+    while not is_closing():
+        if not runner.running and await is_worked_off(link):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
 async def run_out(exchange: ExchangeLoop, runner: Runner, force: asyncio.Event) -> None:
     """Wait until every handler has ended and all is handed in. From ``force`` on, hand back what still runs."""
-    settled = asyncio.ensure_future(exchange.settled())
+    settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_settled))
     forced = asyncio.ensure_future(force.wait())
     await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
@@ -40,8 +50,8 @@ async def run_out(exchange: ExchangeLoop, runner: Runner, force: asyncio.Event) 
                 # More than once: a reply that is under way may still bring jobs.
                 runner.give_back_all()
                 await runner.cancelled_ended()
-                await exchange.handed_in()
+                await exchange.until(lambda: exchange.is_handed_in)
                 if runner.is_idle:
                     break
-            await exchange.recovered()
+            await exchange.until(lambda: exchange.is_recovered)
     settled.cancel()

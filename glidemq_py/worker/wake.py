@@ -70,7 +70,7 @@ class WakeReader:
         """Wait for a wake-up. Where nothing speaks against it, the exchange that it is for is sent along."""
         if self._transport is None:
             self._transport = await self._link.transport.dedicated()
-        ahead = self._exchange.ask_ahead()
+        ahead = self._exchange.ahead.ask()
         if ahead is None:
             woken = bool(await self._transport.command(*self._read_command()))
             if woken and (self._exchange.free <= 0 or not self._exchange.may_take):
@@ -82,16 +82,16 @@ class WakeReader:
             async with asyncio.timeout(_PATIENCE_S):
                 reply = await self._transport.call_after(self._read_command(), call, _BLOCK_MS)
         except BaseException as error:
-            self._exchange.answered_ahead(number, None)
+            self._exchange.ahead.answered(number, None)
             if isinstance(error, TimeoutError):
                 # Still under way, for all we know; on this connection nothing else shall stand behind it.
                 stuck, self._transport = self._transport, None
                 await stuck.close()
                 error = AmbiguousResultError("no answer to a call that was sent ahead")
             if isinstance(error, GlideMQError) and not self._closed:
-                self._exchange.lost_ahead(error)
+                self._exchange.ahead.lost(error)
             raise error
-        self._exchange.answered_ahead(number, reply)
+        self._exchange.ahead.answered(number, reply)
 
     def _read_command(self) -> tuple[str, ...]:
         keys = self._link.keys
@@ -114,7 +114,7 @@ class WakeReader:
         await self.close()
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_RETIRE_S):
-                await self._exchange.forget_ahead()
+                await self._exchange.ahead.forget()
 
     async def close(self) -> None:
         """End the read by closing its connection; idempotent."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import os
-import re
-import secrets
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from glidemq_py.client.connect import Connection
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
-from glidemq_py.job import QueueLink
-from glidemq_py.job.current import label_log_records
-from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.names import validate_prefix, validate_queue_name
@@ -26,35 +17,23 @@ from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, 
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.options.worker import BackoffStrategy, ExceptionTypes, WorkerOptions
 from glidemq_py.queue import Queue
-from glidemq_py.queue.dead_letters import declare_dead_letters
-from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
-from glidemq_py.wire.serializers import serializer_of
-from glidemq_py.worker.connecting import connect_patiently
-from glidemq_py.worker.duties import StalledRecovery
+from glidemq_py.worker.consumer import consumer_name
 from glidemq_py.worker.exchange import ExchangeLoop
-from glidemq_py.worker.heartbeat import Heartbeat
-from glidemq_py.worker.library_sweep import LibrarySweep
-from glidemq_py.worker.lifespan import LifespanTask
+from glidemq_py.worker.life import Life
 from glidemq_py.worker.listeners import Listeners
-from glidemq_py.worker.outbox_duty import OutboxDuty
-from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.opening import Opening
 from glidemq_py.worker.routes import Route, Routes
-from glidemq_py.worker.runner import Runner
-from glidemq_py.worker.running_out import is_worked_off, run_out
+from glidemq_py.worker.running_out import until_worked_off
 from glidemq_py.worker.shutdown import closing_on_signals
 from glidemq_py.worker.tasks import TaskDecorator, TaskRegistry
-from glidemq_py.worker.wake import WakeReader
 
 __all__ = ["Worker"]
-
-_log = logging.getLogger(__name__)
 
 Listener = TypeVar("Listener", bound=Callable[..., Any])
 
 Lifespan = Callable[["Worker"], AbstractAsyncContextManager[Any]]
 
-_DRAIN_POLL_S = 0.1
 _SILENT_S = 30.0
 
 
@@ -125,22 +104,9 @@ class Worker:
         self._connection = connection
         self._lifespan = lifespan
         self._listeners = Listeners()
-        self.consumer = _consumer_name()
-        self._link: QueueLink | None = None
+        self.consumer = consumer_name()
         self._queue: Queue[Any, Any] | None = None
-        self._exchange: ExchangeLoop | None = None
-        self._runner: Runner | None = None
-        self._wake: WakeReader | None = None
-        self._heartbeat: Heartbeat | None = None
-        self._recovery: StalledRecovery | None = None
-        self._outbox: OutboxDuty | None = None
-        self._life = contextlib.AsyncExitStack()
-        self._paused = False
-        self._starting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._closers: set[asyncio.Task[Any]] = set()
-        self._force: asyncio.Event | None = None
-        self._closed: asyncio.Event | None = None
+        self._life = Life(self.queue_name, self._listeners, self._close_queue)
 
     # -- what it tells and takes --------------------------------------------------------------------------
 
@@ -182,7 +148,7 @@ class Worker:
             GlideMQValidationError: a value cannot be; nothing is changed.
             GlideMQError: the worker has been started or closed, or its `queue` is in use already.
         """
-        if self._exchange is not None or self._closing is not None or self._queue is not None:
+        if self._life.parts is not None or self._life.is_closing or self._queue is not None:
             raise GlideMQError(f"the options of {self!r} cannot be changed any more: it is in use")
         options = self.options if concurrency is None else replace(self.options, concurrency=concurrency)
         if prefix is not None:
@@ -194,18 +160,18 @@ class Worker:
     # -- life ---------------------------------------------------------------------------------------------
 
     @property
-    def _is_closing(self) -> bool:
-        return self._closing is not None
+    def _exchange(self) -> ExchangeLoop | None:
+        return None if self._life.parts is None else self._life.parts.exchange
 
     @property
     def is_running(self) -> bool:
         """True from start to the beginning of close."""
-        return self._exchange is not None and self._closing is None
+        return self._life.parts is not None and not self._life.is_closing
 
     @property
     def is_paused(self) -> bool:
         """True while this worker takes no jobs (`pause`); the queue's own pause is another thing."""
-        return self._paused
+        return self._life.is_paused
 
     @property
     def is_healthy(self) -> bool:
@@ -220,7 +186,7 @@ class Worker:
     @property
     def active_count(self) -> int:
         """Handlers that are running."""
-        return 0 if self._runner is None else len(self._runner.running)
+        return 0 if self._life.parts is None else len(self._life.parts.runner.running)
 
     @property
     def jobs_ended(self) -> int:
@@ -235,72 +201,20 @@ class Worker:
             ClosedError: it was closed, before or meanwhile.
             and whatever the lifespan raises; such a worker may be started again.
         """
-        if self._starting is not None:
-            raise GlideMQError("the worker has been started already")
-        if self._closing is not None:
-            raise ClosedError("the worker is closed")
-        routes = self._routes()
-        self._force, self._closed = asyncio.Event(), asyncio.Event()
-        starting = self._starting = asyncio.create_task(self._open(routes), name=f"glidemq-start-{self.queue_name}")
-        try:
-            await starting
-        except BaseException:
-            if self._is_closing:
-                raise ClosedError("the worker was closed while it started") from None
-            # Nothing of it may stay behind.
-            await self._life.aclose()
-            self._starting = None
-            raise
+        await self._life.start(self._prepare)
+
+    def _prepare(self) -> Opening:
+        return Opening(
+            keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
+            routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
+            lifespan=None if self._lifespan is None else partial(self._lifespan, self),
+        )  # fmt: skip
 
     def _routes(self) -> Routes:
         by_name = self._tasks.routes()
         if self._handler is None and not by_name:
             raise GlideMQValidationError("handler", None, "the worker has neither a handler nor tasks")
         return Routes(None if self._handler is None else Route.to(self._handler), by_name)
-
-    async def _open(self, routes: Routes) -> None:
-        transport = await connect_patiently(self._connection, self._keys, self._life, self._listeners)
-        link = QueueLink(
-            transport=transport, keys=self._keys, waiter=ResultWaiter(transport, self._keys),
-            serializer=serializer_of(self._queue_options.serializer), compression=self._queue_options.compression,
-        )  # fmt: skip
-        has_dead_letters = bool(await declare_dead_letters(link, self._queue_options))
-        label_log_records()
-        context = None
-        if self._lifespan is not None:
-            lifespan = LifespanTask(self._lifespan(self))
-            context = await lifespan.open()
-            self._life.push_async_callback(lifespan.close)
-        exchange = ExchangeLoop(
-            link=link, consumer=self.consumer, options=self.options, listeners=self._listeners, context=context
-        )
-        runner = Runner(
-            routes=routes, outcomes=Outcomes(link, self.options), hand_in=exchange, listeners=self._listeners,
-            concurrency=self.options.concurrency, name=self.queue_name,
-        )  # fmt: skip
-        exchange.attach(runner)
-        self._heartbeat = Heartbeat(
-            config=transport.config, meta=self._keys.meta, consumer=self.consumer,
-            lock_duration=self.options.lock_duration, running=runner.running, lost=runner.lost,
-            silence=lambda: exchange.silence,
-        )  # fmt: skip
-        exchange.short_lock = self._heartbeat.expect
-        self._life.push_async_callback(self._heartbeat.close)
-        await self._heartbeat.start()
-        self._outbox = OutboxDuty(link=link, expected=has_dead_letters)
-        exchange.owes = self._outbox.wake
-        self._recovery = StalledRecovery(
-            link=link, consumer=self.consumer, options=self.options, listeners=self._listeners, owes=self._outbox.wake
-        )
-        self._wake = WakeReader(link, exchange)
-        self._link, self._runner, self._exchange = link, runner, exchange
-        sweep = LibrarySweep(transport)
-        self._life.push_async_callback(sweep.close)
-        for duty in (self._recovery, self._wake, self._outbox, sweep):
-            duty.start()
-        if not self._paused:
-            exchange.taking = True
-            exchange.look_for_jobs()
 
     async def run(self) -> None:
         """Work until closed. SIGTERM or SIGINT closes gracefully, a second one hands running jobs back at once."""
@@ -311,8 +225,7 @@ class Worker:
 
     async def wait_until_closed(self) -> None:
         """Wait for the end of `close`, whoever called it."""
-        if self._closed is not None:
-            await self._closed.wait()
+        await self._life.wait_until_closed()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -328,16 +241,11 @@ class Worker:
 
     def pause(self) -> None:
         """Take no more jobs; what is running runs on."""
-        self._paused = True
-        if self._exchange is not None:
-            self._exchange.taking = False
+        self._life.pause()
 
     def resume(self) -> None:
         """Take jobs again."""
-        self._paused = False
-        if self._exchange is not None and self._closing is None:
-            self._exchange.taking = True
-            self._exchange.look_for_jobs()
+        self._life.resume()
 
     def rate_limit(self, duration: Milliseconds) -> None:
         """Take no more jobs for a while, ms or timedelta; a pause of that kind that lasts longer stands.
@@ -351,13 +259,9 @@ class Worker:
 
     async def drain(self) -> None:
         """Work until the queue has nothing waiting, parked, delayed, prioritized or active any more, then close."""
-        link = self._link
-        if link is None:
+        if self._life.parts is None:
             raise GlideMQError("the worker has not been started")
-        while self._closing is None:
-            if not self.active_count and await is_worked_off(link):
-                break
-            await asyncio.sleep(_DRAIN_POLL_S)
+        await until_worked_off(self._life.parts.link, self._life.parts.runner, lambda: self._life.is_closing)
         await self.close()
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
@@ -371,55 +275,11 @@ class Worker:
             GlideMQError: called by one of its own handlers, for which it would have to wait.
             and whatever the lifespan raises at its end.
         """
-        limit = None if timeout is None else to_ms("timeout", timeout) / 1000
-        caller = asyncio.current_task()
-        if caller is not None and self._runner is not None and any(r.task is caller for r in self._runner.running):
-            raise GlideMQError("a handler cannot wait for its own worker to close: asyncio.create_task(worker.close())")
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self.queue_name}")
-        if force and self._force is not None:
-            self._force.set()
-        handle = None
-        if limit is not None and self._force is not None:
-            handle = asyncio.get_running_loop().call_later(limit, self._force.set)
-        if caller is not None:
-            self._closers.add(caller)
-        try:
-            await asyncio.shield(self._closing)
-        finally:
-            if handle is not None:
-                handle.cancel()
+        await self._life.close(None if timeout is None else to_ms("timeout", timeout) / 1000, force=force)
 
-    async def _close(self) -> None:
-        self._listeners.tell("closing")
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
-            await asyncio.wait({self._starting})
-        exchange, runner, link = self._exchange, self._runner, self._link
-        if exchange is not None and runner is not None and link is not None:
-            exchange.taking = False
-            assert self._force is not None
-            if self._wake is not None:
-                await self._wake.retire()
-            await run_out(exchange, runner, self._force)
-            for part in (self._wake, self._recovery, exchange, self._outbox, self._heartbeat):
-                if part is not None:
-                    await part.close()
-            runner.close()
-            # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
-            with contextlib.suppress(GlideMQError, TimeoutError):
-                async with asyncio.timeout(_LEAVE_S):
-                    await link.transport.call(working.leave(self._keys.meta, self.consumer))
+    async def _close_queue(self) -> None:
         if self._queue is not None:
             await self._queue.close()
-        await self._listeners.settle(self._closers)
-        try:
-            await self._life.aclose()
-        finally:
-            self._listeners.tell("closed")
-            await self._listeners.settle(self._closers)
-            if self._closed is not None:
-                self._closed.set()
 
     # -- for its tasks --------------------------------------------------------------------------------------
 
@@ -430,19 +290,10 @@ class Worker:
         A process that only adds may close it (``async with worker.queue:``) without the worker ever running, and
         gets a new one afterwards.
         """
-        if self._queue is None or (self._queue._closed and not self._is_closing):
+        if self._queue is None or (self._queue._closed and not self._life.is_closing):
             options = self._queue_options
             self._queue = Queue(
                 self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
                 compression=options.compression,
             )  # fmt: skip
         return self._queue
-
-
-_LEAVE_S = 2.0
-
-
-def _consumer_name() -> str:
-    """Unlike those of Node peers (`worker-...`), so that recovery knows whose heartbeat to look for."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:48]
-    return f"py-{host}-{os.getpid()}-{secrets.token_hex(4)}"

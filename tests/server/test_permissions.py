@@ -94,13 +94,12 @@ async def work(url: str) -> None:
             await failed.wait_until_finished()
         await failed.retry()
         library_sweep._said.clear()
-        assert worker._link is not None
-        assert isinstance(worker._link.transport, AsyncTransport)
-        await LibrarySweep(worker._link.transport).sweep()
-        assert worker._recovery is not None
-        await worker._recovery.look()
-        assert worker._exchange is not None
-        await worker._exchange._recovery.regain()
+        parts = worker._life.parts
+        assert parts is not None
+        assert isinstance(parts.link.transport, AsyncTransport)
+        await LibrarySweep(parts.link.transport).sweep()
+        await parts.recovery.look()
+        await parts.exchange._recovery.regain()
         await queue.add("long")
         await began.get()
         await worker.close(force=True)

@@ -1,0 +1,88 @@
+"""Exchange calls that are sent behind the blocking read of an idle worker, so that a wake-up brings its job along.
+
+A part of the exchange loop, in a file of its own; it works on the loop's state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glidemq_py.errors import GlideMQError
+from glidemq_py.wire.calls import Call, working
+from glidemq_py.wire.calls.working import ExchangeReply
+
+if TYPE_CHECKING:
+    from glidemq_py.worker.exchange import ExchangeLoop
+
+__all__ = ["AheadCalls"]
+
+MAX_ROWS = 100
+"""Most jobs taken by one such call."""
+
+
+class AheadCalls:
+    """The call that one exchange loop has sent ahead, if it has.
+
+    Args:
+        exchange: the loop.
+    """
+
+    def __init__(self, exchange: ExchangeLoop) -> None:
+        self._exchange = exchange
+        self._number = 0
+        self.asked = 0
+        """Slots that are spoken for by the call under way."""
+
+    @property
+    def _token(self) -> str:
+        return f"{self._exchange._consumer}:{self._number}"
+
+    def ask(self) -> tuple[Call[ExchangeReply], int] | None:
+        """A call to send behind a blocking read, for all the slots that are free; they are spoken for until
+        `answered`. With it its number. None where this worker's own limits have a say in what is taken.
+        """
+        x = self._exchange
+        options = x._options
+        if options.limiter is not None or options.token_limiter is not None or x._throttle.holding:
+            return None
+        want = min(x.free, MAX_ROWS)
+        if not x.taking or want <= 0 or x._recovering is not None or x._cut_off:
+            return None
+        x._asked += want
+        self.asked = want
+        call = working.idle_exchange(
+            x._link.keys.meta, x._consumer, want, not options.events, not options.metrics, self._token
+        )
+        return call, self._number
+
+    def answered(self, number: int, reply: ExchangeReply | None) -> None:
+        """The answer to the call of that number; None where there was none."""
+        if number != self._number:
+            return  # forgotten: what it had taken has come to us by other ways
+        x = self._exchange
+        want, self.asked = self.asked, 0
+        x._asked -= want
+        if reply is None:
+            return
+        if x.may_take:
+            x._evaluate(reply, [], want, x._looks)
+        else:
+            # Paused meanwhile: others may have them.
+            x._recovery.hand_back(reply.jobs, reply.now)
+            x.poke()
+
+    def lost(self, error: GlideMQError) -> None:
+        """Nobody knows whether it took jobs."""
+        self._exchange._recovery.failed([], error)
+
+    async def forget(self) -> None:
+        """Calls that were sent ahead take nothing from now on, and what one has taken without our knowing comes to
+        us, or back to the queue if we take nothing any more. Raises GlideMQError.
+        """
+        x = self._exchange
+        await x._link.transport.call(working.retire(x._link.keys.meta, self._token))
+        self._number += 1
+        x._asked -= self.asked
+        self.asked = 0
+        await x._recovery.regain()
+        x.poke()

@@ -1,0 +1,123 @@
+"""The life of one worker: started once, paused and resumed, closed once, whoever asks and in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.opening import Opening, Parts, open_parts
+
+__all__ = ["Life"]
+
+
+class Life:
+    """Start and end of one worker.
+
+    Args:
+        name: of the queue.
+        listeners: who is told of the end.
+        close_rest: closes what else the worker holds, once its parts are closed.
+    """
+
+    def __init__(self, name: str, listeners: Listeners, close_rest: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._listeners = listeners
+        self._close_rest = close_rest
+        self._stack = AsyncExitStack()
+        self.parts: Parts | None = None
+        """What runs, from the start on."""
+        self.is_paused = False
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._closers: set[asyncio.Task[Any]] = set()
+        self._force: asyncio.Event | None = None
+        self._closed: asyncio.Event | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        """True from the beginning of the end."""
+        return self._closing is not None
+
+    async def start(self, prepare: Callable[[], Opening]) -> None:
+        """Open the parts as ``prepare`` says, and begin to take jobs. Raises what it does, and as `Worker.start`."""
+        if self._starting is not None:
+            raise GlideMQError("the worker has been started already")
+        if self.is_closing:
+            raise ClosedError("the worker is closed")
+        opening = prepare()
+        self._force, self._closed = asyncio.Event(), asyncio.Event()
+        starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self._name}")
+        try:
+            await starting
+        except BaseException:
+            if self.is_closing:
+                raise ClosedError("the worker was closed while it started") from None
+            # Nothing of it may stay behind.
+            await self._stack.aclose()
+            self._starting = None
+            raise
+
+    async def _start(self, opening: Opening) -> None:
+        self.parts = await open_parts(opening, self._stack)
+        if not self.is_paused:
+            self.resume()
+
+    def pause(self) -> None:
+        """Take no more jobs."""
+        self.is_paused = True
+        if self.parts is not None:
+            self.parts.exchange.taking = False
+
+    def resume(self) -> None:
+        """Take jobs."""
+        self.is_paused = False
+        if self.parts is not None and not self.is_closing:
+            self.parts.exchange.taking = True
+            self.parts.exchange.look_for_jobs()
+
+    async def close(self, limit: float | None, *, force: bool) -> None:
+        """See `Worker.close`; ``limit`` in seconds."""
+        caller = asyncio.current_task()
+        if caller is not None and self.parts is not None and any(r.task is caller for r in self.parts.runner.running):
+            raise GlideMQError("a handler cannot wait for its own worker to close: asyncio.create_task(worker.close())")
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self._name}")
+        if force and self._force is not None:
+            self._force.set()
+        handle = None
+        if limit is not None and self._force is not None:
+            handle = asyncio.get_running_loop().call_later(limit, self._force.set)
+        if caller is not None:
+            self._closers.add(caller)
+        try:
+            await asyncio.shield(self._closing)
+        finally:
+            if handle is not None:
+                handle.cancel()
+
+    async def _close(self) -> None:
+        self._listeners.tell("closing")
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        if self.parts is not None:
+            assert self._force is not None
+            await self.parts.close(self._force)
+        await self._close_rest()
+        await self._listeners.settle(self._closers)
+        try:
+            await self._stack.aclose()
+        finally:
+            self._listeners.tell("closed")
+            await self._listeners.settle(self._closers)
+            if self._closed is not None:
+                self._closed.set()
+
+    async def wait_until_closed(self) -> None:
+        """Wait for the end of `close`, whoever called it."""
+        if self._closed is not None:
+            await self._closed.wait()

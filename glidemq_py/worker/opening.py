@@ -1,0 +1,123 @@
+"""The parts of a running worker: how they are made and tied together, and the order in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_py.client.connect import Connection
+from glidemq_py.errors import GlideMQError
+from glidemq_py.job import QueueLink
+from glidemq_py.job.current import label_log_records
+from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.options.queue import QueueOptions
+from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.queue.dead_letters import declare_dead_letters
+from glidemq_py.wire.calls import working
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.wire.serializers import serializer_of
+from glidemq_py.worker.connecting import connect_patiently
+from glidemq_py.worker.duties import StalledRecovery
+from glidemq_py.worker.exchange import ExchangeLoop
+from glidemq_py.worker.heartbeat import Heartbeat
+from glidemq_py.worker.library_sweep import LibrarySweep
+from glidemq_py.worker.lifespan import LifespanTask
+from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.outbox_duty import OutboxDuty
+from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.routes import Routes
+from glidemq_py.worker.runner import Runner
+from glidemq_py.worker.running_out import run_out
+from glidemq_py.worker.wake import WakeReader
+
+__all__ = ["Opening", "Parts", "open_parts"]
+
+_LEAVE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a worker is to be opened with; see `Worker`."""
+
+    keys: QueueKeys
+    connection: Connection
+    queue_options: QueueOptions
+    options: WorkerOptions
+    routes: Routes
+    consumer: str
+    listeners: Listeners
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What runs while a worker does."""
+
+    link: QueueLink
+    consumer: str
+    exchange: ExchangeLoop
+    runner: Runner
+    wake: WakeReader
+    heartbeat: Heartbeat
+    recovery: StalledRecovery
+    outbox: OutboxDuty
+
+    async def close(self, force: asyncio.Event) -> None:
+        """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
+        self.exchange.taking = False
+        await self.wake.retire()
+        await run_out(self.exchange, self.runner, force)
+        for part in (self.wake, self.recovery, self.exchange, self.outbox, self.heartbeat):
+            await part.close()
+        self.runner.close()
+        # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
+        with contextlib.suppress(GlideMQError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self.link.transport.call(working.leave(self.link.keys.meta, self.consumer))
+
+
+async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
+    """Connect and start everything but the taking of jobs. ``stack`` ends what outlives the parts."""
+    keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
+    queue_options = opening.queue_options
+    transport = await connect_patiently(opening.connection, keys, stack, listeners)
+    link = QueueLink(
+        transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
+        serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
+    )  # fmt: skip
+    has_dead_letters = bool(await declare_dead_letters(link, queue_options))
+    label_log_records()
+    context = None
+    if opening.lifespan is not None:
+        lifespan = LifespanTask(opening.lifespan())
+        context = await lifespan.open()
+        stack.push_async_callback(lifespan.close)
+    exchange = ExchangeLoop(link=link, consumer=consumer, options=options, listeners=listeners, context=context)
+    runner = Runner(
+        routes=opening.routes, outcomes=Outcomes(link, options), hand_in=exchange, listeners=listeners,
+        concurrency=options.concurrency, name=keys.name,
+    )  # fmt: skip
+    exchange.attach(runner)
+    heartbeat = Heartbeat(
+        config=transport.config, meta=keys.meta, consumer=consumer, lock_duration=options.lock_duration,
+        running=runner.running, lost=runner.lost, silence=lambda: exchange.silence,
+    )  # fmt: skip
+    exchange.short_lock = heartbeat.expect
+    stack.push_async_callback(heartbeat.close)
+    await heartbeat.start()
+    outbox = OutboxDuty(link=link, expected=has_dead_letters)
+    exchange.owes = outbox.wake
+    recovery = StalledRecovery(link=link, consumer=consumer, options=options, listeners=listeners, owes=outbox.wake)
+    wake = WakeReader(link, exchange)
+    sweep = LibrarySweep(transport)
+    stack.push_async_callback(sweep.close)
+    for duty in (recovery, wake, outbox, sweep):
+        duty.start()
+    return Parts(
+        link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
+        recovery=recovery, outbox=outbox,
+    )  # fmt: skip
