@@ -51,6 +51,7 @@ from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
 from glidemq_py.options.ordering import Ordering
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
+from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
 from glidemq_py.queue import Queue
 from glidemq_py.wire.payload import JSON_SERIALIZER
 from glidemq_py.wire.serializers import MSGPACK_SERIALIZER
@@ -106,6 +107,7 @@ __all__ = [
     "NoHandlerError",
     "Ordering",
     "PayloadTooLargeError",
+    "Producer",
     "Queue",
     "QueueEvent",
     "QueueEvents",
@@ -115,6 +117,7 @@ __all__ = [
     "SerializationError",
     "Serializer",
     "ServerOutOfMemoryError",
+    "ServerlessPool",
     "StaleAttemptError",
     "Task",
     "TokenBucket",
@@ -130,4 +133,5 @@ __all__ = [
     "current_job",
     "current_job_id",
     "graceful_shutdown",
+    "serverless_pool",
 ]

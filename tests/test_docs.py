@@ -150,7 +150,9 @@ def test_api_page_names_every_export() -> None:
     assert [name for name in glidemq_py.__all__ if not re.search(rf"`{name}\b", text)] == []
 
 
-@pytest.mark.parametrize("holder", [Queue, Worker, glidemq_py.QueueEvents, glidemq_py.Job])
+@pytest.mark.parametrize(
+    "holder", [Queue, Worker, glidemq_py.QueueEvents, glidemq_py.Job, glidemq_py.Producer, glidemq_py.ServerlessPool]
+)
 def test_api_page_names_every_method(holder: type) -> None:
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     public = [name for name, _ in inspect.getmembers(holder) if not name.startswith("_")]

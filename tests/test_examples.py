@@ -51,6 +51,7 @@ EXPECTED = {
         r"1 / 0: ZeroDivisionError: division by zero",
         r"job '8' did not end within 50 ms",
     ],
+    "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
     "lifespan": [r"database opened for orders", r"database closed with 3 orders of 6 pieces"],
     "service": [
         r"POST /reports -> 202 \{'job': '1'\}",
