@@ -5,6 +5,7 @@
 
 from glidemq_py.errors import (
     AmbiguousResultError,
+    BudgetExceededError,
     BulkAddError,
     ClosedError,
     DelayedError,
@@ -43,6 +44,7 @@ from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
+from glidemq_py.options.budget import Budget
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 from glidemq_py.options.dead_letter import DeadLetterOptions
 from glidemq_py.options.deduplication import Deduplication
@@ -67,6 +69,8 @@ __all__ = [
     "AmbiguousResultError",
     "Backoff",
     "BlockingJob",
+    "Budget",
+    "BudgetExceededError",
     "BulkAddError",
     "CheckReport",
     "ClosedError",

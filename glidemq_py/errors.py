@@ -14,6 +14,7 @@ from typing import Final
 
 __all__ = [
     "AmbiguousResultError",
+    "BudgetExceededError",
     "BulkAddError",
     "ClosedError",
     "DelayedError",
@@ -317,6 +318,19 @@ class UnrecoverableError(GlideMQError):
 
 class JobDataError(UnrecoverableError):
     """The job's data is not what its handler takes."""
+
+
+class BudgetExceededError(GlideMQError):
+    """The budget of the job's flow is used up; its handler was not called."""
+
+    job_id: str | None
+
+    def __init__(self, job_id: str | None = None) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return "Budget exceeded"
 
 
 class NoHandlerError(GlideMQError):

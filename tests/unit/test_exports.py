@@ -10,14 +10,15 @@ EXPORTED = {
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
-    "Address", "Backoff", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
+    "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "DeadLetterOptions", "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
     # errors
-    "AmbiguousResultError", "BulkAddError", "ClosedError", "EmbeddedServerError", "GlideMQConnectionError",
-    "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError", "JobNotFoundError",
+    "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "EmbeddedServerError",
+    "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
+    "JobNotFoundError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
     "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StaleAttemptError", "UnknownOptionError",
     "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError", "JobCostError",
