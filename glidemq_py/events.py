@@ -6,7 +6,6 @@ job's result asks for the job.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import logging
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.pace import LOOP_PACE, Background, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.options.names import validate_prefix, validate_queue_name
@@ -132,8 +132,8 @@ class QueueEvents:
         self._start = _checked_id(last_event_id)
         self._listeners: dict[str, list[Listener]] = {}
         self._reader: EventReader | None = None
-        self._transport: AsyncTransport | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._transport: Transport | None = None
+        self._task: Background | None = None
         self._entered = False
         self._closed = False
 
@@ -155,7 +155,7 @@ class QueueEvents:
             raise ClosedError("these queue events are closed")
         if self._reader is not None:
             return
-        shared = await AsyncTransport.connect(self._connection)
+        shared = await self._open()
         # An injected client also carries other commands; a blocking read must not stand in their way.
         self._transport = await shared.dedicated() if self._is_injected() else shared
         reader = EventReader(self._transport, self._keys.events)
@@ -164,6 +164,11 @@ class QueueEvents:
         else:
             reader.position = self._start
         self._reader = reader
+
+    _pace: Pace = LOOP_PACE
+
+    async def _open(self) -> Transport:
+        return await AsyncTransport.connect(self._connection)
 
     def _is_injected(self) -> bool:
         return hasattr(self._connection, "fcall")
@@ -188,7 +193,7 @@ class QueueEvents:
                 break
             except GlideMQError as error:
                 _log.warning("events of queue %r: %s; reading on in %.2f s", self.name, error, pause)
-            await asyncio.sleep(pause * (0.5 + random.random()))
+            await self._pace.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):
                 await reader.check_rewound()
@@ -203,7 +208,7 @@ class QueueEvents:
 
     def _listen(self) -> None:
         if self._task is None and not self._closed:
-            self._task = asyncio.create_task(self._dispatch(), name=f"glidemq-events-{self.name}")
+            self._task = self._pace.spawn(self._dispatch(), f"glidemq-events-{self.name}")
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -228,9 +233,8 @@ class QueueEvents:
         if self._transport is not None:
             await self._transport.close()
         task = self._task
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        if task is not None and not task.is_current():
+            await task.stop()
 
 
 def _checked_id(value: object) -> str | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
 
 import glide_sync
 from glide_shared.exceptions import GlideError, RequestError
 
-from glidemq_py.client.connect import GlideConfig, create_blocking
+from glidemq_py.client.connect import BlockingGlideClient, GlideConfig, create_blocking
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
+from glidemq_py.errors import ClosedError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -19,47 +24,133 @@ T = TypeVar("T")
 
 
 class ThreadTransport:
-    """A `BlockingTransport` over one GLIDE client of its own. Not for use from an event loop."""
+    """A `BlockingTransport` over one GLIDE client, for any number of threads. Not for use from an event loop.
 
-    def __init__(self, config: GlideConfig, library: Library | None = None) -> None:
-        self._client: Any = create_blocking(config)
-        self._library = library or assemble()
+    Args:
+        config: how to connect.
+        library: which rendering of the function library to call.
+        client: an existing client, which is never closed by us; without one a client of its own is made.
+    """
+
+    def __init__(
+        self, config: GlideConfig, library: Library | None = None, *, client: BlockingGlideClient | None = None
+    ) -> None:
+        self._owned = client is None
+        self._client: Any = create_blocking(config) if client is None else client
+        self.config = config
+        self.library = library or assemble()
+        self._names = {name: self.library.function(name) for name in self.library.functions}
+        self._reset()
+        _transports.add(self)
+
+    def _reset(self) -> None:
+        self._closed = getattr(self, "_closed", False)
+        self._turn = threading.Lock()
+        self._under_way = 0
+
+    @property
+    def is_cluster(self) -> bool:
+        """True for a cluster client."""
+        return isinstance(self._client, glide_sync.GlideClusterClient)
 
     def call(self, call: Call[T]) -> T:
         """See `BlockingTransport.call`."""
-        name, args = self._library.function(call.function), list(call.args)
+        name, args = self._names[call.function], list(call.args)
+        self._enter()
         try:
-            return call.decode(self._client.fcall(name, [call.key], args))
-        except GlideError as error:
-            if isinstance(error, RequestError) and is_function_missing(error):
-                self._load()
-            elif not (call.repeatable and was_lost(error)):
-                raise translate(error, self._library) from error
-        try:
-            return call.decode(self._client.fcall(name, [call.key], args))
-        except GlideError as again:
-            raise translate(again, self._library) from again
+            try:
+                return call.decode(self._client.fcall(name, [call.key], args))
+            except GlideError as error:
+                if isinstance(error, RequestError) and is_function_missing(error):
+                    self._load()
+                elif not (call.repeatable and was_lost(error)):
+                    raise translate(error, self.library) from error
+            try:
+                return call.decode(self._client.fcall(name, [call.key], args))
+            except GlideError as again:
+                raise translate(again, self.library) from again
+        finally:
+            self._leave()
 
     def _load(self) -> None:
-        cluster = isinstance(self._client, glide_sync.GlideClusterClient)
-        args, route = load_arguments(self._library, cluster)
+        args, route = load_arguments(self.library, self.is_cluster)
         try:
             if route is None:
                 self._client.custom_command(list(args))
             else:
                 self._client.custom_command(list(args), route)
         except GlideError as error:
-            failure = loading_failed(error, self._library)
+            failure = loading_failed(error, self.library)
             if failure is not None:
                 raise failure from error
 
     def command(self, *args: str | bytes) -> Any:
         """See `BlockingTransport.command`."""
+        self._enter()
         try:
             return self._client.custom_command(list(args))
         except GlideError as error:
-            raise translate(error, self._library) from error
+            raise translate(error, self.library) from error
+        finally:
+            self._leave()
+
+    def scan(self, pattern: str) -> Iterator[list[bytes]]:
+        """Keys that match a glob pattern, in batches, from every primary."""
+        cursor: Any = cast("Any", glide_sync.ClusterScanCursor)() if self.is_cluster else b"0"
+        while True:
+            self._enter()
+            try:
+                cursor, keys = self._client.scan(cursor, match=pattern, count=1000)
+            except GlideError as error:
+                raise translate(error, self.library) from error
+            finally:
+                self._leave()
+            yield keys
+            if cursor.is_finished() if self.is_cluster else cursor == b"0":
+                return
+
+    def dedicated(self) -> ThreadTransport:
+        """A connection of its own to the same server, for reads that block."""
+        return ThreadTransport(self.config, self.library)
+
+    # GLIDE frees its client even while other threads are inside of it: the last one to come out closes it.
+
+    def _enter(self) -> None:
+        with self._turn:
+            if self._closed:
+                raise ClosedError("the connection was closed")
+            self._under_way += 1
+
+    def _leave(self) -> None:
+        with self._turn:
+            self._under_way -= 1
+            last = self._closed and self._under_way == 0
+        if last:
+            self._disconnect()
 
     def close(self) -> None:
-        """See `BlockingTransport.close`."""
-        self._client.close()
+        """See `BlockingTransport.close`. Calls that other threads have under way come to their end."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            last = self._under_way == 0
+        if last:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._owned:
+            self._client.close()
+
+
+_transports: weakref.WeakSet[ThreadTransport] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """GLIDE connects its clients anew in the child of a fork; of our threads none is there that could leave."""
+    for transport in list(_transports):
+        transport._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from typing import Any, cast
 
 import glide
@@ -27,7 +28,19 @@ from glidemq_py.client.embedded import shared_embedded
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
 from glidemq_py.options.connection import DEFAULT_CONNECTION_TIMEOUT_MS, ConnectionOptions
 
-__all__ = ["URL_VARIABLE", "Connection", "GlideClient", "GlideConfig", "config_of", "create_async", "create_blocking"]
+__all__ = [
+    "URL_VARIABLE",
+    "BlockingConnection",
+    "BlockingGlideClient",
+    "Connection",
+    "GlideClient",
+    "GlideConfig",
+    "config_of",
+    "create_async",
+    "create_blocking",
+    "resolve_async",
+    "resolve_blocking",
+]
 
 URL_VARIABLE = "GLIDEMQ_URL"
 """Environment variable read where no connection is given."""
@@ -36,6 +49,10 @@ GlideClient = glide.GlideClient | glide.GlideClusterClient
 GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
 Connection = str | ConnectionOptions | GlideClient | None
 """A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
+
+BlockingGlideClient = glide_sync.GlideClient | glide_sync.GlideClusterClient
+BlockingConnection = str | ConnectionOptions | BlockingGlideClient | None
+"""The same for the blocking twins; a client is one of valkey-glide-sync."""
 
 _READ_FROM = {
     "primary": ReadFrom.PRIMARY,
@@ -135,7 +152,7 @@ async def create_async(config: GlideConfig) -> GlideClient:
         raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {error}") from error
 
 
-def create_blocking(config: GlideConfig) -> glide_sync.GlideClient | glide_sync.GlideClusterClient:
+def create_blocking(config: GlideConfig) -> BlockingGlideClient:
     """Connect for a thread. Raises GlideMQConnectionError."""
     _quiet()
     try:
@@ -162,3 +179,32 @@ async def resolve_async(connection: Connection) -> tuple[GlideConfig, GlideClien
         config = config_of(found)
         return config, await create_async(config), True
     return cast("GlideConfig", found.config), found, False
+
+
+def resolve_blocking(connection: BlockingConnection) -> tuple[GlideConfig, BlockingGlideClient | None]:
+    """Configuration, and the client if the user has given one."""
+    if isinstance(connection, (glide_sync.GlideClient, glide_sync.GlideClusterClient)):
+        return cast("GlideConfig", cast("Any", connection)._config), connection
+    if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient)):
+        raise GlideMQValidationError(
+            "connection", connection, "is a client of an event loop; the blocking twins take one of valkey-glide-sync"
+        )
+    config = config_of(cast("ConnectionOptions", resolve(connection)))
+    _reach_now(config)
+    return config, None
+
+
+def _reach_now(config: GlideConfig) -> None:
+    """`_reach` for a thread: GLIDE itself tells of a server that is not there only after its connection timeout."""
+    advanced = config.advanced_config
+    patience_s = ((advanced and advanced.connection_timeout) or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
+    problem: object = None
+    for address in config.addresses:
+        try:
+            socket.create_connection((address.host, address.port), patience_s).close()
+            return
+        except TimeoutError:
+            problem = f"no answer within {patience_s:g} s"
+        except OSError as error:
+            problem = error
+    raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {problem}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.options.queue import Compression, Serializer
 from glidemq_py.wire.keys import QueueKeys
@@ -26,8 +27,20 @@ class Outcome:
 class Waiter(Protocol):
     """Something that knows when a job has ended."""
 
+    async def start(self) -> None:
+        """Be ready: of a job that is added after this, no end is missed."""
+        ...
+
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """The job's end. Raises WaitTimeoutError, JobNotFoundError."""
+        ...
+
+    def beside(self, keys: QueueKeys) -> Waiter:
+        """The same for another queue on this connection."""
+        ...
+
+    async def close(self) -> None:
+        """Be ready no more."""
         ...
 
 
@@ -40,3 +53,4 @@ class QueueLink:
     waiter: Waiter
     serializer: Serializer = JSON_SERIALIZER
     compression: Compression = "none"
+    pace: Pace = LOOP_PACE

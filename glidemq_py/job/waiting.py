@@ -6,10 +6,11 @@ intervals, so a wait never depends on the stream alone.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
+import threading
+import time
 
+from glidemq_py.client.pace import LOOP_PACE, Background, Pace, Signal
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, JobNotFoundError, WaitTimeoutError
 from glidemq_py.events import EventReader
@@ -31,27 +32,35 @@ class ResultWaiter:
     Args:
         transport: where job hashes are read, and the pattern for the reader's own connection.
         keys: of the queue.
+        pace: how to wait.
     """
 
-    def __init__(self, transport: Transport, keys: QueueKeys) -> None:
+    def __init__(self, transport: Transport, keys: QueueKeys, pace: Pace = LOOP_PACE) -> None:
         self._transport = transport
         self._keys = keys
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[None] | None = None
+        self._pace = pace
+        self._lock = threading.Lock()  # for the twins' threads; nobody awaits anything while holding it
+        self._waiting: dict[str, set[Signal]] = {}
+        self._reader: Background | None = None
+        self._ready: Signal | None = None
         self._dedicated: Transport | None = None
         self._closed = False
+
+    def beside(self, keys: QueueKeys) -> ResultWaiter:
+        """See `Waiter.beside`."""
+        return ResultWaiter(self._transport, keys, self._pace)
 
     async def start(self) -> None:
         """Have the reader's position fixed, so that a job added after this is not missed. Failure to do so is
         no failure of the wait: polling remains."""
         if self._closed:
             return
-        if self._reader is None or self._reader.done():
-            self._ready = asyncio.get_running_loop().create_future()
-            self._reader = asyncio.create_task(self._read(self._ready), name="glidemq-results")
+        with self._lock:
+            if self._reader is None or self._reader.done():
+                self._ready = self._pace.signal()
+                self._reader = self._pace.spawn(self._read(self._ready), "glidemq-results")
         if self._ready is not None:
-            await asyncio.shield(self._ready)
+            await self._ready.wait()
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """The end of a job.
@@ -60,20 +69,23 @@ class ResultWaiter:
             WaitTimeoutError: it did not end in time. JobNotFoundError: it is gone.
         """
         await self.start()
-        happened = asyncio.Event()
-        self._waiting.setdefault(job_id, set()).add(happened)
+        happened = self._pace.signal()
+        with self._lock:
+            self._waiting.setdefault(job_id, set()).add(happened)
+        seconds = timeout_ms / 1000
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await self._watch(job_id, happened)
+            async with self._pace.limit(seconds):
+                return await self._watch(job_id, happened, time.monotonic() + seconds)
         except TimeoutError:
             raise WaitTimeoutError(f"job {job_id!r} did not end within {timeout_ms} ms") from None
         finally:
-            waiting = self._waiting[job_id]
-            waiting.discard(happened)
-            if not waiting:
-                del self._waiting[job_id]
+            with self._lock:
+                waiting = self._waiting[job_id]
+                waiting.discard(happened)
+                if not waiting:
+                    del self._waiting[job_id]
 
-    async def _watch(self, job_id: str, happened: asyncio.Event) -> Outcome:
+    async def _watch(self, job_id: str, happened: Signal, deadline: float) -> Outcome:
         interval = _FIRST_POLL_S
         while True:
             happened.clear()
@@ -85,9 +97,10 @@ class ResultWaiter:
                 outcome = None
             if outcome is not None:
                 return outcome
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval):
-                    await happened.wait()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            await happened.wait(min(interval, left))
             interval = min(interval * _GROWTH, _LAST_POLL_S)
 
     async def _look(self, job_id: str) -> Outcome | None:
@@ -98,42 +111,42 @@ class ResultWaiter:
             raise JobNotFoundError(job_id)
         return Outcome(state, result, reason, kind) if state in ("completed", "failed") else None
 
-    async def _read(self, ready: asyncio.Future[None]) -> None:
+    async def _read(self, ready: Signal) -> None:
         try:
             await self._follow(ready)
         except GlideMQError as error:
             if not self._closed:
                 _log.warning("waiting for results of queue %r by polling alone: %s", self._keys.name, error)
         finally:
-            if not ready.done():
-                ready.set_result(None)
+            ready.set()
             if self._dedicated is not None:
                 await self._dedicated.close()
                 self._dedicated = None
 
-    async def _follow(self, ready: asyncio.Future[None]) -> None:
-        loop = asyncio.get_running_loop()
+    async def _follow(self, ready: Signal) -> None:
         self._dedicated = await self._transport.dedicated()
         reader = EventReader(self._dedicated, self._keys.events)
         await reader.resolve()
-        ready.set_result(None)
-        last_wanted = loop.time()
+        ready.set()
+        last_wanted = time.monotonic()
         while not self._closed:
             for event in await reader.read():
                 if event.event in _ENDS:
-                    for happened in self._waiting.get(event.job_id, ()):
-                        happened.set()
+                    with self._lock:
+                        for happened in self._waiting.get(event.job_id, ()):
+                            happened.set()
             if self._waiting:
-                last_wanted = loop.time()
-            elif loop.time() - last_wanted > _IDLE_S:
+                last_wanted = time.monotonic()
+            elif time.monotonic() - last_wanted > _IDLE_S:
                 return
 
     async def close(self) -> None:
         """Stop the reader. Waits that are under way go on by polling until their connection is closed."""
         self._closed = True
-        reader = self._reader
+        reader, dedicated = self._reader, self._dedicated
         if reader is not None:
-            if self._dedicated is not None:
-                await self._dedicated.close()
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            if dedicated is not None:
+                await dedicated.close()
+            await reader.stop()
+        if self._ready is not None:
+            self._ready.set()

@@ -7,8 +7,7 @@ the order in which they were given.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any
 
 from glidemq_py.errors import (
@@ -129,7 +128,7 @@ class BulkAdd:
         Raises:
             BulkAddError: some rows were not added, or it is not known whether they were.
         """
-        under_way: asyncio.Task[None] | None = None
+        under_way: Awaitable[None] | None = None
         for start, rows in self._chunks():
             call = add(self._link.keys.meta, rows, self._quiet)
             if under_way is not None:
@@ -139,8 +138,8 @@ class BulkAdd:
             if len(self._rows) == len(rows):
                 await self._send(start, len(rows), call)
                 break
-            under_way = asyncio.create_task(self._send(start, len(rows), call))
-            await asyncio.sleep(0)  # let it leave before the next one is packed
+            # It leaves before the next one is packed.
+            under_way = await self._link.pace.begin(self._send(start, len(rows), call))
         if under_way is not None:
             await under_way
         if self._broken is not None:

@@ -8,7 +8,6 @@ server that repairs, so that a job which has moved by then is not touched. How e
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Container, Generator, Mapping
 from typing import Any, Final
 
@@ -55,7 +54,7 @@ async def check(link: QueueLink, *, repair: bool, settle: int) -> CheckReport:
     look, looks = await _look(link), 1
     suspects: Mapping[Key, Suspect] = look.suspects
     while suspects and looks < LOOKS:
-        await asyncio.sleep(settle / 1000)
+        await link.pace.sleep(settle / 1000)
         look, looks = await _look(link), looks + 1
         suspects = {key: look.suspects[key] for key in suspects if key in look.suspects}
     left = suspects

@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 from glidemq_py.client.transport import Transport
 from glidemq_py.wire.calls.adding import Row, add
 
-__all__ = ["AddCoalescer", "Added"]
+__all__ = ["AddCoalescer", "Added", "Adder"]
 
 Added = tuple[int, Any]
 """Server time of the add, and the row's result: an id, or [outcome, id]."""
 
 MAX_ROWS = 256
 MAX_CHARS = 512 * 1024
+
+
+class Adder(Protocol):
+    """What sends single adds."""
+
+    async def add(self, row: Row, /) -> Added:
+        """Add one row. Raises what `Transport.call` raises."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until everything has been sent."""
+        ...
 
 
 class AddCoalescer:

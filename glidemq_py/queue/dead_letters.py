@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQError, JobCostError, JobDataError
 from glidemq_py.job import Job, QueueLink
-from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.job.link import Waiter
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.options.checks import check_int
@@ -54,7 +54,7 @@ class DeadLetters:
 
     options: QueueOptions
     _letter_link: QueueLink | None = None
-    _letter_waiter: ResultWaiter | None = None
+    _letter_waiter: Waiter | None = None
     _outbox: Outbox | None = None
 
     async def _connected(self) -> QueueLink:
@@ -75,11 +75,12 @@ class DeadLetters:
         if self._letter_link is None or self._letter_link.keys.name != name:
             keys = QueueKeys(link.keys.prefix, name)
             await self._close_letters()
-            self._letter_waiter = ResultWaiter(link.transport, keys)
+            self._letter_waiter = link.waiter.beside(keys)
             # Letters are JSON, however the queue's own jobs are written.
             self._letter_link = QueueLink(
-                transport=link.transport, keys=keys, waiter=self._letter_waiter, compression=link.compression
-            )
+                transport=link.transport, keys=keys, waiter=self._letter_waiter, compression=link.compression,
+                pace=link.pace,
+            )  # fmt: skip
         return self._letter_link
 
     async def _close_letters(self) -> None:

@@ -6,7 +6,6 @@ crossed off by a later call. A crash between the two repeats the delivery, and t
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import secrets
@@ -36,7 +35,7 @@ class Outbox:
     def __init__(self, link: QueueLink) -> None:
         self._link = link
         self._holder = secrets.token_hex(8)
-        self._busy = asyncio.Lock()
+        self._busy = link.pace.lock()
 
     async def deliver(self) -> int:
         """Deliver everything that is owed; the number of deliveries. 0 too where somebody else is at it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Generic, Literal, Self, Unpack, cast
 
@@ -10,6 +9,8 @@ from typing_extensions import TypeVar
 
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.pace import LOOP_PACE, Pace
+from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
@@ -24,7 +25,7 @@ from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue import figures, reading
 from glidemq_py.queue.bulk import BulkAdd, added_job
 from glidemq_py.queue.checking import QueueChecking
-from glidemq_py.queue.coalescer import AddCoalescer
+from glidemq_py.queue.coalescer import AddCoalescer, Adder
 from glidemq_py.queue.control import QueueControl
 from glidemq_py.queue.dead_letters import DeadLetters, declare_dead_letters
 from glidemq_py.queue.limits import QueueLimits
@@ -83,9 +84,11 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
         self._connection = connection
         self._link: QueueLink | None = None
         self._waiter: ResultWaiter | None = None
-        self._coalescer: AddCoalescer | None = None
-        self._connecting: asyncio.Lock | None = None
+        self._coalescer: Adder | None = None
+        self._connecting = self._pace.lock()
         self._closed = False
+
+    _pace: Pace = LOOP_PACE
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -98,16 +101,14 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
             raise ClosedError(f"queue {self.name!r} is closed")
         if self._link is not None:
             return self._link
-        if self._connecting is None:
-            self._connecting = asyncio.Lock()
         async with self._connecting:
             if self._link is None:
-                transport = await AsyncTransport.connect(self._connection)
-                self._waiter = ResultWaiter(transport, self._keys)
-                self._coalescer = AddCoalescer(transport, self._keys.meta, not self.options.events)
+                transport, self._coalescer = await self._open()
+                self._waiter = ResultWaiter(transport, self._keys, self._pace)
                 link = QueueLink(
                     transport=transport, keys=self._keys, waiter=self._waiter,
                     serializer=serializer_of(self.options.serializer), compression=self.options.compression,
+                    pace=self._pace,
                 )  # fmt: skip
                 if self.options.dead_letter_queue is not None:
                     try:
@@ -117,6 +118,11 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
                         raise
                 self._link = link
         return self._link
+
+    async def _open(self) -> tuple[Transport, Adder]:
+        """Connect; the transport, and what sends single adds over it."""
+        transport = await AsyncTransport.connect(self._connection)
+        return transport, AddCoalescer(transport, self._keys.meta, not self.options.events)
 
     async def close(self) -> None:
         """Send what is still to be sent, and close the connection if it is ours; idempotent."""

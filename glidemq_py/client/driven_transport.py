@@ -1,0 +1,55 @@
+"""A `Transport` whose coroutines never suspend: what runs the coroutines of queues in a thread (pace.py)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+from glidemq_py.client.blocking_transport import ThreadTransport
+from glidemq_py.client.connect import BlockingConnection, resolve_blocking
+from glidemq_py.wire.calls import Call
+
+__all__ = ["DrivenTransport"]
+
+T = TypeVar("T")
+
+
+class DrivenTransport:
+    """The asynchronous face of a blocking transport."""
+
+    __slots__ = ("_blocking",)
+
+    def __init__(self, blocking: ThreadTransport) -> None:
+        self._blocking = blocking
+
+    @classmethod
+    def connect(cls, connection: BlockingConnection) -> DrivenTransport:
+        """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
+        config, client = resolve_blocking(connection)
+        return cls(ThreadTransport(config, client=client))
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        return self._blocking.call(call)
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        return self._blocking.command(*args)
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`; here the call leaves when the read has come back."""
+        await self.command(*read)
+        return await self.call(call)
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        for keys in self._blocking.scan(pattern):
+            yield keys
+
+    async def dedicated(self) -> DrivenTransport:
+        """See `Transport.dedicated`."""
+        return DrivenTransport(self._blocking.dedicated())
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._blocking.close()
