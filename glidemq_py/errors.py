@@ -38,6 +38,7 @@ __all__ = [
     "ScriptError",
     "SerializationError",
     "ServerOutOfMemoryError",
+    "StagedWriteError",
     "StaleAttemptError",
     "UnknownOptionError",
     "UnrecoverableError",
@@ -339,6 +340,35 @@ class NoHandlerError(GlideMQError):
 
 class WorkerTargetError(GlideMQError):
     """The command line's target cannot be imported or holds no worker."""
+
+
+_STAGED_WRITE_PROBLEMS: Final = {
+    "lost": "what had been staged is not all there: it ran out, or the server has lost it",
+    "absent": "it has run out: nothing of it was touched for longer than its staging lives",
+    "aborted": "it was given up",
+    "full": "it touches too many queues",
+    "done": "it has been published",
+    "committed": "it has been decided",
+    "gap": "what it has added before is not remembered any more",
+}
+
+
+class StagedWriteError(GlideMQError):
+    """A staged write cannot go on. `write` is its id, `state` what the server says of it in `queue`."""
+
+    write: str
+    queue: str
+    state: str
+
+    def __init__(self, write: str, queue: str, state: str) -> None:
+        super().__init__(write, queue, state)
+        self.write = write
+        self.queue = queue
+        self.state = state
+
+    def __str__(self) -> str:
+        problem = _STAGED_WRITE_PROBLEMS.get(self.state, f"it is {self.state}")
+        return f"write {self.write!r} in queue {self.queue!r}: {problem}"
 
 
 # -- signals: raised in a handler to say what is to become of its job, and no failures ------------------------

@@ -35,6 +35,7 @@ PERMANENT = frozenset(
             "suspended",
             "wake",
             "workers",
+            "writes",
         ),
     }
 )

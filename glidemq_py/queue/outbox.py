@@ -36,6 +36,8 @@ class Outbox:
         self._link = link
         self._holder = secrets.token_hex(8)
         self._busy = link.pace.lock()
+        self.writes = 0
+        """Staged writes of the queue that had not ended at the last look."""
 
     async def deliver(self) -> int:
         """Deliver everything that is owed; the number of deliveries. 0 too where somebody else is at it.
@@ -53,6 +55,7 @@ class Outbox:
         while True:
             reply = await link.transport.call(outbox(link.keys.meta, self._holder, _HOLD_MS, cursor, done))
             done = []
+            self.writes = reply.writes
             if not reply.entries:
                 break
             cursor = reply.entries[-1].id

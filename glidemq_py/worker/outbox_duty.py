@@ -1,4 +1,5 @@
 """A duty that one worker does for all: delivering what the queue owes to other queues, its dead letters above all.
+The same look tells of staged writes that were decided and not finished; they are published then.
 
 The exchange that puts something into the outbox says so, and it is delivered at once. What a worker that died, or
 somebody without an exchange, left there is found by looking now and then.
@@ -14,6 +15,7 @@ from typing import Final
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.queue.outbox import Outbox
+from glidemq_py.queue.writes import LEFT_ALONE_MS, finish_writes, run_async
 
 __all__ = ["OutboxDuty"]
 
@@ -56,6 +58,8 @@ class OutboxDuty:
             self._woken.clear()
             try:
                 await self._outbox.deliver()
+                if self._outbox.writes:
+                    await run_async(self._link.transport, finish_writes(self._link.keys, LEFT_ALONE_MS))
                 failures = 0
             except GlideMQError as error:
                 failures += 1

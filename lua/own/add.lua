@@ -162,9 +162,8 @@ local function add_row(q, now, now_text, quiet, id, row, group, last)
   return id
 end
 
-G.export('add', {}, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local rows, quiet = request[1], request[2]
+-- now, results; also for adds that are part of something larger (stage_publish.lua, stage_once.lua).
+G.add_rows = function(q, rows, quiet)
   local now = G.now(q)
   local now_text, results = G.int(now), {}
   if #rows > 1 then check_places(q) end
@@ -185,5 +184,11 @@ G.export('add', {}, function(keys, args)
       results[i] = replaced and { replaced, id } or id
     end
   end
+  return now, results
+end
+
+G.export('add', {}, function(keys, args)
+  local request = cmsgpack.unpack(args[1])
+  local now, results = G.add_rows(G.queue(keys[1]), request[1], request[2])
   return cmsgpack.pack({ now, results })
 end)

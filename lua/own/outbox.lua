@@ -1,6 +1,7 @@
 -- outbox: cross off what has been delivered, and read what is still owed to other queues.
--- KEYS 1 meta   ARGV 1 packed {holder, hold ms, cursor, delivered entry ids}   -> packed {held, entries}
+-- KEYS 1 meta   ARGV 1 packed {holder, hold ms, cursor, delivered entry ids}   -> packed {held, entries, writes}
 -- entry: {entry id, flat fields}   cursor: '' at first, then the entry id seen last. No entries = the end of the round.
+-- writes: staged writes that have not ended (stage_index.lua), for the duty that finishes what another left.
 -- held = 0: another holder is at it, nothing was read (but what was delivered is crossed off all the same).
 -- One holder at a time spares work; two would do no harm, since deliveries are repeatable. The end of a round gives the
 -- lock back in the same step, so what is put there afterwards finds it free.
@@ -27,10 +28,10 @@ G.export('outbox', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local holder, hold, cursor, delivered = r[1], r[2], r[3], r[4]
   if #delivered > 0 then redis.call('XDEL', q.outbox, unpack(delivered)) end
-  local lock_key = q.P .. 'lock:outbox'
-  if cursor == '' and redis.call('XLEN', q.outbox) == 0 then return cmsgpack.pack({ 1, {} }) end
+  local lock_key, writes = q.P .. 'lock:outbox', redis.call('ZCARD', q.writes)
+  if cursor == '' and redis.call('XLEN', q.outbox) == 0 then return cmsgpack.pack({ 1, {}, writes }) end
   if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
-    return cmsgpack.pack({ 0, {} })
+    return cmsgpack.pack({ 0, {}, writes })
   end
   local entries = read(q, cursor)
   if #entries == 0 then
@@ -38,5 +39,5 @@ G.export('outbox', { 'allow-oom' }, function(keys, args)
   else
     redis.call('PEXPIRE', lock_key, hold)
   end
-  return cmsgpack.pack({ 1, entries })
+  return cmsgpack.pack({ 1, entries, writes })
 end)

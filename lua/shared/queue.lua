@@ -8,7 +8,7 @@ local STATIC = {
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', retired = 'retired',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
-  outbox = 'outbox',
+  outbox = 'outbox', writes = 'writes',
 }
 
 local names = {

@@ -130,6 +130,7 @@ SAMPLES = [
     JobStateError("7", "completed", "promote"),
     JobFailedError("7", "boom", "KeyError"),
     StaleAttemptError("7"),
+    errors.StagedWriteError("w", "q", "lost"),
     ScriptError("x", "lua/own/add.lua:12"),
     GlideMQValidationError("password", SECRET, "no"),
     *[kind() for kind in PLAIN],

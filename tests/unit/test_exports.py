@@ -20,8 +20,9 @@ EXPORTED = {
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
-    "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StaleAttemptError", "UnknownOptionError",
-    "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError", "JobCostError",
+    "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StagedWriteError", "StaleAttemptError",
+    "UnknownOptionError", "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
+    "JobCostError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError",
     # the package

@@ -25,6 +25,8 @@ class OutboxReply(NamedTuple):
     """False: somebody else is at it; nothing was read."""
     entries: list[OutboxEntry]
     """None = the end of the round."""
+    writes: int = 0
+    """Staged writes of the queue that have not ended."""
 
 
 def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[str]) -> Call[OutboxReply]:
@@ -34,12 +36,12 @@ def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[s
 
 
 def _read(reply: bytes) -> OutboxReply:
-    held, entries = unpack(reply)
+    held, entries, writes = unpack(reply)
     read: list[OutboxEntry] = []
     for entry_id, flat in entries:
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         read.append(OutboxEntry(entry_id, fields.pop("kind", ""), fields))
-    return OutboxReply(bool(held), read)
+    return OutboxReply(bool(held), read, writes)
 
 
 def dead_letters_to(meta: str, name: str | None = None, on: str = "") -> Call[str]:

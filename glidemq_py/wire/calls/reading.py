@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 
-__all__ = ["Page", "counts", "page", "version", "workers"]
+__all__ = ["EventSlice", "Page", "counts", "event_slice", "page", "records", "version", "workers"]
 
 
 class Page(NamedTuple):
@@ -33,6 +33,33 @@ def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], 
 
 def _paged(reply: bytes) -> Page:
     return Page(*unpack(reply))
+
+
+def records(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[str, list[str | bool]]]]:
+    """Id and values of the wanted fields (False = absent) of those of the named jobs that are there."""
+    return Call("records", meta, (pack((ids, fields)),), unpack, repeatable=True)
+
+
+class EventSlice(NamedTuple):
+    """Reply of `event_slice`."""
+
+    added: int
+    """Events ever written."""
+    kept: int
+    """Those that are still there: the newest."""
+    last: str
+    """Id of the newest."""
+    entries: list[tuple[str, list[str]]]
+    """Id and flat fields."""
+
+
+def event_slice(meta: str, after: str, count: int, ids_only: bool = False) -> Call[EventSlice]:
+    """Up to ``count`` events behind the id ``after``."""
+    return Call("event_slice", meta, (pack((after, count, int(ids_only))),), _sliced, repeatable=True)
+
+
+def _sliced(reply: bytes) -> EventSlice:
+    return EventSlice(*unpack(reply))
 
 
 def workers(meta: str) -> Call[list[tuple[str, str]]]:

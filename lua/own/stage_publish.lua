@@ -1,0 +1,71 @@
+-- write_publish: turn one piece of a decided write into jobs. KEYS 1 meta
+--   ARGV 1 packed {write, query, batch, decided 0|1, keep ms}   -> packed {state, jobs, others, queues}
+--   decided: the home was seen committed, so that a write which is only prepared here, or of which nothing counts here
+--   (open), goes on. 'committed' = call again; 'published' = all of this queue's, and `queues` are still to come;
+--   'done'. jobs, others: added by all calls, and rows that were none (duplicates; too costly for their group)
+-- write_settled: a queue of the write is done. KEYS 1 meta of its home
+--   ARGV 1 packed {write, query, batch, queue, keep ms}   -> state
+-- Whoever comes may go on where another stopped: a piece leaves its list in the step that adds its jobs.
+-- Not allow-oom: it adds jobs. Bound: the rows of one piece; S.AT_ONCE attempts that did not count.
+
+local S = G.staging
+
+-- Add first, take off second: what an error stops is there for the next to try.
+local function publish_piece(q, w, attempt)
+  local list, call = S.list(w, attempt), redis.call
+  local piece = call('LINDEX', list, 0)
+  if piece then
+    local request = cmsgpack.unpack(piece)
+    local _, results = G.add_rows(q, request[1], request[2])
+    local jobs = 0
+    for i = 1, #results do
+      if type(results[i]) == 'string' or results[i][1] == 'replaced' then jobs = jobs + 1 end
+    end
+    call('LPOP', list)
+    call('HINCRBY', w.manifest, 'jobs', jobs)
+    if jobs < #results then call('HINCRBY', w.manifest, 'others', #results - jobs) end
+    call('HSET', w.manifest, 'at', G.int(G.now(q)))
+  end
+  if call('EXISTS', list) == 0 then
+    call('ZREM', w.won, attempt)
+    call('SREM', w.tried, attempt)
+  end
+end
+
+-- Everything of this queue's is published.
+local function end_here(q, w, keep)
+  local queues = redis.call('SMEMBERS', w.queues)
+  if #queues > 0 then
+    redis.call('HSET', w.manifest, 'own', '1')
+    return 'published', queues
+  end
+  S.finish(q, w, 'done', keep)
+  return 'done', queues
+end
+
+G.export('write_publish', {}, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local w = S.write(q, r[1])
+  local state, queues = S.state(q, w, r[2], r[3]), {}
+  if r[4] == 1 and (state == 'prepared' or state == 'open') then
+    if state == 'open' then redis.call('UNLINK', w.won) end
+    redis.call('HSET', w.manifest, 'state', 'committed')
+    state = 'committed'
+  end
+  local attempt = state == 'committed' and redis.call('ZRANGE', w.won, 0, 0)[1]
+  if attempt then publish_piece(q, w, attempt) end
+  local counts = redis.call('HMGET', w.manifest, 'jobs', 'others')
+  if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.drop_some(w) then
+    state, queues = end_here(q, w, r[5])
+  end
+  return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues })
+end)
+
+G.export('write_settled', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local w = S.write(q, r[1])
+  redis.call('SREM', w.queues, r[4])
+  local h = redis.call('HMGET', w.manifest, 'state', 'own')
+  if h[1] == 'committed' and h[2] == '1' and redis.call('SCARD', w.queues) == 0 then S.finish(q, w, 'done', r[5]) end
+  return S.state(q, w, r[2], r[3])
+end)

@@ -1,0 +1,313 @@
+"""Staged writes, function by function and through the protocol that ends them: decided once, published once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from glidemq_py.errors import StagedWriteError
+from glidemq_py.queue.writes import Steps, abort_write, commit_write, finish_writes, publish_write
+from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls import staging
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.staging import StageReply, WriteId
+from glidemq_py.wire.keys import QueueKeys
+from tests.lua.own_support import OwnQueue
+
+TTL, KEEP = 60_000, 3_600_000
+MONTH = 30 * 86_400_000
+
+
+class Place:
+    """Two queues, one of them the home of the write `w`."""
+
+    def __init__(self, resp: RespClient, name: str) -> None:
+        self.home, self.beside = OwnQueue(resp, name), OwnQueue(resp, name + "-b")
+        self.keys, self.beside_keys = QueueKeys("glide", name), QueueKeys("glide", name + "-b")
+        self.write = WriteId(id="w", home=self.keys, ttl=TTL, keep=KEEP)
+
+    def steps(self, steps: Steps[Any]) -> Any:
+        reply: Any = None
+        while True:
+            try:
+                call = steps.send(reply)
+            except StopIteration as end:
+                return end.value
+            reply = self.home.run(call)
+
+    def open(self, write: WriteId | None = None, *, create: bool = True, queue: str = "") -> str:
+        return str(self.home.run(staging.open_write(write or self.write, create=create, queue=queue)))
+
+    def stage(self, attempt: str, seq: int, *data: str, write: WriteId | None = None, **options: Any) -> StageReply:
+        keys = self.beside_keys if options.pop("beside", False) else self.keys
+        unique = options.pop("unique", False)
+        blob = staging.piece([row("n", each, "{}", **options) for each in data], True)
+        reply = self.home.run(staging.stage(write or self.write, keys, attempt, seq, blob, unique))
+        assert isinstance(reply, StageReply)
+        return reply
+
+    def jobs(self, queue: OwnQueue | None = None) -> list[str]:
+        q = queue or self.home
+        return [q.job(entry["jobId"])["data"] for entry in q.entries()]
+
+    def staged_keys(self) -> set[str]:
+        return {name for q in (self.home, self.beside) for name in q.key_names() if name.startswith("write")}
+
+
+@pytest.fixture
+def place(resp: RespClient, queue_name: str) -> Iterator[Place]:
+    found = Place(resp, queue_name)
+    yield found
+    found.home.delete_everything()
+    found.beside.delete_everything()
+
+
+def test_what_counts_becomes_jobs_and_the_rest_is_dropped(place: Place) -> None:
+    assert place.open() == "open"
+    assert place.open() == "open"
+    for seq, data in enumerate(("1", "2")):
+        assert place.stage("0.a", seq, data, data + "!").state == "open"
+    place.stage("1.loser", 0, "no")
+    place.stage("1.winner", 0, "3", job_id="mine")
+    place.stage("1.winner", 1, "3", job_id="mine")
+    assert place.jobs() == []
+    assert place.steps(commit_write(place.write, {place.keys.name: [("0.a", 2), ("1.winner", 2)]})) == (5, 1)
+    assert place.jobs() == ["1", "1!", "2", "2!", "3"]
+    assert place.staged_keys() == {"write:w"}
+    assert 0 < place.home.redis("PTTL", "write:w") <= KEEP
+    # Whoever comes late is turned away, and a second commit adds nothing.
+    assert place.stage("2.zombie", 0, "no").state == "done"
+    assert place.open() == "done"
+    place.steps(commit_write(place.write, {place.keys.name: []}))
+    assert len(place.jobs()) == 5
+
+
+def test_a_piece_that_is_sent_twice_is_there_once(place: Place) -> None:
+    place.open()
+    assert [place.stage("a", seq, str(seq)).state for seq in (0, 0, 1, 1)] == ["open"] * 4
+    assert place.stage("a", 5, "x").state == "lost"
+    place.steps(commit_write(place.write, {place.keys.name: [("a", 2)]}))
+    assert place.jobs() == ["0", "1"]
+
+
+def test_a_write_that_lost_a_piece_is_not_decided(place: Place) -> None:
+    place.open()
+    place.stage("a", 0, "1")
+    place.stage("b", 0, "2")
+    place.home.redis("DEL", "write:w:try:b")
+    with pytest.raises(StagedWriteError, match="not all there"):
+        place.steps(commit_write(place.write, {place.keys.name: [("a", 1), ("b", 1)]}))
+    assert place.steps(abort_write(place.write)) is None
+    assert (place.jobs(), place.staged_keys()) == ([], {"write:w"})
+    assert place.stage("c", 0, "zombie").state == "aborted"
+
+
+def test_without_a_beginning_nothing_is_staged(place: Place) -> None:
+    assert place.open(create=False) == "absent"
+    assert place.stage("a", 0, "1").state == "absent"
+    with pytest.raises(StagedWriteError, match="run out"):
+        place.steps(commit_write(place.write, {}))
+    assert place.staged_keys() == set()
+
+
+def test_everything_staged_expires(place: Place) -> None:
+    place.open(queue=place.beside_keys.name)
+    place.stage("a", 0, "1")
+    place.stage("a", 0, "2", beside=True)
+    for q in (place.home, place.beside):
+        for name in q.key_names() - {"writes"}:
+            assert 0 < q.redis("PTTL", name) <= TTL, name
+
+
+def test_many_attempts_are_named_and_dropped_in_pieces(place: Place) -> None:
+    place.open()
+    winners = [(f"{i}.w", 1) for i in range(1_100)]
+    for i in range(1_100):
+        place.stage(f"{i}.w", 0, str(i))
+    for i in range(150):
+        place.stage(f"{i}.l", 0, "no")
+    assert place.steps(commit_write(place.write, {place.keys.name: winners})) == (1_100, 0)
+    assert place.jobs() == [str(i) for i in range(1_100)]
+    assert place.staged_keys() == {"write:w"}
+
+
+def test_a_crashed_publish_is_gone_on_with(place: Place) -> None:
+    place.open()
+    for seq in range(4):
+        place.stage("a", seq, str(seq))
+    steps = commit_write(place.write, {place.keys.name: [("a", 4)]})
+    reply: Any = None
+    for _ in range(3):  # the decision, and two pieces
+        reply = place.home.run(steps.send(reply))
+    assert place.jobs() == ["0", "1"]
+    assert place.steps(finish_writes(place.keys)) == 0  # somebody may be at it
+    place.home.advance(6_000)
+    assert place.steps(finish_writes(place.keys)) == 1
+    assert place.jobs() == ["0", "1", "2", "3"]
+    assert place.staged_keys() == {"write:w"}
+    assert place.steps(publish_write(place.write)) == (4, 0)
+
+
+def test_an_abort_after_the_decision_publishes(place: Place) -> None:
+    place.open()
+    place.stage("a", 0, "1")
+    place.home.run(staging.commit(place.write, place.keys, [("a", 1)], 0, 1))
+    assert place.steps(abort_write(place.write)) == (1, 0)
+    assert place.jobs() == ["1"]
+
+
+# -- several queues ------------------------------------------------------------------------------------------
+
+
+def stage_in_both(place: Place) -> None:
+    place.open()
+    assert place.open(queue=place.beside_keys.name) == "open"
+    place.stage("a", 0, "home")
+    place.stage("a", 0, "beside", beside=True)
+    place.stage("a", 1, "beside 2", beside=True)
+
+
+def both(place: Place) -> dict[str, list[tuple[str, int]]]:
+    return {place.keys.name: [("a", 1)], place.beside_keys.name: [("a", 2)]}
+
+
+def test_one_decision_for_two_queues(place: Place) -> None:
+    stage_in_both(place)
+    assert place.steps(commit_write(place.write, both(place))) == (3, 0)
+    assert (place.jobs(), place.jobs(place.beside)) == (["home"], ["beside", "beside 2"])
+    assert place.staged_keys() == {"write:w"}
+    assert place.stage("z", 0, "zombie", beside=True).state == "done"
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+@pytest.mark.parametrize("first", ["home", "beside"])
+def test_a_stop_anywhere_ends_all_or_nothing(place: Place, stop: int, first: str) -> None:
+    stage_in_both(place)
+    steps = commit_write(place.write, both(place))
+    reply: Any = None
+    try:
+        for _ in range(stop):
+            reply = place.home.run(steps.send(reply))
+    except StopIteration:
+        pass
+    decided = place.open(create=False) in ("committed", "done")
+    assert decided == (stop >= 2)
+    for _ in range(2):
+        place.home.advance(6_000)
+        place.beside.advance(6_000)
+        order = [place.keys, place.beside_keys]
+        for keys in order if first == "home" else reversed(order):
+            place.steps(finish_writes(keys))
+    if decided:
+        assert (place.jobs(), place.jobs(place.beside)) == (["home"], ["beside", "beside 2"])
+        assert place.open(create=False) == "done"
+    else:
+        # Its writer may come back. When it has not, what is prepared beside is given up.
+        place.steps(abort_write(place.write))
+        assert (place.jobs(), place.jobs(place.beside)) == ([], [])
+    assert place.staged_keys() == {"write:w"}
+
+
+def test_what_is_prepared_for_a_write_that_ran_out_is_given_up(place: Place) -> None:
+    stage_in_both(place)
+    place.home.run(staging.commit(place.write, place.beside_keys, [("a", 2)], 0, 1))
+    assert TTL < place.beside.redis("PTTL", "write:w:try:a") <= MONTH
+    place.home.redis("DEL", "write:w")  # it ran out
+    place.home.advance(6_000)
+    place.beside.advance(6_000)
+    assert place.steps(finish_writes(place.beside_keys)) == 1
+    assert place.steps(finish_writes(place.keys)) == 0
+    assert place.jobs(place.beside) == []
+    assert place.staged_keys() == {"write:w"}  # beside: nobody stages to it any more
+    assert place.stage("z", 0, "zombie", beside=True).state == "aborted"
+
+
+def test_a_queue_that_only_losers_wrote_to(place: Place) -> None:
+    stage_in_both(place)
+    assert place.steps(commit_write(place.write, {place.keys.name: [("a", 1)]})) == (1, 0)
+    assert place.jobs(place.beside) == []
+    assert place.staged_keys() == {"write:w"}
+
+
+# -- streams -------------------------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_counts_once(place: Place) -> None:
+    batches = [WriteId.of_batch(place.keys, "query", n, TTL, KEEP) for n in range(3)]
+    for n, write in enumerate(batches[:2]):
+        assert place.open(write) == "open"
+        place.stage("a", 0, str(n), write=write)
+        place.steps(commit_write(write, {place.keys.name: [("a", 1)]}))
+    assert place.staged_keys() == {"write-stream:query"}
+    assert [place.open(write) for write in batches] == ["done", "done", "open"]
+    assert place.stage("z", 0, "zombie", write=batches[1]).state == "done"
+    assert place.jobs() == ["0", "1"]
+
+
+def test_a_micro_batch_that_failed_comes_again(place: Place) -> None:
+    write = WriteId.of_batch(place.keys, "query", 0, TTL, KEEP)
+    place.open(write)
+    place.open(write, queue=place.beside_keys.name)
+    place.stage("old", 0, "no", write=write)
+    place.stage("old", 0, "no", write=write, beside=True)
+    place.home.run(staging.commit(write, place.keys, [("old", 1)], 0, 2))  # half of the winners were named
+    assert place.steps(abort_write(write)) is None
+    assert place.staged_keys() == set()
+    assert place.stage("old", 1, "zombie", write=write).state == "absent"
+    assert place.open(write) == "open"
+    place.stage("new", 0, "yes", write=write)
+    place.steps(commit_write(write, {place.keys.name: [("new", 1)]}))
+    assert place.jobs() == ["yes"]
+
+
+def test_leftovers_of_a_micro_batch_do_not_count(place: Place) -> None:
+    write = WriteId.of_batch(place.keys, "query", 7, TTL, KEEP)
+    place.open(write)
+    place.stage("old", 0, "no", write=write)
+    place.home.run(staging.commit(write, place.keys, [("old", 1)], 0, 2))  # and its driver died
+    assert place.open(write) == "open"
+    place.stage("new", 0, "yes", write=write)
+    assert place.steps(commit_write(write, {place.keys.name: [("new", 1)]})) == (1, 0)
+    assert (place.jobs(), place.staged_keys()) == (["yes"], {"write-stream:query"})
+
+
+# -- the rest ------------------------------------------------------------------------------------------------
+
+
+def test_unique_names_the_job_that_stands(place: Place) -> None:
+    place.home.add_job(job_id="mine")
+    place.open()
+    assert place.stage("a", 0, "1", job_id="mine", unique=True) == ("duplicate", "mine")
+    assert place.stage("a", 0, "1", job_id="other", unique=True).state == "open"
+
+
+def test_a_sequence_counts_each_number_once(place: Place) -> None:
+    def add(number: int, sequence: str = "0", write: WriteId | None = None) -> str:
+        blob = staging.piece([["n", f"{sequence}:{number}", "{}"]], True)
+        return str(place.home.run(staging.add_once(place.keys, write or place.write, sequence, number, blob)).status)
+
+    assert [add(n) for n in (0, 1, 0, 1, 2)] == ["added", "added", "already", "already", "added"]
+    assert add(0, "1") == "added"
+    assert add(7) == "gap"
+    assert place.jobs() == ["0:0", "0:1", "0:2", "1:0"]
+    assert 0 < place.home.redis("PTTL", "write-once:w") <= KEEP
+    batches = [WriteId.of_batch(place.keys, "query", n, TTL, KEEP) for n in range(2)]
+    assert [add(0, write=batches[n]) for n in (0, 1, 1)] == ["added", "added", "already"]
+    assert [add(0, write=batches[0]), add(1, write=batches[0])] == ["already", "already"]
+
+
+def test_obliterate_forgets_writes(place: Place) -> None:
+    place.open()
+    assert place.home.redis("EXISTS", "writes") == 1
+    from glidemq_py.wire.calls.control import obliterate
+
+    place.home.run(obliterate(place.keys.meta, True, 10))
+    assert place.home.redis("EXISTS", "writes") == 0
+
+
+def test_a_full_server_publishes_later(resp: RespClient, place: Place) -> None:
+    """The functions that make jobs have no `allow-oom`; those that end writes have."""
+    flags = {f[1]: f[5] for f in resp.execute("FUNCTION", "LIST", "LIBRARYNAME", "glidemq_py_*")[0][5]}
+    named = {name.rpartition("_")[2] if "add_once" not in name else name[-8:]: each for name, each in flags.items()}
+    assert named["publish"] == named["stage"] == named["open"] == named["add_once"] == []
+    assert named["commit"] == named["abort"] == named["settled"] == named["writes"] == ["allow-oom"]
