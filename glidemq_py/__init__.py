@@ -31,6 +31,7 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     StagedWriteError,
     StaleAttemptError,
+    SuspendError,
     UnknownOptionError,
     UnrecoverableError,
     UnsupportedOptionError,
@@ -43,6 +44,7 @@ from glidemq_py.model.findings import CheckReport, Finding, FindingKind
 from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
+from glidemq_py.model.suspension import Signal, SuspendInfo
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.budget import Budget
@@ -123,8 +125,11 @@ __all__ = [
     "Serializer",
     "ServerOutOfMemoryError",
     "ServerlessPool",
+    "Signal",
     "StagedWriteError",
     "StaleAttemptError",
+    "SuspendError",
+    "SuspendInfo",
     "Task",
     "TokenBucket",
     "TokenLimiter",

@@ -8,9 +8,9 @@ ours derives from that too, so that code which knows nothing of this package can
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "AmbiguousResultError",
@@ -40,6 +40,7 @@ __all__ = [
     "ServerOutOfMemoryError",
     "StagedWriteError",
     "StaleAttemptError",
+    "SuspendError",
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedOptionError",
@@ -437,3 +438,27 @@ class GroupRateLimitError(JobSignal):
 
     def __str__(self) -> str:
         return "group rate limited"
+
+
+class SuspendError(JobSignal):
+    """The job waits for a signal: what `Job.suspend` raises.
+
+    Args:
+        reason: what it waits for, for people.
+        timeout: milliseconds after which it fails; None = never.
+        on_resume: what this worker goes on with instead of the handler; see `Job.suspend`.
+    """
+
+    def __init__(
+        self,
+        reason: str | None = None,
+        timeout: int | None = None,
+        on_resume: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__(reason, timeout)
+        self.reason = reason
+        self.timeout = timeout
+        self.on_resume = on_resume
+
+    def __str__(self) -> str:
+        return "suspended" if self.reason is None else f"suspended: {self.reason}"

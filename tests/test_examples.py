@@ -37,6 +37,15 @@ EXPECTED = {
         r"bert: create, update, invoice; next is number 4",
         r"carla: create, update, invoice; next is number 4",
     ],
+    "suspend": [
+        r"hotel waits: signal approval",
+        r"suspended with signal approval",
+        r"sent: True",
+        r"sent: True",
+        r"120 approved by eve, paid by bank transfer",
+        r"taxi: Suspend timeout exceeded",
+        r"too late: False",
+    ],
     "progress_and_events": [
         r"added holiday convert",
         r"progress holiday 25",

@@ -7,6 +7,8 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from glidemq_py.model.states import JobState
+from glidemq_py.model.suspension import Signal
+from glidemq_py.options.times import Milliseconds
 
 if TYPE_CHECKING:
     from glidemq_py.job.job import Job
@@ -53,6 +55,10 @@ class BlockingJob(Generic[DataT, ResultT]):
     def report_tokens(self, tokens: int) -> None:
         """`Job.report_tokens`."""
         self._wait(self._job.report_tokens(tokens))
+
+    def wait_for_signal(self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None) -> Signal:
+        """`Job.wait_for_signal`. (`Job.suspend` itself needs no twin.)"""
+        return self._wait(self._job.wait_for_signal(name, reason=reason, timeout=timeout))
 
     def get_state(self) -> JobState | None:
         """`Job.get_state`."""

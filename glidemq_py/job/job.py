@@ -21,6 +21,7 @@ from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.control import JobControl
 from glidemq_py.job.link import QueueLink
 from glidemq_py.job.steps import JobSteps
+from glidemq_py.job.suspension import JobSuspension
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.options.times import Milliseconds, to_ms
@@ -50,7 +51,7 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(JobControl, JobSteps, Generic[DataT, ResultT]):
+class Job(JobControl, JobSteps, JobSuspension, Generic[DataT, ResultT]):
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:
@@ -114,6 +115,7 @@ class Job(JobControl, JobSteps, Generic[DataT, ResultT]):
         job._opts_text = record.opts
         job._result_text = record.returnvalue
         job._progress_text = record.progress
+        job._signals_text = record.signals
         return job
 
     # -- what it holds ------------------------------------------------------------------------------------

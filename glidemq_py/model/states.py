@@ -49,6 +49,7 @@ class JobCounts:
         prioritized: ready, with a priority.
         completed: finished and kept.
         failed: failed for good and kept.
+        suspended: waiting for a signal from outside.
         paused: whether the queue hands out jobs; not a number.
     """
 
@@ -58,12 +59,13 @@ class JobCounts:
     prioritized: int = 0
     completed: int = 0
     failed: int = 0
+    suspended: int = 0
     paused: bool = False
 
     @property
     def unfinished(self) -> int:
-        """Jobs that are yet to finish: waiting, active, delayed and prioritized."""
-        return self.waiting + self.active + self.delayed + self.prioritized
+        """Jobs that are yet to finish: waiting, active, delayed, prioritized and suspended."""
+        return self.waiting + self.active + self.delayed + self.prioritized + self.suspended
 
     @property
     def total(self) -> int:

@@ -31,6 +31,8 @@ from glidemq_py.queue.dead_letters import DeadLetters, declare_dead_letters
 from glidemq_py.queue.limits import QueueLimits
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.queue.search import Search
+from glidemq_py.queue.suspended_sweep import SuspendedSweep
+from glidemq_py.queue.suspension import QueueSuspension
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 
@@ -40,7 +42,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT, ResultT]):
+class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspension, Generic[DataT, ResultT]):
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
 
     It connects when it is first used. Close it, or use it as ``async with``.
@@ -85,6 +87,7 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
         self._link: QueueLink | None = None
         self._waiter: ResultWaiter | None = None
         self._coalescer: Adder | None = None
+        self._sweep: SuspendedSweep | None = None
         self._connecting = self._pace.lock()
         self._closed = False
 
@@ -116,6 +119,9 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
                     except BaseException:
                         await transport.close()
                         raise
+                if self._pace is LOOP_PACE:
+                    self._sweep = SuspendedSweep(link)
+                    self._sweep.start()
                 self._link = link
         return self._link
 
@@ -134,6 +140,8 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
         if self._waiter is not None:
             await self._waiter.close()
         await self._close_letters()
+        if self._sweep is not None:
+            await self._sweep.close()
         if self._link is not None:
             await self._link.transport.close()
 
@@ -238,7 +246,7 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, Generic[DataT
 
     def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state, a ``page`` (1..1000) a call: waiting, active, delayed, prioritized,
-        completed, failed or group-waiting.
+        completed, failed, group-waiting or suspended.
 
         A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
         leaves the state meanwhile may come or not.

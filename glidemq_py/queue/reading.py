@@ -20,7 +20,7 @@ MAX_PAGE = 1_000
 
 _FIELDS = (
     "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
-    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals",
 )  # fmt: skip
 
 _LISTABLE = (
@@ -31,6 +31,7 @@ _LISTABLE = (
     JobState.COMPLETED,
     JobState.FAILED,
     JobState.GROUP_WAITING,
+    JobState.SUSPENDED,
 )
 
 _IN_ANY_ORDER = (JobState.ACTIVE, JobState.GROUP_WAITING)
@@ -92,10 +93,10 @@ def _listed(link: QueueLink, job_id: str, values: Sequence[str | bool]) -> Job[A
 async def get_counts(link: QueueLink) -> JobCounts:
     """How many jobs are in each state."""
     numbers = await link.transport.call(reading.counts(link.keys.meta))
-    waiting, active, delayed, prioritized, completed, failed, paused = numbers
+    waiting, active, delayed, prioritized, completed, failed, paused, suspended = numbers
     return JobCounts(
         waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, completed=completed,
-        failed=failed, paused=bool(paused),
+        failed=failed, suspended=suspended, paused=bool(paused),
     )  # fmt: skip
 
 

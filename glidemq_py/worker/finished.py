@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from glidemq_py.wire.calls.suspending import SUSPENDED_ROW
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.worker.run import Run
 
@@ -17,7 +18,7 @@ __all__ = ["Finished", "lost_answer"]
 _COMPLETED: Final = 1
 _FAILED: Final = 2
 _GROUP_LIMITED: Final = 5
-_SIGNALLED: Final = (4, _GROUP_LIMITED)
+_SIGNALLED: Final = (4, _GROUP_LIMITED, SUSPENDED_ROW)
 _LIMIT: Final = 8
 _HOW: Final = 7
 _KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
@@ -57,6 +58,8 @@ def lost_answer(finished: Finished, status: int) -> int:
         return status
     if status == AttemptStatus.STALE and not (is_retried or kind in _SIGNALLED):
         return status
+    if kind == SUSPENDED_ROW:
+        return AttemptStatus.SUSPENDED
     if kind in _SIGNALLED:
         fails = kind == _GROUP_LIMITED and row[_HOW] == "fail"
         return AttemptStatus.FAILED if fails else AttemptStatus.DELAYED

@@ -16,7 +16,8 @@ __all__ = ["WORKER_EVENTS", "Listeners"]
 _log = logging.getLogger(__name__)
 
 WORKER_EVENTS: Final = (
-    "active", "completed", "failed", "retrying", "delayed", "stalled", "drained", "error", "closing", "closed",
+    "active", "completed", "failed", "retrying", "delayed", "suspended", "stalled", "drained", "error", "closing",
+    "closed",
 )  # fmt: skip
 
 Listener = Callable[..., Any]

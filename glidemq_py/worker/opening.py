@@ -17,6 +17,7 @@ from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.queue.dead_letters import declare_dead_letters
+from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
@@ -112,10 +113,13 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
     exchange.owes = outbox.wake
     recovery = StalledRecovery(link=link, consumer=consumer, options=options, listeners=listeners, owes=outbox.wake)
+    sleepers = SuspendedSweep(link, outbox.wake)
+    stack.push_async_callback(sleepers.close)
+    listeners.on("suspended", sleepers.suspended)
     wake = WakeReader(link, exchange)
     sweep = LibrarySweep(transport)
     stack.push_async_callback(sweep.close)
-    for duty in (recovery, wake, outbox, sweep):
+    for duty in (recovery, wake, outbox, sweep, sleepers):
         duty.start()
     return Parts(
         link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,

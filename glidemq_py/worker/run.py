@@ -15,6 +15,9 @@ from glidemq_py.wire.calls.working import TakenJob
 
 __all__ = ["Run"]
 
+_FIELDS = 12
+"""Of every job taken; what follows only jobs have that have run before."""
+
 
 class Run:
     """A job being run.
@@ -33,6 +36,9 @@ class Run:
 
     def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
         # Positions: see TakenJob. Hot path: no more than what every job needs.
+        more = None
+        if len(taken) > _FIELDS:
+            taken, more = taken[:_FIELDS], taken[_FIELDS:]
         job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
         attempt = Attempt(entry, fence, processed_on, context)
         job: Job[Any, Any] = Job(link, job_id, name)
@@ -50,6 +56,8 @@ class Run:
             job._progress_text = progress
         if stalled:
             job.stalled_count = _int(stalled)
+        if more is not None:
+            job._signals_text = more[0] or None
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)

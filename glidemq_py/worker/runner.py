@@ -19,9 +19,11 @@ from glidemq_py.errors import (
     NoHandlerError,
     RateLimitError,
     StaleAttemptError,
+    SuspendError,
 )
 from glidemq_py.job.current import running_job
 from glidemq_py.wire.calls.working import AttemptStatus
+from glidemq_py.worker.continuations import Continuations
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outcome import Outcomes
 from glidemq_py.worker.routes import Routes
@@ -79,6 +81,7 @@ class Runner:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._threads = HandlerThreads(concurrency, self._ended, f"glidemq-{name}")
+        self._continuations = Continuations()
         self.running: set[Run] = set()
         """Every handler that has not ended; each takes a slot."""
 
@@ -88,6 +91,8 @@ class Runner:
         if self._listeners.wanted("active"):
             self._listeners.tell("active", run.job)
         route = self._only or self._routes.find(run.job.name)
+        if self._continuations:
+            route = self._continuations.route(run) or route
         if route is None:
             self._ended(run, None, NoHandlerError(f"no handler of this worker takes jobs named {run.job.name!r}"))
             return
@@ -146,6 +151,8 @@ class Runner:
         row = self._outcomes.signalled(run, signal)
         if isinstance(signal, RateLimitError):
             self._hand_in.rate_limit(self._outcomes.pause_of(signal))
+        elif isinstance(signal, SuspendError):
+            self._continuations.keep(run, signal)
         self._hand_in.hand_in(row, run, None, signal)
 
     # -- ends that come from outside ----------------------------------------------------------------------

@@ -42,6 +42,8 @@ class Settling:
             listeners.tell("retrying", job, finished.error)
         elif status in (AttemptStatus.DELAYED, AttemptStatus.LIMITED):
             listeners.tell("delayed", job, finished.error)
+        elif status == AttemptStatus.SUSPENDED:
+            listeners.tell("suspended", job, finished.error)
         elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
             # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
             what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from glidemq_py.errors import DelayedError, GlideMQError, GroupRateLimitError, JobSignal, RateLimitError
+from glidemq_py.errors import DelayedError, GlideMQError, GroupRateLimitError, JobSignal, RateLimitError, SuspendError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.checks import check_choice
 from glidemq_py.options.times import MAX_EPOCH_MS, to_ms
-from glidemq_py.wire.calls import working
+from glidemq_py.wire.calls import suspending, working
 from glidemq_py.wire.payload import encode_data
 from glidemq_py.worker.run import Run
 
@@ -42,4 +42,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         check_choice("position", signal.position, ("front", "back"))
         replace = check_choice("extend", signal.extend, ("max", "replace")) == "replace"
         return working.group_limited(*token, ms, replace, how, keep if how == "fail" else 0)
+    if isinstance(signal, SuspendError):
+        ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
+        return suspending.suspended(*token, signal.reason or "", ms, keep)
     raise GlideMQError(f"{type(signal).__name__} is no signal that workers know") from signal

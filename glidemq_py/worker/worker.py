@@ -114,8 +114,8 @@ class Worker:
         """Call ``listener`` (plain or async) at an event of this worker:
 
         ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
-        ``delayed`` (job, signal), ``stalled`` (job id), ``drained`` (), ``error`` (error), ``closing`` (),
-        ``closed`` ().
+        ``delayed`` (job, signal), ``suspended`` (job, signal), ``stalled`` (job id), ``drained`` (),
+        ``error`` (error), ``closing`` (), ``closed`` ().
 
         Raises GlideMQValidationError for an event there is not.
         """

@@ -1,5 +1,5 @@
 -- counts: how many jobs are in each state, and whether the queue is paused.
--- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused}
+-- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended}
 -- No scan: every number is a length that the server keeps, so the cost does not grow with the queue.
 
 G.export('counts', { 'no-writes' }, function(keys)
@@ -13,5 +13,6 @@ G.export('counts', { 'no-writes' }, function(keys)
   return {
     waiting, from_stream + from_lists, call('ZCARD', q.scheduled) - prioritized, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,
+    call('ZCARD', q.suspended),
   }
 end)

@@ -1,6 +1,7 @@
 -- revoke: a job shall not run, or stop running.
 -- KEYS 1 meta   ARGV 1 id   -> 'revoked' | 'flagged' | 'not_found'
--- What has not begun ends as failed, reason `revoked`. All else gets the mark `revoked`: an active job's worker reads it
+-- What has not begun, and what is suspended, ends as failed, reason `revoked`. All else gets the mark `revoked`: an
+-- active job's worker reads it
 -- with its next heartbeat and stops the handler; a waiting job that is not found by a bounded look (deep in a list, or
 -- pushed by a peer) is refused when it is taken; for one that has ended it means nothing.
 -- Bound: shared/waiting_place.lua, nothing that grows with the queue (W56).
@@ -10,7 +11,8 @@ local function ended_by_this(q, id, h)
   return h.state == 'failed' and h.revoked == '1' and redis.call('HGET', q.J .. id, 'failedReason') == 'revoked'
 end
 
-local SCHEDULED = { delayed = true, prioritized = true }
+-- States of jobs that end at once; so do waiting ones whose place is found.
+local ENDS = { delayed = true, prioritized = true, ['group-waiting'] = true, suspended = true }
 
 G.export('revoke', { 'allow-oom' }, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]
@@ -20,11 +22,15 @@ G.export('revoke', { 'allow-oom' }, function(keys, args)
   redis.call('HSET', q.J .. id, 'revoked', '1')
   local place = h.state == 'waiting' and G.waiting_place(q, id, h)
   if place and place.held then place = nil end
-  if not place and not SCHEDULED[h.state] and h.state ~= 'group-waiting' then
+  if not place and not ENDS[h.state] then
     G.emit(q.events, 'revoked', id)
     return 'flagged'
   end
   G.end_job(q, id, now, 'revoked', 'revoked', h.processedOn)
-  if place then G.leave_waiting(q, id, place) else redis.call('ZREM', q.scheduled, id) end
+  if place then
+    G.leave_waiting(q, id, place)
+  else
+    redis.call('ZREM', h.state == 'suspended' and q.suspended or q.scheduled, id)
+  end
   return 'revoked'
 end)

@@ -1,10 +1,13 @@
 -- Handing in finished attempts, many in one call. Rows (processed_on = the `now` of the reply that took the job):
 --   {1, id, entry, fence, processed_on, returnvalue [, keep]}                                 completed
---   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep]}    failed
+--   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep [, 1]]}    failed; 1 = the next
+--     attempt is for the next of its fallbacks
 --   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
 --   {4, …} goes on later (finish_delay.lua)   {5, …} its group rests (finish_group.lua)
+--   {7, …} is suspended (finish_suspend.lua)
 -- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
--- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.ALREADY, G.GONE, G.STALE.
+-- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.SUSPENDED, G.ALREADY,
+-- G.GONE, G.STALE.
 -- Of a row, what can fail comes first and the hash second: a job whose new place cannot be written stays active.
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
@@ -90,6 +93,7 @@ local function retry(b, key, row, attempts, priority)
   redis.call('ZADD', b.q.scheduled, due, row[ID])
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
     'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
+  if row[12] then G.bump(key, 'fallbackIndex') end
   leave_source(b, row)
   if not b.quiet then
     G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))

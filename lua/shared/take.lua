@@ -86,8 +86,14 @@ local function write_active(q, taking, id, entry, h)
     if not taking.quiet then G.emit(q.events, 'active', id) end
   end
   taking.bytes = taking.bytes + #h[DATA]
-  taking.jobs[#taking.jobs + 1] = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
+  local job = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
     h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
+  taking.jobs[#taking.jobs + 1] = job
+  -- It has run before: what only such a job can have.
+  if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
+    local more = redis.call('HMGET', key, 'signals', 'fallbackIndex')
+    if more[1] or more[2] then job[13], job[14] = more[1], more[2] end
+  end
 end
 
 -- Activate one job found under `entry` (a stream entry id, or '' for a list); returns true if it was taken.

@@ -174,7 +174,7 @@ class OwnQueue:
         return sums
 
     def counts(self) -> dict[str, int]:
-        names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused")
+        names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended")
         return dict(zip(names, self.fcall("counts", self.meta), strict=True))
 
     def key_names(self) -> set[str]:
@@ -190,7 +190,7 @@ class Taken:
     """A job as `exchange` and `regain` hand it out."""
 
     def __init__(self, fields: Sequence[Any], processed_on: int) -> None:
-        self.fields = dict(zip(TAKEN_FIELDS, fields, strict=True))
+        self.fields = dict(zip(TAKEN_FIELDS, fields, strict=False))
         self.id = str(fields[0])
         self.entry = str(fields[1])
         self.fence = int(fields[2])
@@ -214,7 +214,7 @@ class Taken:
 
 
 TAKEN_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
-                "stalledCount", "priority", "lifo")  # fmt: skip
+                "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex")  # fmt: skip
 
 
 def _fields(entry: Sequence[Any]) -> dict[str, str]:

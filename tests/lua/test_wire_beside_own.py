@@ -3,6 +3,7 @@
 import pytest
 
 from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls import suspending
 from tests.lua import wire_support
 from tests.lua.own_support import OwnQueue
 from tests.lua.wire_support import WireQueue
@@ -60,3 +61,34 @@ def test_heal_knows_list_jobs_that_ours_took(wire: WireQueue, own: OwnQueue) -> 
     wire.add(priority=1)
     own.take_one()
     assert (wire.call("healListActive", ["id"]), wire.list_active()) == (0, 1)
+
+
+def test_an_early_signal_of_ours_resumes_what_a_peer_suspends(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = wire.add()
+    assert own.run(suspending.signal(own.meta, job_id, "early", "1")) == "kept"
+    _, entry = wire.take_id()
+    keys = [f"job:{job_id}", "stream", "events", "suspended"]
+    assert wire.call("suspend", keys, job_id, entry, "workers", wire.now, "", 0, 0) == "ok"
+    assert (wire.state(job_id), wire.scores("suspended")) == ("waiting", {})
+    assert own.take_one().fields["signals"].startswith('[{"name":"early"')
+
+
+def test_a_peer_signals_what_ours_suspended(wire: WireQueue, own: OwnQueue) -> None:
+    own.add_job(lifo=True)
+    job = own.take_one()
+    own.finish(suspending.suspended(*job.token, "", 0))
+    keys = ["job:1", "stream", "events", "suspended", "signals:1"]
+    assert wire.call("signal", keys, "1", "go", "", own.now) == "ok"
+    again = own.take_one()
+    assert again.fields["signals"] == '[{"name":"go","data":"","receivedAt":' + str(own.now) + "}]"
+    assert own.finish(again.completed()) == [0]
+
+
+def test_ours_fails_what_a_peer_suspended_for_too_long(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = wire.add()
+    _, entry = wire.take_id()
+    keys = [f"job:{job_id}", "stream", "events", "suspended"]
+    wire.call("suspend", keys, job_id, entry, "workers", own.now, "", 50, 0)
+    own.advance(50)
+    assert own.run(suspending.sweep(own.meta)).failed == [job_id]
+    assert wire.scores("failed") == {job_id: own.now}

@@ -24,7 +24,7 @@ EXPORTED = {
     "UnknownOptionError", "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "JobCostError",
     # signals
-    "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError",
+    "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
     # the package
     "__version__",
 }  # fmt: skip

@@ -36,7 +36,8 @@ FOREIGN_CONSUMER_PREFIX = "worker-"
 
 TakenJob = list[Any]
 """id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
-stacktrace; absent fields are False (``lua/shared/take.lua``)."""
+stacktrace; absent fields are False (``lua/shared/take.lua``). Of a job that has run before also, where there are any,
+signals and fallbackIndex."""
 
 Finished = list[object]
 Keep = int | tuple[int, int]
@@ -56,6 +57,7 @@ class AttemptStatus(IntEnum):
     REVOKED = 7
     DELAYED = 8
     LIMITED = 9
+    SUSPENDED = 11
 
 
 class ExchangeFlags(IntFlag):

@@ -1,0 +1,39 @@
+"""Jobs that wait for a person: an expense is approved, another one is not looked at in time."""
+
+import asyncio
+
+from glidemq_py import Job, JobFailedError, Queue, Worker
+
+
+async def expense(job: Job) -> str:
+    """Runs from its start after each signal; what has come is returned, what has not ends the attempt here."""
+    approval = await job.wait_for_signal("approval", timeout=job.data["patience"])
+    payment = await job.wait_for_signal("payment", timeout=60_000)
+    return f"{job.data['amount']} approved by {approval.data}, paid by {payment.data}"
+
+
+async def main() -> None:
+    suspended = asyncio.Event()
+    worker = Worker("expenses", expense, concurrency=5)
+    worker.on("suspended", lambda job, signal: (print(f"{job.name} waits: {signal.reason}"), suspended.set()))
+    async with Queue("expenses") as queue, worker:
+        hotel = await queue.add("hotel", {"amount": 120, "patience": 60_000})
+        await suspended.wait()
+        info = await queue.get_suspend_info(hotel.id)
+        print("suspended with", info.reason if info else None)
+
+        # The second signal comes before anybody waits for it: it is kept.
+        print("sent:", await queue.signal(hotel.id, "payment", "bank transfer"))
+        print("sent:", await queue.signal(hotel.id, "approval", "eve"))
+        print(await hotel.wait_until_finished())
+
+        taxi = await queue.add("taxi", {"amount": 30, "patience": 100})
+        try:
+            await taxi.wait_until_finished()
+        except JobFailedError as error:
+            print(f"taxi: {error.failed_reason}")
+        print("too late:", await queue.signal(taxi.id, "approval", "eve"))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

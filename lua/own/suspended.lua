@@ -1,0 +1,37 @@
+-- signal: something happened that a job waits for, or will wait for.
+-- KEYS 1 meta   ARGV 1 packed {id, name, data text}   -> 'resumed' | 'kept' | 'full' | 'ended' | 'gone'
+--   kept: it is not suspended now, and will go on at once when it is; full: it holds as many signals as it can;
+--   ended: it has ended, just now if its time was over
+-- sweep_suspended: suspended jobs whose time is over fail.
+-- KEYS 1 meta   -> packed {ids, next_due ms or -1, more 0|1, held 0|1}
+--   held 0: a Node peer is at it. more: call again. Bound: SWEEP_MAX jobs a call.
+
+local S = G.suspension
+local SWEEP_MAX = 100
+
+G.export('signal', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local id, now = r[1], G.now(q)
+  local h = G.job_of(q, id)
+  if not h.state then return 'gone' end
+  if h.state == 'suspended' and S.is_overdue(q, id, now) then
+    S.time_out(q, id, now)
+    return 'ended'
+  end
+  if G.TERMINAL[h.state] then return 'ended' end
+  if S.is_full(q, id, r[3]) then return 'full' end
+  S.push(q, id, r[2], r[3], now)
+  if h.state ~= 'suspended' then return 'kept' end
+  S.resume(q, id, now, h, r[2])
+  return 'resumed'
+end)
+
+-- One step needs no lock of its own; a peer that holds one is let alone.
+G.export('sweep_suspended', { 'allow-oom' }, function(keys)
+  local q, now = G.queue(keys[1]), G.now(G.queue(keys[1]))
+  if redis.call('EXISTS', q.P .. 'suspended:lock:__sweep__') == 1 then
+    return cmsgpack.pack({ {}, S.next_due(q, now), 0, 0 })
+  end
+  local failed, seen = S.sweep(q, now, SWEEP_MAX)
+  return cmsgpack.pack({ failed, S.next_due(q, now), seen == SWEEP_MAX and 1 or 0, 1 })
+end)

@@ -1,0 +1,26 @@
+-- A finished row of an attempt that waits for a signal from outside: no attempt is spent.
+--   {7, id, entry, fence, processed_on, reason, timeout ms or 0 [, keep]}
+-- Status G.SUSPENDED, or G.FAILED where the job was revoked meanwhile: nothing would take it and find that out. Jobs
+-- from lists as well as from the stream (W25). It is progress: stalls are forgotten (W39).
+
+local F = G.finishing
+local ID, FENCE, PROCESSED_ON, REASON, TIMEOUT, KEEP = 2, 4, 5, 6, 7, 8
+local ENDED = { suspended = true, waiting = true, prioritized = true, failed = true, ['group-waiting'] = true }
+
+G.finish_kinds[7] = function(b, row)
+  local q, id = b.q, row[ID]
+  local h = F.read(q.J .. id, 'groupKey', 'orderingSeq', 'revoked')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  if refused then return refused end
+  if h[6] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end
+  local S = G.suspension -- made after this file is read
+  S.enter(q, id, b.now, row[REASON], row[TIMEOUT])
+  redis.call('HDEL', q.J .. id, 'stalledCount')
+  F.leave_source(b, row)
+  -- An ordered job keeps its slot while it is suspended.
+  if h[4] and G.count_of(h[5]) == 0 then F.leave_group(b, id, h[4]) end
+  if not b.quiet then G.emit(q.events, 'suspended', id) end
+  local signal = S.early(q, id)
+  if signal then S.resume(q, id, b.now, G.job_of(q, id), signal, b.quiet) end
+  return G.SUSPENDED
+end

@@ -1,0 +1,320 @@
+"""Suspending, signals, time-outs: the rows and functions one by one."""
+
+import json
+
+import pytest
+
+from glidemq_py.wire.calls import suspending
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.control import obliterate, remove
+from glidemq_py.wire.calls.outbox import outbox
+from glidemq_py.wire.calls.steering import revoke
+from glidemq_py.wire.calls.working import AttemptStatus as S
+from tests.lua.own_support import BAND, START, OwnQueue, Taken
+
+NEVER = 9_999_999_999_999
+
+
+def suspend(q: OwnQueue, job: Taken, reason: str = "", timeout: int = 0) -> int:
+    (status,) = q.finish(suspending.suspended(*job.token, reason, timeout))
+    return status
+
+
+def signal(q: OwnQueue, job_id: str, name: str = "go", data: str = "") -> str:
+    return str(q.run(suspending.signal(q.meta, job_id, name, data)))
+
+
+def deadlines(q: OwnQueue) -> dict[str, int]:
+    flat = q.redis("ZRANGE", "suspended", 0, -1, "WITHSCORES")
+    return {job_id: int(score) for job_id, score in zip(flat[::2], flat[1::2], strict=True)}
+
+
+SOURCES = [{}, {"lifo": True}, {"priority": 3}, {"lifo": True, "delay": 5}]
+
+
+@pytest.mark.parametrize("options", SOURCES)
+def test_suspended_and_resumed_from_every_source(q: OwnQueue, options: dict[str, object]) -> None:
+    """W25: jobs from lists and from the scheduled set too; they go back to where they came from."""
+    q.add_job(**options)
+    q.advance(10)
+    job = q.take_one()
+    q.advance(40)
+    assert suspend(q, job, "approval", 500) == S.SUSPENDED
+    record = q.job("1")
+    assert (record["state"], record["suspendedAt"]) == ("suspended", str(START + 50))
+    assert (record["suspendReason"], record["suspendTimeout"], record["attemptsMade"]) == ("approval", "500", "0")
+    assert deadlines(q) == {"1": START + 550}
+    assert (q.entries(), q.redis("ZCARD", "list-active-ids")) == ([], 0)
+    assert q.counts()["active"] == 0
+    assert q.counts()["suspended"] == 1
+    assert signal(q, "1", "approved", '{"by":"eve"}') == "resumed"
+    assert deadlines(q) == {}
+    entry = {"name": "approved", "data": '{"by":"eve"}', "receivedAt": START + 50}
+    assert json.loads(q.job("1")["signals"]) == [entry]
+    assert [json.loads(text) for text in q.redis("LRANGE", "signals:1", 0, -1)] == [entry]
+    again = q.take_one()
+    assert json.loads(again.fields["signals"]) == [entry]
+    assert again.fields["priority"] == str(options.get("priority", 0))
+    assert q.finish(again.completed()) == [S.OK]
+    told = [event for event in q.event_names("1") if event in ("suspended", "resumed", "completed")]
+    assert told == ["suspended", "resumed", "completed"]
+    assert {"event": "resumed", "jobId": "1", "signal": "approved"} in q.events("1")
+
+
+def test_a_job_that_runs_for_the_first_time_brings_nothing_more(q: OwnQueue) -> None:
+    q.add_job()
+    (job,) = q.exchange(1).jobs
+    assert len(job) == 12
+
+
+def test_without_a_timeout_it_waits_for_ever(q: OwnQueue) -> None:
+    q.add_job()
+    suspend(q, q.take_one())
+    assert deadlines(q) == {"1": NEVER}
+    assert "suspendReason" not in q.job("1")
+    q.advance(10**9)
+    assert q.run(suspending.sweep(q.meta)) == ([], -1, 0, 1)
+    assert signal(q, "1") == "resumed"
+
+
+def test_what_an_earlier_suspension_said_is_not_said_of_the_next(q: OwnQueue) -> None:
+    q.add_job()
+    suspend(q, q.take_one(), "first", 100)
+    signal(q, "1")
+    suspend(q, q.take_one())
+    assert "suspendReason" not in q.job("1")
+    assert "suspendTimeout" not in q.job("1")
+
+
+def test_early_signals_are_kept_and_resume_at_once(q: OwnQueue) -> None:
+    """W42: the original answers `not_suspended` and forgets them."""
+    q.add_job()
+    assert signal(q, "1", "first") == "kept"
+    job = q.take_one()
+    assert signal(q, "1", "second") == "kept"
+    assert suspend(q, job, "", 100) == S.SUSPENDED
+    assert (q.state("1"), deadlines(q)) == ("waiting", {})
+    assert [each["name"] for each in json.loads(q.job("1")["signals"])] == ["first", "second"]
+    assert q.events("1")[-1] == {"event": "resumed", "jobId": "1", "signal": "first"}
+    # Told once: the next suspension waits for another one.
+    assert suspend(q, q.take_one()) == S.SUSPENDED
+    assert q.state("1") == "suspended"
+    assert signal(q, "1", "third") == "resumed"
+    assert q.events("1")[-1]["signal"] == "third"
+
+
+def test_an_early_signal_is_taken_in_the_very_call(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    signal(q, "1")
+    reply = q.exchange(1, [suspending.suspended(*job.token, "", 0)])
+    assert (list(reply.statuses), [each[0] for each in reply.jobs]) == ([S.SUSPENDED], ["1"])
+
+
+def test_signals_for_what_is_not_there(q: OwnQueue) -> None:
+    assert signal(q, "7") == "gone"
+    q.add_job()
+    q.finish(q.take_one().completed())
+    assert signal(q, "1") == "ended"
+    assert "signals:1" not in q.key_names()
+    q.add_job()
+    q.finish(q.take_one().failed())
+    assert signal(q, "2") == "ended"
+
+
+def test_the_inbox_is_bounded(q: OwnQueue) -> None:
+    q.add_job()
+    for _ in range(1000):
+        assert signal(q, "1") == "kept"
+    assert signal(q, "1") == "full"
+    assert q.redis("LLEN", "signals:1") == 1000
+    q.add_job()
+    assert signal(q, "2", data="x" * 1_000_000) == "kept"
+    assert signal(q, "2", data="x" * 100_000) == "full"
+
+
+def test_the_inbox_goes_with_the_job(q: OwnQueue) -> None:
+    q.add_job()
+    signal(q, "1")
+    assert "signals:1" in q.key_names()
+    q.finish(q.take_one().completed(keep=1))
+    assert not {"signals:1", "job:1"} & q.key_names()
+
+
+def test_time_outs(q: OwnQueue) -> None:
+    for _ in range(3):
+        q.add_job(opts='{"removeOnFail":{"count":1,"age":0}}')
+    q.advance(20)
+    for job, timeout in zip(q.take(3), (100, 50, 0), strict=True):
+        suspend(q, job, "", timeout)
+    assert q.run(suspending.sweep(q.meta)) == ([], 50, 0, 1)
+    q.advance(99)
+    assert q.run(suspending.sweep(q.meta)) == (["2"], 1, 0, 1)
+    record = q.job("2")
+    assert (record["state"], record["failedReason"]) == ("failed", "Suspend timeout exceeded")
+    assert record["finishedOn"] == str(q.now)
+    assert q.events("2")[-1] == {"event": "failed", "jobId": "2", "failedReason": "Suspend timeout exceeded"}
+    assert q.metric("failed")["c"] == 1
+    q.advance(1)
+    assert q.run(suspending.sweep(q.meta)) == (["1"], -1, 0, 1)
+    assert q.redis("ZRANGE", "failed", 0, -1) == ["1"]  # retention, by the job's own rule
+    assert "job:2" not in q.key_names()
+    assert signal(q, "1") == "ended"
+
+
+def test_a_signal_that_comes_too_late_does_not_resume(q: OwnQueue) -> None:
+    q.add_job()
+    suspend(q, q.take_one(), "", 50)
+    q.advance(50)
+    assert signal(q, "1") == "ended"
+    assert (q.state("1"), deadlines(q)) == ("failed", {})
+
+
+def test_a_time_out_leaves_a_dead_letter(q: OwnQueue) -> None:
+    q.redis("HSET", "meta", "deadLetterQueueName", "dead")
+    q.add_job()
+    suspend(q, q.take_one(), "", 50)
+    q.advance(50)
+    q.run(suspending.sweep(q.meta))
+    (entry,) = q.run(outbox(q.meta, "me", 100, "", ())).entries
+    assert (entry.fields["id"], entry.fields["reason"]) == ("1", "Suspend timeout exceeded")
+
+
+def test_the_sweep_is_bounded_and_leaves_a_peer_its_turn(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}") for _ in range(150)], quiet=True)
+    q.finish(*[suspending.suspended(*job.token, "", 5) for job in q.take(150)])
+    q.advance(5)
+    q.redis("SET", "suspended:lock:__sweep__", "node", "PX", 60_000)
+    assert q.run(suspending.sweep(q.meta)) == ([], 0, 0, 0)
+    q.redis("DEL", "suspended:lock:__sweep__")
+    first = q.run(suspending.sweep(q.meta))
+    assert (len(first.failed), first.more) == (100, 1)
+    assert len(q.run(suspending.sweep(q.meta)).failed) == 50
+
+
+def test_a_member_that_is_not_suspended_leaves_the_set(q: OwnQueue) -> None:
+    q.add_job()
+    q.redis("ZADD", "suspended", START, "1", START, "gone")
+    assert q.run(suspending.sweep(q.meta)) == ([], -1, 0, 1)
+    assert q.state("1") == "waiting"
+
+
+def test_a_repeated_row_answers_already_and_a_late_one_stale(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    suspend(q, job, "", 50)
+    assert suspend(q, job, "other", 70) == S.ALREADY
+    assert deadlines(q) == {"1": START + 50}
+    signal(q, "1")
+    assert suspend(q, job) == S.ALREADY
+    q.take_one()
+    assert suspend(q, job) == S.STALE
+    q.run(remove(q.meta, "1"))
+    assert suspend(q, job) == S.GONE
+
+
+def test_a_job_that_was_revoked_while_it_ran_is_not_suspended(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    assert q.run(revoke(q.meta, "1")) == "flagged"
+    assert suspend(q, job) == S.FAILED
+    assert (q.state("1"), q.job("1")["failedReason"], deadlines(q)) == ("failed", "revoked", {})
+
+
+def test_revoking_and_removing_a_suspended_job(q: OwnQueue) -> None:
+    for _ in range(2):
+        q.add_job()
+    for job in q.take(2):
+        suspend(q, job)
+    assert q.run(revoke(q.meta, "1")) == "revoked"
+    assert (q.state("1"), list(deadlines(q))) == ("failed", ["2"])
+    assert q.events("1")[-1]["event"] == "revoked"
+    signal(q, "2")
+    suspend(q, q.take_one())
+    assert q.run(remove(q.meta, "2")) == 1
+    assert deadlines(q) == {}
+    assert not {"job:2", "signals:2"} & q.key_names()
+
+
+ENDS = ["timeout", "revoke", "remove"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_slot_of_an_ordered_job_returns_however_its_suspension_ends(q: OwnQueue, end: str) -> None:
+    """W92: it keeps its slot while it is suspended, and nobody may keep it for ever."""
+    for _ in range(2):
+        q.add(row("a", "", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
+    (job,) = q.take(2)
+    suspend(q, job, "", 50)
+    assert q.take(1) == []
+    q.advance(50)
+    if end == "timeout":
+        q.run(suspending.sweep(q.meta))
+    else:
+        q.run((revoke if end == "revoke" else remove)(q.meta, "1"))
+    assert [each.id for each in q.take(1)] == ["2"]
+
+
+def test_an_ordered_job_goes_on_with_the_slot_that_it_kept(q: OwnQueue) -> None:
+    for _ in range(2):
+        q.add(row("a", "", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
+    suspend(q, q.take_one())
+    signal(q, "1")
+    job = q.take_one()
+    assert job.id == "1"
+    q.finish(job.completed())
+    assert q.take_one().id == "2"
+
+
+def test_obliterate_takes_suspended_jobs_along(q: OwnQueue) -> None:
+    q.add_job()
+    suspend(q, q.take_one())
+    q.redis("RPUSH", "signals:1", "{}")
+    status, deleted = q.run(obliterate(q.meta, False, 100))
+    assert (status, deleted) == ("more", 1)
+    assert q.run(obliterate(q.meta, False, 100))[0] == "done"
+    assert q.key_names() == set()
+
+
+def test_a_list_that_a_peer_filled_is_delivered_as_it_is(q: OwnQueue) -> None:
+    """A Node peer resumes by its own function; list and field agree then, and nothing is early."""
+    q.add_job()
+    suspend(q, q.take_one())
+    text = '{"name":"go","data":"","receivedAt":1}'
+    q.redis("RPUSH", "signals:1", text)
+    q.redis("HSET", "job:1", "signals", f"[{text}]", "state", "waiting")
+    q.redis("ZREM", "suspended", "1")
+    q.push_entry("1")
+    job = q.take_one()
+    assert job.fields["signals"] == f"[{text}]"
+    assert suspend(q, job) == S.SUSPENDED
+    assert q.state("1") == "suspended"
+
+
+def test_junk_in_the_list_of_signals_stops_nothing(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    q.redis("RPUSH", "signals:1", "no json")
+    q.redis("HSET", "job:1", "signals", "neither")
+    assert suspend(q, job) == S.SUSPENDED
+    assert (q.state("1"), q.events("1")[-1]["signal"]) == ("waiting", "")
+
+
+def test_a_priority_job_waits_in_its_band_again(q: OwnQueue) -> None:
+    q.add_job(priority=2)
+    suspend(q, q.take_one())
+    signal(q, "1")
+    assert q.state("1") == "prioritized"
+    assert int(q.redis("ZSCORE", "scheduled", "1")) // BAND == 2
+
+
+def test_fallback_index_goes_up_with_each_retry(q: OwnQueue) -> None:
+    q.add_job(opts='{"fallbacks":[]}')
+    for expected in (1, 2):
+        job = q.take_one()
+        q.finish([*job.failed(limit=3), 0, 1])
+        assert q.job("1")["fallbackIndex"] == str(expected)
+    job = q.take_one()
+    assert job.fields["fallbackIndex"] == "2"
+    q.finish([*job.failed(limit=3), 0, 1])
+    assert (q.state("1"), q.job("1")["fallbackIndex"]) == ("failed", "2")

@@ -1,0 +1,336 @@
+"""Jobs that wait for a signal: handlers of both kinds, early signals, time-outs with and without workers."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    GlideMQError,
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    JobState,
+    JobStateError,
+    PayloadTooLargeError,
+    Queue,
+    QueueEvents,
+    SuspendError,
+    Worker,
+)
+from glidemq_py.testing import RespClient
+from glidemq_py.worker.continuations import Continuations
+from tests.server.worker_support import PATIENCE, Raw, Told, soon
+
+
+async def approval(job: Job) -> Any:
+    """Waits for two signals, one after the other."""
+    first = await job.wait_for_signal("first", timeout=60_000)
+    second = await job.wait_for_signal("second", timeout=60_000)
+    return [first.data, second.data, job.attempts_made, [signal.name for signal in job.signals]]
+
+
+async def approval_in_thread(job: Job) -> Any:
+    return await approval(job)
+
+
+def plain_approval(job: Job) -> Any:
+    first = job.blocking.wait_for_signal("first", reason="the first of two")
+    second = job.blocking.wait_for_signal("second")
+    return [first.data, second.data, job.attempts_made, [signal.name for signal in job.signals]]
+
+
+@pytest.mark.parametrize("handler", [approval, plain_approval])
+@pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 2}, {"ordering": "k"}])
+async def test_a_handler_waits_for_two_signals(
+    core_url: str, queue_name: str, handler: Any, options: dict[str, Any]
+) -> None:
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", **options)
+        await told.wait("suspended")
+        assert await job.get_state() is JobState.SUSPENDED
+        (listed,) = await queue.get_suspended_jobs()
+        assert listed.id == job.id
+        counts = await queue.get_job_counts()
+        assert (counts.suspended, counts.active, counts.unfinished) == (1, 0, 1)
+        assert await queue.signal(job.id, "first", {"by": "eve"})
+        await told.wait("suspended", 2)
+        assert await queue.signal(job.id, "second", [1, 2])
+        assert await job.wait_until_finished() == [{"by": "eve"}, [1, 2], 0, ["first", "second"]]
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert [(signal.name, signal.data) for signal in read.signals] == [("first", {"by": "eve"}), ("second", [1, 2])]
+        assert (await queue.check()).ok
+
+
+async def test_signals_in_the_wrong_order_wait_for_their_turn(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, Worker(queue_name, approval, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n")
+        await told.wait("suspended")
+        assert await queue.signal(job.id, "second", 2)
+        await told.wait("suspended", 2)
+        assert await queue.signal(job.id, "first", 1)
+        assert await job.wait_until_finished() == [1, 2, 0, ["second", "first"]]
+
+
+async def test_the_same_name_twice_is_two_signals(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> Any:
+        return [(await job.wait_for_signal("go")).data for _ in range(3)]
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        job = await queue.add("n")
+        for number in range(3):
+            assert await queue.signal(job.id, "go", number)
+        assert await job.wait_until_finished() == [0, 1, 2]
+
+
+async def test_signals_before_the_job_has_run_at_all(url: str, queue_name: str) -> None:
+    """W42. Nobody has to suspend for a signal that is there."""
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        assert await queue.signal(job.id, "first", 1)
+        assert await queue.signal(job.id, "second", 2)
+        async with Worker(queue_name, approval, url) as worker:
+            told = Told(worker)
+            assert await job.wait_until_finished() == [1, 2, 0, []]
+            assert told.count["suspended"] == 0
+
+
+async def test_a_signal_while_the_handler_runs(url: str, queue_name: str) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> Any:
+        if not job.signals:
+            begun.set()
+            await go_on.wait()
+            job.suspend(reason="anything")
+        return [signal.name for signal in job.signals]
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        job = await queue.add("n")
+        await soon(begun.wait())
+        assert await queue.signal(job.id, "early")
+        go_on.set()
+        assert await job.wait_until_finished() == ["early"]
+
+
+async def test_what_is_known_of_a_suspended_job(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> Any:
+        job.suspend(reason="a human", timeout=timedelta(hours=1))
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        assert await queue.get_suspend_info("nobody") is None
+        job = await queue.add("n")
+        await told.wait("suspended")
+        info = await queue.get_suspend_info(job.id)
+        assert info is not None
+        assert (info.reason, info.timeout, info.signals) == ("a human", 3_600_000, ())
+        assert info.suspended_at >= job.timestamp
+        ((told_of, signal),) = told.of("suspended")
+        assert (told_of.id, signal.reason, signal.timeout) == (job.id, "a human", 3_600_000)
+        await queue.signal(job.id, "one")
+        await told.wait("suspended", 2)
+        info = await queue.get_suspend_info(job.id)
+        assert info is not None
+        assert [each.name for each in info.signals] == ["one"]
+        await queue.revoke(job.id)
+        assert await queue.get_suspend_info(job.id) is None
+
+
+async def test_a_worker_fails_what_nobody_signals(core_url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> Any:
+        job.suspend(timeout=60)
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        with pytest.raises(JobFailedError, match="Suspend timeout exceeded"):
+            await queue.add_and_wait("n", attempts=5)
+        assert (await queue.get_job_counts()).suspended == 0
+
+
+async def test_a_queue_fails_what_nobody_signals_where_there_is_no_worker(
+    url: str, queue_name: str, resp: RespClient
+) -> None:
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        raw.run("DEL", "stream")
+        raw.run("HSET", f"job:{job.id}", "state", "suspended")
+        raw.run("ZADD", "suspended", 1, job.id)
+        with pytest.raises(JobFailedError, match="Suspend timeout exceeded"):
+            await job.wait_until_finished()
+
+
+async def test_signals_to_what_has_ended_or_is_not_there(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        return None
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        assert not await queue.signal("nobody", "go")
+        job = await queue.add("n")
+        await job.wait_until_finished()
+        assert not await queue.signal(job.id, "go")
+
+
+async def test_refused_arguments(url: str, queue_name: str) -> None:
+    problems: list[GlideMQError] = []
+
+    async def handle(job: Job) -> None:
+        for options in (
+            {"timeout": 0}, {"timeout": -1}, {"timeout": "x"}, {"reason": ""}, {"reason": "x" * 5_000}, {"on_resume": 1}
+        ):  # fmt: skip
+            try:
+                job.suspend(**options)
+            except GlideMQValidationError as error:
+                problems.append(error)
+        for name in ("", "x" * 257, 5):
+            try:
+                await job.wait_for_signal(name)  # type: ignore[arg-type]
+            except GlideMQValidationError as error:
+                problems.append(error)
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        with pytest.raises(GlideMQError, match="handler"):
+            job.suspend()
+        for bad in ("", "x" * 257, 5):
+            with pytest.raises(GlideMQValidationError, match="name"):
+                await queue.signal(job.id, bad)  # type: ignore[arg-type]
+        with pytest.raises(PayloadTooLargeError):
+            await queue.signal(job.id, "go", "x" * 2_000_000)
+        with pytest.raises(GlideMQValidationError):
+            await queue.signal(job.id, "go", object())
+        for _ in range(2):
+            await queue.signal(job.id, "go", "x" * 500_000)
+        with pytest.raises(JobStateError, match="as many signals as it can"):
+            await queue.signal(job.id, "go", "x" * 500_000)
+        async with Worker(queue_name, handle, url):
+            await job.wait_until_finished()
+        assert len(problems) == 9
+
+
+async def test_a_signal_thrown_by_hand_and_one_that_cannot_be(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> Any:
+        if job.data == "bad":
+            raise SuspendError(timeout=-5)
+        if not job.signals:
+            raise SuspendError("by hand")
+        return "done"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        with pytest.raises(JobFailedError, match="timeout"):
+            await queue.add_and_wait("n", "bad")
+        job = await queue.add("n")
+        await queue.signal(job.id, "go")
+        assert await job.wait_until_finished() == "done"
+
+
+async def test_events_tell_a_resumed_job_from_a_resumed_queue(url: str, queue_name: str) -> None:
+    """W86."""
+    async with (
+        QueueEvents(queue_name, url) as events,
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, approval, url) as worker,
+    ):
+        told = Told(worker)
+        job = await queue.add("n")
+        await told.wait("suspended")
+        await queue.pause()
+        await queue.resume()
+        await queue.signal(job.id, "first")
+        seen: list[tuple[str, str | None]] = []
+        async with asyncio.timeout(PATIENCE):
+            async for event in events:
+                if event.event == "resumed":
+                    seen.append((event.job_id, event.fields.get("signal")))
+                if len(seen) == 2:
+                    break
+        assert seen == [("0", None), (job.id, "first")]
+
+
+# -- on_resume ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_the_continuation_runs_in_place_of_the_handler(url: str, queue_name: str, plain: bool) -> None:
+    runs = 0
+
+    async def handle(job: Job) -> Any:
+        nonlocal runs
+        runs += 1
+
+        async def go_on(signals: Any) -> Any:
+            await job.log("the job of the closure is this attempt's")
+            return [signal.name for signal in signals]
+
+        def go_on_plainly(signals: Any) -> Any:
+            job.blocking.log("the job of the closure is this attempt's")
+            return [signal.name for signal in signals]
+
+        job.suspend(on_resume=go_on_plainly if plain else go_on)
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n")
+        await told.wait("suspended")
+        await queue.signal(job.id, "go")
+        assert await job.wait_until_finished() == ["go"]
+        assert runs == 1
+        assert await job.logs() == ["the job of the closure is this attempt's"]
+
+
+async def test_the_jobs_timeout_holds_for_the_continuation(url: str, queue_name: str) -> None:
+    """W26."""
+
+    async def for_ever(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def handle(job: Job) -> Any:
+        job.suspend(on_resume=for_ever)
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n", timeout=50)
+        await told.wait("suspended")
+        await queue.signal(job.id, "go")
+        with pytest.raises(JobFailedError) as failed:
+            await job.wait_until_finished()
+        assert failed.value.failed_type == "JobTimeoutError"
+
+
+async def test_another_worker_runs_the_handler_from_its_start(url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> Any:
+        if not job.signals:
+            job.suspend(on_resume=lambda _: "continued")
+        return "from the start"
+
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, handle, url) as worker:
+            told = Told(worker)
+            job = await queue.add("n")
+            await told.wait("suspended")
+        await queue.signal(job.id, "go")
+        async with Worker(queue_name, handle, url):
+            assert await job.wait_until_finished() == "from the start"
+
+
+class _Run:
+    def __init__(self, job_id: str) -> None:
+        self.job = Job(None, job_id, "n")  # type: ignore[arg-type]
+        self.job._signals_text = '[{"name":"go","data":"","receivedAt":1}]'
+        self.attempt = type("A", (), {"fence": 1})()
+
+
+def test_continuations_are_bounded() -> None:
+    """W26: the original's map grows with every job that resumes elsewhere."""
+    kept = Continuations()
+    for number in range(5_000):
+        kept.keep(_Run(str(number)), SuspendError(None, None, print))  # type: ignore[arg-type]
+    assert len(kept) == 1_000
+    assert kept.route(_Run("4999")) is None  # its fence is that of the suspended attempt itself
+    assert len(kept) == 999
+    kept.keep(_Run("n"), SuspendError())  # type: ignore[arg-type]
+    assert len(kept) == 999
