@@ -53,7 +53,8 @@ def test_counts(q: OwnQueue) -> None:
     q.add_job(priority=1)
     q.run(pause(q.meta))
     assert q.counts() == {
-        "waiting": 5, "active": 2, "delayed": 1, "prioritized": 2, "completed": 10, "failed": 10, "paused": 1, "suspended": 0,
+        "waiting": 5, "active": 2, "delayed": 1, "prioritized": 2, "completed": 10, "failed": 10, "paused": 1,
+        "suspended": 0,
     }  # fmt: skip
 
 
