@@ -5,6 +5,8 @@
 
 from glidemq_py.errors import (
     AmbiguousResultError,
+    BatchError,
+    BatchMismatchError,
     BudgetExceededError,
     BulkAddError,
     ClosedError,
@@ -47,6 +49,7 @@ from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.model.suspension import Signal, SuspendInfo
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
+from glidemq_py.options.batch import BatchOptions
 from glidemq_py.options.budget import Budget
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 from glidemq_py.options.dead_letter import DeadLetterOptions
@@ -71,6 +74,9 @@ __all__ = [
     "Address",
     "AmbiguousResultError",
     "Backoff",
+    "BatchError",
+    "BatchMismatchError",
+    "BatchOptions",
     "BlockingJob",
     "Budget",
     "BudgetExceededError",

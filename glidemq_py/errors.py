@@ -14,6 +14,8 @@ from typing import Any, Final
 
 __all__ = [
     "AmbiguousResultError",
+    "BatchError",
+    "BatchMismatchError",
     "BudgetExceededError",
     "BulkAddError",
     "ClosedError",
@@ -339,6 +341,28 @@ class NoHandlerError(GlideMQError):
     """No handler of this worker takes jobs of that name; a later attempt may meet a worker that has one."""
 
 
+class BatchError(GlideMQError):
+    """Raise this in a batch handler to say how each job of the batch ended.
+
+    `results` has one element for each job, in the order of the batch: its result, or the exception it failed with (a
+    `JobSignal` too). A job for which there is no element fails.
+    """
+
+    results: Sequence[object]
+
+    def __init__(self, results: Sequence[object]) -> None:
+        super().__init__(results)
+        self.results = results
+
+    def __str__(self) -> str:
+        failed = sum(isinstance(result, BaseException) for result in self.results)
+        return f"{failed} of {len(self.results)} jobs of the batch failed"
+
+
+class BatchMismatchError(GlideMQError):
+    """A batch handler's answer does not fit its jobs, so all of them failed: one element for each is wanted."""
+
+
 class WorkerTargetError(GlideMQError):
     """The command line's target cannot be imported or holds no worker."""
 
@@ -377,6 +401,9 @@ class StagedWriteError(GlideMQError):
 
 class JobSignal(GlideMQError):  # noqa: N818  # a signal is no error
     """Says what is to become of the job; no failure, and no attempt is spent. Let it pass through your handler."""
+
+    job_id: str | None = None
+    """Whose it is, where a method of a `Job` raised it."""
 
 
 class RateLimitError(JobSignal):

@@ -61,6 +61,12 @@ EXPECTED = {
         r"job '8' did not end within 50 ms",
     ],
     "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
+    "batch": [
+        r"batch of 100, 99 stored",
+        r"batch of 100, 100 stored",
+        r"batch of 50, 50 stored",
+        r"249 rows, mean 12\.48",
+    ],
     "lifespan": [r"database opened for orders", r"database closed with 3 orders of 6 pieces"],
     "service": [
         r"POST /reports -> 202 \{'job': '1'\}",

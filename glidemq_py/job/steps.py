@@ -15,6 +15,7 @@ from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
     GroupRateLimitError,
+    JobSignal,
     UnrecoverableError,
 )
 from glidemq_py.options.checks import check_choice, check_int, check_text
@@ -63,6 +64,11 @@ class JobSteps:
             raise GlideMQError(f"{what} is for the handler that runs the job")
         return self._attempt
 
+    def _own(self, signal: JobSignal) -> JobSignal:
+        """Marked as this job's, since a batch has several."""
+        signal.job_id = self.id
+        return signal
+
     def move_to_delayed(
         self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = _SAME
     ) -> NoReturn:
@@ -90,7 +96,7 @@ class JobSteps:
             if before is not None and not isinstance(before, Mapping):
                 raise GlideMQValidationError("next_step", next_step, "needs data that is a mapping")
             data, replace = {**cast("Mapping[str, Any]", before or {}), "step": next_step}, True
-        raise DelayedError(delay, until, data if replace else None, replace)
+        raise self._own(DelayedError(delay, until, data if replace else None, replace))
 
     def rate_limit_group(
         self,
@@ -115,12 +121,13 @@ class JobSteps:
         self._in_handler("rate_limit_group")
         if self.ordering_key is None:
             raise GlideMQError(f"job {self.id!r} belongs to no group: it was added without `ordering`")
-        raise GroupRateLimitError(
+        signal = GroupRateLimitError(
             to_ms("duration", duration, minimum=1),
             check_choice("current_job", current_job, ("requeue", "fail")),
             check_choice("position", position, ("front", "back")),
             check_choice("extend", extend, ("max", "replace")),
         )
+        raise self._own(signal)
 
     def move_to_failed(self, reason: str | BaseException) -> NoReturn:
         """Fail here and for good, whatever attempts are left.

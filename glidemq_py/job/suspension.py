@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from glidemq_py.errors import GlideMQValidationError, SuspendError
+from glidemq_py.errors import GlideMQValidationError, JobSignal, SuspendError
 from glidemq_py.model.suspension import Signal, parse_signals, parse_signals_field
 from glidemq_py.options.checks import check_text
 from glidemq_py.options.times import Milliseconds, to_ms
@@ -37,6 +37,8 @@ class JobSuspension:
     if TYPE_CHECKING:
 
         def _in_handler(self, what: str) -> Attempt: ...
+
+        def _own(self, signal: JobSignal) -> JobSignal: ...
 
     @property
     def signals(self) -> tuple[Signal, ...]:
@@ -69,11 +71,12 @@ class JobSuspension:
         self._in_handler("suspend")
         if on_resume is not None and not callable(on_resume):
             raise GlideMQValidationError("on_resume", on_resume, "must be callable")
-        raise SuspendError(
+        signal = SuspendError(
             None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
             None if timeout is None else to_ms("timeout", timeout, minimum=1),
             on_resume,
         )
+        raise self._own(signal)
 
     async def wait_for_signal(
         self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None

@@ -6,12 +6,12 @@ Rates of a group, of a queue and of a worker have one form, so that a limit may 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, TypeVar, cast
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.options.checks import check_choice, check_int, check_mapping
+from glidemq_py.options.checks import check_choice, check_int
+from glidemq_py.options.nested import parse_nested
 from glidemq_py.options.times import Milliseconds, to_ms
 
 MAX_COUNT: Final = 2**31 - 1
@@ -108,26 +108,8 @@ class TokenLimiter:
 
 
 def parse_limit(option: str, value: object, kind: type[LimitT]) -> LimitT:
-    """A limit from one, or from a mapping of its fields.
-
-    Raises:
-        GlideMQValidationError: names ``option`` and the field.
-    """
-    if isinstance(value, kind):
-        return value
-    fields = tuple(kind.__dataclass_fields__)
-    needed = fields[:2]
-    if not isinstance(value, Mapping):
-        shape = ", ".join(f"{name!r}: ..." for name in needed)
-        raise GlideMQValidationError(option, value, f"must be a {kind.__name__} or a mapping such as {{{shape}}}")
-    given = check_mapping(option, cast("object", value), fields)
-    for name in needed:
-        if given.get(name) is None:
-            raise GlideMQValidationError(option, given, f"needs {name!r}")
-    try:
-        return kind(**{name: each for name, each in given.items() if each is not None})
-    except GlideMQValidationError as error:
-        raise GlideMQValidationError(f"{option}.{error.option}", error.value, error.problem) from None
+    """A limit from one, or from a mapping of its fields. Raises as `parse_nested`."""
+    return parse_nested(option, value, kind, needed=2)
 
 
 def check_tokens(option: str, value: object) -> float:

@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict, parse_limit
+from glidemq_py.options.nested import parse_nested
 from glidemq_py.options.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 
 __all__ = ["BackoffStrategy", "ExceptionTypes", "WorkerOptions"]
@@ -38,6 +40,8 @@ class WorkerOptions:
             `RateLimit` or ``{"max": jobs, "duration": ms}``. A rate limit of the queue itself has precedence.
         token_limiter: take no job while those of the present window have reported so many tokens: a `TokenLimiter`
             or ``{"max_tokens": number, "duration": ms, "scope": "queue" | "worker" | "both"}``.
+        batch: the handler takes lists of jobs: a `BatchOptions` or ``{"size": jobs, "timeout": ms}``; at most
+            ``concurrency`` batches run at the same time.
         events: False leaves out the queue's events of this worker's jobs.
         metrics: False leaves this worker's jobs out of the queue's metrics.
 
@@ -54,6 +58,7 @@ class WorkerOptions:
     backoff_strategies: Mapping[str, BackoffStrategy]
     limiter: RateLimit | None
     token_limiter: TokenLimiter | None
+    batch: BatchOptions | None
     events: bool
     metrics: bool
 
@@ -69,6 +74,7 @@ class WorkerOptions:
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
         limiter: RateLimit | RateLimitDict | None = None,
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
+        batch: BatchOptions | BatchDict | None = None,
         events: bool = True,
         metrics: bool = True,
     ) -> None:
@@ -83,8 +89,14 @@ class WorkerOptions:
         keep(self, "limiter", None if limiter is None else parse_limit("limiter", limiter, RateLimit))
         tokens = None if token_limiter is None else parse_limit("token_limiter", token_limiter, TokenLimiter)
         keep(self, "token_limiter", tokens)
+        keep(self, "batch", None if batch is None else parse_nested("batch", batch, BatchOptions, needed=1))
         keep(self, "events", check_bool("events", events))
         keep(self, "metrics", check_bool("metrics", metrics))
+
+    @property
+    def slots(self) -> int:
+        """Most jobs in this worker's hands."""
+        return self.concurrency if self.batch is None else self.concurrency * self.batch.size
 
 
 def _lock_time(option: str, value: Milliseconds) -> int:

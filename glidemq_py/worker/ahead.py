@@ -39,11 +39,12 @@ class AheadCalls:
 
     def ask(self) -> tuple[Call[ExchangeReply], int] | None:
         """A call to send behind a blocking read, for all the slots that are free; they are spoken for until
-        `answered`. With it its number. None where this worker's own limits have a say in what is taken.
+        `answered`. With it its number. None where this worker's own limits have a say in what is taken, and where jobs
+        are gathered into batches: one may begin before the call comes to its end, and no other may then be taken.
         """
         x = self._exchange
         options = x._options
-        if options.limiter is not None or options.token_limiter is not None or x._throttle.holding:
+        if options.limiter or options.token_limiter or options.batch or x._throttle.holding:
             return None
         want = min(x.free, MAX_ROWS)
         if not x.taking or want <= 0 or x._recovering is not None or x._cut_off:

@@ -22,11 +22,11 @@ from glidemq_py.wire.calls import working
 from glidemq_py.wire.calls.working import ExchangeFlags, ExchangeReply
 from glidemq_py.worker.ahead import AheadCalls
 from glidemq_py.worker.due import DueTimer
+from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.finished import Finished
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.recovering import Recovery
 from glidemq_py.worker.run import Run
-from glidemq_py.worker.runner import Runner
 from glidemq_py.worker.settling import Settling, report_dropped
 from glidemq_py.worker.throttle import Throttle
 
@@ -61,11 +61,12 @@ class ExchangeLoop:
         self._loop = asyncio.get_running_loop()
         # Looks are asked for by handlers' tasks; what comes of them must not inherit those tasks' variables.
         self._context_vars = contextvars.copy_context()
-        self._runner: Runner | None = None
+        self._runner: Endings | None = None
         self._finished: deque[Finished] = deque()
-        self._limit = 2 if options.concurrency >= TWO_CALLS_FROM else 1
-        self._second_at = max(2, options.concurrency // 3)
-        self._most = max(1, min(MAX_ROWS, -(-options.concurrency // self._limit)))
+        slots = self._slots = options.slots
+        self._limit = 2 if slots >= TWO_CALLS_FROM else 1
+        self._second_at = max(2, slots // 3)
+        self._most = max(1, min(MAX_ROWS, -(-slots // self._limit)))
         self._under_way = 0
         self._asked = 0
         self._hungry = True
@@ -95,7 +96,7 @@ class ExchangeLoop:
         self.jobs_taken = 0
         self.jobs_ended = 0
 
-    def attach(self, runner: Runner) -> None:
+    def attach(self, runner: Endings) -> None:
         """Tell the loop who runs what it takes."""
         self._runner = runner
 
@@ -112,6 +113,18 @@ class ExchangeLoop:
     def rate_limit(self, milliseconds: int) -> None:
         """See `HandIn`."""
         self._throttle.hold(milliseconds)
+
+    def withhold(self, slots: int) -> None:
+        """See `HandIn`."""
+        self._slots -= slots
+
+    async def caught_up(self, patient: bool) -> None:
+        """See `HandIn`."""
+        await self.until(lambda: not (self._asked or (patient and self._will_ask)))
+
+    @property
+    def _will_ask(self) -> bool:
+        return self._hungry and self.may_take and self._recovering is None and not self._cut_off and self.free > 0
 
     def poke(self) -> None:
         """See `HandIn`. Whatever happens in one turn of the event loop leads to one look."""
@@ -135,7 +148,7 @@ class ExchangeLoop:
     def free(self) -> int:
         """Slots that neither run a job nor wait for one that was asked for."""
         running = 0 if self._runner is None else len(self._runner.running)
-        return self._options.concurrency - running - self._asked
+        return self._slots - running - self._asked
 
     @property
     def silence(self) -> float:

@@ -21,8 +21,10 @@ from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
+from glidemq_py.worker.batching import BatchRunner
 from glidemq_py.worker.connecting import connect_patiently
 from glidemq_py.worker.duties import StalledRecovery
+from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.heartbeat import Heartbeat
 from glidemq_py.worker.library_sweep import LibrarySweep
@@ -61,7 +63,7 @@ class Parts:
     link: QueueLink
     consumer: str
     exchange: ExchangeLoop
-    runner: Runner
+    runner: Endings
     wake: WakeReader
     heartbeat: Heartbeat
     recovery: StalledRecovery
@@ -70,6 +72,7 @@ class Parts:
     async def close(self, force: asyncio.Event) -> None:
         """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
         self.exchange.taking = False
+        self.runner.retire()
         await self.wake.retire()
         await run_out(self.exchange, self.runner, force)
         for part in (self.wake, self.recovery, self.exchange, self.outbox, self.heartbeat):
@@ -98,10 +101,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         context = await lifespan.open()
         stack.push_async_callback(lifespan.close)
     exchange = ExchangeLoop(link=link, consumer=consumer, options=options, listeners=listeners, context=context)
-    runner = Runner(
-        routes=opening.routes, outcomes=Outcomes(link, options), hand_in=exchange, listeners=listeners,
-        concurrency=options.concurrency, name=keys.name,
-    )  # fmt: skip
+    runner = _runner(opening, Outcomes(link, options), exchange)
     exchange.attach(runner)
     heartbeat = Heartbeat(
         config=transport.config, meta=keys.meta, consumer=consumer, lock_duration=options.lock_duration,
@@ -124,4 +124,17 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     return Parts(
         link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
         recovery=recovery, outbox=outbox,
+    )  # fmt: skip
+
+
+def _runner(opening: Opening, outcomes: Outcomes, exchange: ExchangeLoop) -> Endings:
+    options, listeners, name = opening.options, opening.listeners, opening.keys.name
+    if options.batch is not None and opening.routes.only is not None:
+        return BatchRunner(
+            route=opening.routes.only, options=options.batch, outcomes=outcomes, hand_in=exchange, listeners=listeners,
+            concurrency=options.concurrency, name=name,
+        )  # fmt: skip
+    return Runner(
+        routes=opening.routes, outcomes=outcomes, hand_in=exchange, listeners=listeners,
+        concurrency=options.concurrency, name=name,
     )  # fmt: skip

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from glidemq_py.job.link import QueueLink
 from glidemq_py.wire.calls import reading
+from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.exchange import ExchangeLoop
-from glidemq_py.worker.runner import Runner
 
 __all__ = ["is_worked_off", "run_out", "until_worked_off"]
 
@@ -30,7 +30,7 @@ async def is_worked_off(link: QueueLink) -> bool:
     return True
 
 
-async def until_worked_off(link: QueueLink, runner: Runner, is_closing: Callable[[], bool]) -> None:
+async def until_worked_off(link: QueueLink, runner: Endings, is_closing: Callable[[], bool]) -> None:
     """Wait until the queue `is_worked_off` and no handler runs, or until the worker closes."""
     while not is_closing():
         if not runner.running and await is_worked_off(link):
@@ -38,7 +38,7 @@ async def until_worked_off(link: QueueLink, runner: Runner, is_closing: Callable
         await asyncio.sleep(_POLL_S)
 
 
-async def run_out(exchange: ExchangeLoop, runner: Runner, force: asyncio.Event) -> None:
+async def run_out(exchange: ExchangeLoop, runner: Endings, force: asyncio.Event) -> None:
     """Wait until every handler has ended and all is handed in. From ``force`` on, hand back what still runs."""
     settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_settled))
     forced = asyncio.ensure_future(force.wait())

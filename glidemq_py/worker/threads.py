@@ -14,11 +14,9 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from glidemq_py.job.blocking import loop_of_thread
-from glidemq_py.job.current import running_job
-from glidemq_py.worker.run import Run
 
 __all__ = ["HandlerThreads"]
 
@@ -26,33 +24,41 @@ _log = logging.getLogger(__name__)
 
 _GROW_AFTER_S = 0.002
 
-Deliver = Callable[[Run, Any, BaseException | None], None]
+WorkT = TypeVar("WorkT")
 
 
-class HandlerThreads:
+class HandlerThreads(Generic[WorkT]):
     """Runs handlers in daemon threads.
 
     Args:
         size: most threads.
-        deliver: called on the loop with (run, result, error) for each handler that ended.
+        invoke: runs a piece of work, in a thread.
+        deliver: called on the loop with (work, result, error) for each that ended.
         name: first part of the threads' names.
     """
 
-    def __init__(self, size: int, deliver: Deliver, name: str) -> None:
+    def __init__(
+        self,
+        size: int,
+        invoke: Callable[[WorkT], Any],
+        deliver: Callable[[WorkT, Any, BaseException | None], None],
+        name: str,
+    ) -> None:
         self._size = size
+        self._invoke = invoke
         self._deliver = deliver
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._waiting: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._ended: deque[tuple[Run, Any, BaseException | None]] = deque()
+        self._waiting: queue.SimpleQueue[WorkT | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[WorkT, Any, BaseException | None]] = deque()
         self._woken = False
         self._growing = False
         self._threads = 0
         loop_of_thread.loop = self._loop
 
-    def submit(self, run: Run) -> None:
-        """Run the job in a thread as soon as one is free."""
-        self._waiting.put(run)
+    def submit(self, work: WorkT) -> None:
+        """Run it in a thread as soon as one is free."""
+        self._waiting.put(work)
         if self._threads == 0:
             self._add_thread()
         if not self._growing and self._threads < self._size:
@@ -73,29 +79,22 @@ class HandlerThreads:
         threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        take = self._waiting.get
-        while (run := take()) is not None:
+        take, invoke = self._waiting.get, self._invoke
+        while (work := take()) is not None:
             context = contextvars.copy_context()
             try:
-                result, error = context.run(self._invoke, run), None
+                result, error = context.run(invoke, work), None
             except BaseException as raised:
                 # SystemExit and the like end the attempt, not the thread.
                 result, error = None, raised
-            self._ended.append((run, result, error))
-            run = None
+            self._ended.append((work, result, error))
+            work = None
             if not self._woken:
                 self._woken = True
                 try:
                     self._loop.call_soon_threadsafe(self._deliver_all)
                 except RuntimeError:
                     return  # the loop is gone, and with it whoever wanted the result
-
-    @staticmethod
-    def _invoke(run: Run) -> Any:
-        if run.attempt.ended:
-            return None  # it ended (its time-out, a close) before a thread was free: it may run elsewhere by now
-        running_job.set(run.job)
-        return run.handler(run.job)
 
     def _deliver_all(self) -> None:
         self._woken = False

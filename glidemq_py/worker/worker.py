@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from glidemq_py.client.connect import Connection
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.names import validate_prefix, validate_queue_name
@@ -41,7 +42,8 @@ class Worker:
     """Runs the jobs of one queue in this process.
 
     A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread); it takes the job and its
-    return value is the job's result. Without a handler, register functions by job name with `task`.
+    return value is the job's result; with ``batch``, a list of jobs and a list of results. Without a handler,
+    register functions by job name with `task`.
 
     ``await worker.run()`` works until it is closed or the process gets SIGTERM or SIGINT; ``async with worker:``
     works while the block lasts.
@@ -56,7 +58,7 @@ class Worker:
         lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
             find what it yields in ``job.context``.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
-        backoff_strategies, limiter, token_limiter, events, metrics: see `WorkerOptions`.
+        backoff_strategies, limiter, token_limiter, batch, events, metrics: see `WorkerOptions`.
 
     Raises:
         GlideMQValidationError: an option cannot be; it is named with its value.
@@ -78,6 +80,7 @@ class Worker:
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
         limiter: RateLimit | RateLimitDict | None = None,
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
+        batch: BatchOptions | BatchDict | None = None,
         lifespan: Lifespan | None = None,
         serializer: Serializer | SerializerName | None = None,
         compression: Compression = "none",
@@ -91,8 +94,8 @@ class Worker:
         self.options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
             max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
-            backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, events=events,
-            metrics=metrics,
+            backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, batch=batch,
+            events=events, metrics=metrics,
         )  # fmt: skip
         self._queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
@@ -135,8 +138,11 @@ class Worker:
 
         Raises:
             GlideMQValidationError: the function or an option cannot be, or the name is another task's.
+            UnsupportedOptionError: the worker has a ``batch``: a task runs one job.
             GlideMQError: the worker is running.
         """
+        if self.options.batch is not None:
+            raise UnsupportedOptionError("batch", self.options.batch, "tasks run one job each: use a handler")
         return self._tasks.decorator
 
     def override(

@@ -14,8 +14,9 @@ EXPORTED = {
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
-    "DeadLetterOptions", "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
+    "BatchOptions", "DeadLetterOptions", "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
     # errors
+    "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "EmbeddedServerError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",

@@ -1,0 +1,189 @@
+"""Running a handler that takes lists of jobs: gathering what was taken into batches, and ending job by job.
+
+A batch begins when it is full, when the first of its jobs has waited long enough, or, where no wait is wanted, when
+nothing more is ready. One that begins with fewer jobs than it may have withholds the slots that it leaves empty, so
+that no more batches run than the worker may have. Each job keeps its own attempt: a time-out or a revocation ends
+that job's alone, and the handler is stopped when no job of its batch is wanted any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from glidemq_py.options.batch import BatchOptions
+from glidemq_py.worker.batch_results import endings_of
+from glidemq_py.worker.ending import Endings, HandIn
+from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.routes import Route
+from glidemq_py.worker.run import Run
+from glidemq_py.worker.threads import HandlerThreads
+
+__all__ = ["BatchRunner"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Batch:
+    """Jobs that one call of the handler runs."""
+
+    __slots__ = ("runs", "task")
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """No job of it is wanted any more."""
+        return all(run.attempt.ended for run in self.runs)
+
+
+class BatchRunner(Endings):
+    """Runs the jobs that a worker took, in batches.
+
+    Args:
+        route: the handler.
+        options: size of a batch, and how long it is waited for.
+        outcomes, hand_in, listeners, name: as for `Endings`.
+        concurrency: most batches at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        route: Route,
+        options: BatchOptions,
+        outcomes: Outcomes,
+        hand_in: HandIn,
+        listeners: Listeners,
+        concurrency: int,
+        name: str,
+    ) -> None:
+        super().__init__(outcomes=outcomes, hand_in=hand_in, listeners=listeners, name=name)
+        self._route = route
+        self._options = options
+        self._threads = HandlerThreads(concurrency, self._invoke, self._batch_ended, f"glidemq-{name}")
+        self._gathered: list[Run] = []
+        self._batch_of: dict[Run, _Batch] = {}
+        self._deadline: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        self._retired = False
+
+    # -- gathering ------------------------------------------------------------------------------------------
+
+    def start(self, run: Run) -> None:
+        """Put a job into the batch that is being gathered."""
+        if self._retired:
+            self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+            return
+        self.running.add(run)
+        self._gathered.append(run)
+        if len(self._gathered) >= self._options.size:
+            self._begin()
+        elif len(self._gathered) == 1:
+            if self._options.timeout:
+                self._deadline = self._loop.call_later(self._options.timeout / 1000, self._wait, False)
+            else:
+                self._wait(True)
+
+    def _wait(self, patient: bool) -> None:
+        self._waiting = self._loop.create_task(self._begin_later(patient))
+
+    async def _begin_later(self, patient: bool) -> None:
+        # What has been asked for may still come, and would find no slot once this batch has withheld them.
+        await self._hand_in.caught_up(patient)
+        self._waiting = None
+        if self._gathered:
+            self._begin()
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def retire(self) -> None:
+        """No batch begins from now on; what has been gathered, and what still comes, is handed back."""
+        self._retired = True
+        self._stop_waiting()
+        for run in list(self._gathered):
+            self._give_back(run)
+        self._gathered.clear()
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._stop_waiting()
+        batch = _Batch(self._gathered)
+        self._gathered = []
+        self._hand_in.withhold(self._options.size - len(batch.runs))
+        for run in batch.runs:
+            self._batch_of[run] = batch
+            if self._listeners.wanted("active"):
+                self._listeners.tell("active", run.job)
+            if run.options.timeout is not None:
+                run.timer = self._loop.call_later(run.options.timeout / 1000, self._time_out, run)
+        if self._route.in_thread:
+            self._threads.submit(batch)
+            return
+        batch.task = self._loop.create_task(self._run(batch))
+        for run in batch.runs:
+            run.task = batch.task
+
+    async def _run(self, batch: _Batch) -> None:
+        try:
+            answer = await self._route.handler([run.job for run in batch.runs])
+        except KeyboardInterrupt:
+            self._leave(batch)
+            for run in batch.runs:
+                self._give_back(run)
+            raise
+        except BaseException as error:
+            # As for a single job: neither cancellation nor SystemExit may take the worker down.
+            self._batch_ended(batch, None, error)
+        else:
+            self._batch_ended(batch, answer, None)
+
+    def _invoke(self, batch: _Batch) -> Any:
+        if batch.is_over:
+            return None
+        return self._route.handler([run.job for run in batch.runs])
+
+    def _batch_ended(self, batch: _Batch, answer: Any, error: BaseException | None) -> None:
+        self._leave(batch)
+        endings = endings_of([run.job for run in batch.runs], answer, error)
+        for run, (result, failure) in zip(batch.runs, endings, strict=True):
+            self._ended(run, result, failure)
+
+    def _leave(self, batch: _Batch) -> None:
+        self._hand_in.withhold(len(batch.runs) - self._options.size)
+        for run in batch.runs:
+            del self._batch_of[run]
+
+    def _cancel(self, run: Run, why: str) -> None:
+        batch = self._batch_of.get(run)
+        if batch is None:
+            # No handler has it yet.
+            self._gathered.remove(run)
+            self.running.discard(run)
+            if not self._gathered:
+                self._stop_waiting()
+        elif batch.is_over:
+            if batch.task is not None:
+                batch.task.cancel()
+            else:
+                _log.warning(
+                    "the attempts of all %d jobs of a batch of queue %r are over (%s), but a plain function cannot be "
+                    "stopped: it keeps its slots until it returns; let it look at job.cancelled",
+                    len(batch.runs), self._name, why,
+                )  # fmt: skip
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._stop_waiting()
+        self._threads.close()

@@ -1,0 +1,489 @@
+"""Handlers that take lists of jobs: how batches are gathered, and how each job of one ends by itself."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    BatchError,
+    BatchOptions,
+    DelayedError,
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    Queue,
+    RateLimitError,
+    UnrecoverableError,
+    UnsupportedOptionError,
+    Worker,
+)
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw, Told, soon, until
+
+
+class BatchGate:
+    """An async batch handler that says which batches it began, and ends them when it is opened."""
+
+    def __init__(self) -> None:
+        self.begun: list[list[Job]] = []
+        self.opened = asyncio.Event()
+        self.cancelled = 0
+        self.running = 0
+        self.most = 0
+        self._begun: asyncio.Queue[list[Job]] = asyncio.Queue()
+
+    async def __call__(self, jobs: list[Job]) -> list[Any]:
+        self.begun.append(jobs)
+        self._begun.put_nowait(jobs)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        return [job.data for job in jobs]
+
+    async def next(self) -> list[Job]:
+        return await soon(self._begun.get())
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(jobs) for jobs in self.begun]
+
+
+async def test_a_batch_is_what_is_ready_up_to_its_size(core_url: str, core_resp: RespClient, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(25)])
+        async with Worker(queue_name, gate, core_url, batch={"size": 10}) as worker:
+            told = Told(worker)
+            await told.wait("completed", 25)
+        assert gate.sizes == [10, 10, 5]
+        assert [job.data for batch in gate.begun for job in batch] == list(range(25))
+        raw = Raw(core_resp, queue_name)
+        assert [raw.job(job.id)["returnvalue"] for job in jobs] == [str(n) for n in range(25)]
+        assert raw.pending() == []
+
+
+async def test_a_batch_of_many_calls_is_full(url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", n) for n in range(700)])
+        async with Worker(queue_name, gate, url, batch=BatchOptions(300)) as worker:
+            await Told(worker).wait("completed", 700)
+    assert gate.sizes == [300, 300, 100]
+
+
+async def test_plain_functions_run_batches_in_a_thread(url: str, queue_name: str):
+    threads: list[str] = []
+
+    def handle(jobs: list[Job]) -> list[int]:
+        threads.append(threading.current_thread().name)
+        jobs[0].blocking.log("first")
+        return [job.data * 2 for job in jobs]
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(3)])
+        async with Worker(queue_name, handle, url, batch={"size": 3}):
+            assert [await job.wait_until_finished() for job in jobs] == [0, 2, 4]
+        assert await jobs[0].logs() == ["first"]
+    assert threads[0].startswith("glidemq-")
+
+
+async def test_it_waits_for_more_until_it_is_full(core_url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    batch = {"size": 3, "timeout": 60_000}
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, batch=batch) as worker:  # type: ignore[arg-type]
+        jobs = [await queue.add("n", 0)]
+        await soon(until(lambda: worker.active_count == 1))
+        jobs.append(await queue.add("n", 1))
+        await soon(until(lambda: worker.active_count == 2))
+        assert gate.begun == []
+        jobs.append(await queue.add("n", 2))
+        assert [await job.wait_until_finished() for job in jobs] == [0, 1, 2]
+    assert gate.sizes == [3]
+
+
+async def test_at_the_deadline_it_begins_with_what_there_is(url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, batch=BatchOptions(10, timeout=60)):
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        job = await queue.add("n", 7)
+        assert await job.wait_until_finished() == 7
+        assert loop.time() - before >= 0.055
+    assert gate.sizes == [1]
+
+
+async def test_no_more_batches_run_than_may_even_if_they_are_not_full(core_url: str, queue_name: str):
+    gate = BatchGate()
+    async with (
+        Queue(queue_name, core_url) as queue,
+        Worker(queue_name, gate, core_url, batch={"size": 5}, concurrency=2) as worker,
+    ):
+        told = Told(worker)
+        for n in range(2):  # two batches of one
+            await queue.add("n", n)
+            await gate.next()
+        await queue.add_bulk([("n", n) for n in range(8)])
+        # A third would have to be taken first: see that the worker leaves them alone.
+        await worker_is_quiet(worker)
+        assert (gate.running, worker.active_count, (await queue.get_job_counts()).waiting) == (2, 2, 8)
+        gate.opened.set()
+        await told.wait("completed", 10)
+    assert gate.most == 2
+    assert gate.sizes[:2] == [1, 1]
+
+
+async def worker_is_quiet(worker: Worker) -> None:
+    exchange = worker._exchange
+    assert exchange is not None
+    exchange.look_for_jobs()
+    await soon(until(lambda: exchange._asked == 0 and not exchange._under_way))
+
+
+async def test_global_concurrency_bounds_batches_and_strands_nothing(
+    core_url: str, core_resp: RespClient, queue_name: str
+):
+    """Wrinkle W17: entries beyond the limit were read and dropped, "active" until they stalled."""
+    most = 0
+    raw = Raw(core_resp, queue_name)
+
+    async def handle(jobs: list[Job]) -> list[int]:
+        nonlocal most
+        most = max(most, len(raw.pending()))
+        return [job.data for job in jobs]
+
+    async with Queue(queue_name, core_url) as queue:
+        await queue.set_global_concurrency(6)
+        await queue.add_bulk([("n", n) for n in range(20)])
+        workers = [Worker(queue_name, handle, core_url, batch={"size": 10}) for _ in range(2)]
+        told = Told(*workers)
+        async with workers[0], workers[1]:
+            await told.wait("completed", 20)
+        assert (await queue.get_job_counts()).active == 0
+    assert 1 <= most <= 6
+
+
+async def test_the_rate_limit_bounds_batches(url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_rate_limit(3, 60_000)
+        await queue.add_bulk([("n", n) for n in range(8)])
+        async with Worker(queue_name, gate, url, batch={"size": 5}) as worker:
+            await Told(worker).wait("completed", 3)
+            await worker_is_quiet(worker)
+        assert gate.sizes == [3]
+
+
+async def test_groups_give_one_job_at_a_time(url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", n, {"ordering": {"key": "abc"[n % 3]}}) for n in range(9)])
+        async with Worker(queue_name, gate, url, batch={"size": 10}) as worker:
+            await Told(worker).wait("completed", 9)
+    assert gate.sizes == [3, 3, 3]
+    assert [sorted(job.data for job in batch) for batch in gate.begun] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+# -- ends -----------------------------------------------------------------------------------------------------
+
+
+async def failure(job: Job) -> tuple[str | None, str]:
+    with pytest.raises(JobFailedError) as caught:
+        await job.wait_until_finished()
+    return caught.value.failed_type, caught.value.failed_reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ([1], "returned 1 results for 3 jobs"),
+        ([1, 2, 3, 4], "returned 4 results for 3 jobs"),
+        (None, "returned NoneType, not a list of 3 results"),
+        ("abc", "returned str, not a list of 3 results"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_fails_every_job(url: str, queue_name: str, answer: Any, says: str):
+    async def handle(jobs: list[Job]) -> Any:
+        return answer
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(3)])
+        async with Worker(queue_name, handle, url, batch={"size": 3}):
+            for job in jobs:
+                kind, reason = await failure(job)
+                assert kind == "BatchMismatchError"
+                assert says in reason
+
+
+async def test_an_exception_fails_every_job_and_each_has_its_own_attempts(url: str, queue_name: str):
+    async def handle(jobs: list[Job]) -> Any:
+        if len(jobs) == 3:
+            raise ValueError("all of you")
+        return [job.attempts_made for job in jobs]
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", 0), ("n", 1, {"attempts": 2}), ("n", 2)])
+        async with Worker(queue_name, handle, url, batch={"size": 3}):
+            assert await failure(jobs[0]) == ("ValueError", "all of you")
+            assert await jobs[1].wait_until_finished() == 1
+            assert await failure(jobs[2]) == ("ValueError", "all of you")
+
+
+async def test_batch_error_says_how_each_job_ended(core_url: str, queue_name: str):
+    async def handle(jobs: list[Job]) -> Any:
+        if len(jobs) == 1:
+            return ["again"]
+        raise BatchError(["fine", UnrecoverableError("never"), KeyError("once more"), DelayedError(1)])
+
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("n", n, {"attempts": 2 if n == 1 else 1}) for n in range(5)])
+        async with Worker(queue_name, handle, core_url, batch={"size": 5}):
+            assert await jobs[0].wait_until_finished() == "fine"
+            assert await failure(jobs[1]) == ("UnrecoverableError", "never")
+            assert (await failure(jobs[2]))[0] == "KeyError"
+            assert await jobs[3].wait_until_finished() == "again"
+            kind, reason = await failure(jobs[4])
+        assert kind == "BatchMismatchError"
+        assert "no result in BatchError" in reason
+        read = await queue.get_job(jobs[3].id)
+        assert read is not None
+        assert read.attempts_made == 0
+
+
+async def test_every_job_may_give_its_own_signal(core_url: str, core_resp: RespClient, queue_name: str):
+    rounds: list[list[str]] = []
+
+    async def one(job: Job) -> str:
+        if job.name == "later" and (job.data or {}).get("step") is None:
+            job.move_to_delayed(5, next_step="second")
+        if job.name == "group" and len(rounds) == 1:
+            job.rate_limit_group(5)
+        if job.name == "limited" and len(rounds) == 1:
+            raise RateLimitError(5)
+        if job.name == "discard":
+            job.discard()
+            raise OSError("no more")
+        if job.name == "moved":
+            job.move_to_failed("moved away")
+        if job.name == "tokens":
+            await job.report_tokens(12)
+            await job.update_progress(50)
+            await job.log("a line")
+        return f"{job.name} {job.data}"
+
+    async def handle(jobs: list[Job]) -> list[Any]:
+        rounds.append([job.name for job in jobs])
+        return await asyncio.gather(*map(one, jobs), return_exceptions=True)
+
+    names = ["plain", "later", "group", "limited", "discard", "moved", "tokens"]
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk(
+            [(name, {}, {"attempts": 3, **({"ordering": {"key": "k"}} if name == "group" else {})}) for name in names]
+        )
+        by_name = {job.name: job for job in jobs}
+        async with Worker(queue_name, handle, core_url, batch={"size": 10}) as worker:
+            told = Told(worker)
+            assert await by_name["plain"].wait_until_finished() == "plain {}"
+            assert await by_name["later"].wait_until_finished() == "later {'step': 'second'}"
+            assert await by_name["group"].wait_until_finished() == "group {}"
+            assert await by_name["limited"].wait_until_finished() == "limited {}"
+            assert await failure(by_name["discard"]) == ("OSError", "no more")
+            assert await failure(by_name["moved"]) == ("UnrecoverableError", "moved away")
+            assert await by_name["tokens"].wait_until_finished() == "tokens {}"
+            await told.wait("completed", 5)
+        assert sorted(told.job_ids("delayed")) == sorted(by_name[name].id for name in ("later", "group", "limited"))
+        raw = Raw(core_resp, queue_name)
+        for name in ("later", "group", "limited"):
+            assert raw.job(by_name[name].id).get("attemptsMade", "0") == "0"
+        assert raw.job(by_name["tokens"].id)["tpmTokens"] == "12"
+        assert await by_name["tokens"].logs() == ["a line"]
+    assert rounds[0] == names
+
+
+async def test_a_signal_that_gets_away_is_its_jobs_alone(url: str, queue_name: str):
+    async def handle(jobs: list[Job]) -> list[Any]:
+        if len(jobs) == 2:
+            jobs[1].move_to_delayed(1, data="moved on")
+        return [job.data for job in jobs]
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", 0), ("n", 1)])
+        async with Worker(queue_name, handle, url, batch={"size": 2}):
+            kind, reason = await failure(jobs[0])
+            assert kind == "BatchMismatchError"
+            assert f"job {jobs[1].id!r} raised DelayedError" in reason
+            assert await jobs[1].wait_until_finished() == "moved on"
+
+
+async def test_a_signal_in_the_place_of_another_job_is_refused(url: str, queue_name: str):
+    async def handle(jobs: list[Job]) -> list[Any]:
+        try:
+            jobs[1].move_to_delayed(1)
+        except DelayedError as signal:
+            return [signal, "fine"]
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", 0), ("n", 1)])
+        async with Worker(queue_name, handle, url, batch={"size": 2}):
+            assert "stands in the place of" in (await failure(jobs[0]))[1]
+            assert await jobs[1].wait_until_finished() == "fine"
+
+
+async def test_a_rate_limit_raised_outright_is_for_all(url: str, queue_name: str):
+    calls = 0
+
+    async def handle(jobs: list[Job]) -> list[Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RateLimitError(10)
+        return [job.attempts_made for job in jobs]
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", 0), ("n", 1)])
+        async with Worker(queue_name, handle, url, batch={"size": 2}):
+            assert [await job.wait_until_finished() for job in jobs] == [0, 0]
+
+
+# -- ends from outside ----------------------------------------------------------------------------------------
+
+
+async def test_a_timeout_is_one_jobs_and_keeps_its_reason(core_url: str, queue_name: str):
+    """Wrinkle W19: the reason of a time-out was lost in batches, and the handler ran on beside the retry."""
+    gate = BatchGate()
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("n", 0), ("n", 1, {"timeout": 40}), ("n", 2)])
+        async with Worker(queue_name, gate, core_url, batch={"size": 3}):
+            kind, reason = await failure(jobs[1])
+            assert (kind, "40 ms" in reason) == ("JobTimeoutError", True)
+            assert [job.cancelled.is_set() for job in gate.begun[0]] == [False, True, False]
+            gate.opened.set()
+            assert [await jobs[n].wait_until_finished() for n in (0, 2)] == [0, 2]
+    assert gate.cancelled == 0
+
+
+async def test_a_handler_none_of_whose_jobs_is_wanted_is_cancelled(url: str, queue_name: str):
+    gate = BatchGate()
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", n, {"timeout": 30 + 20 * n}) for n in range(3)])
+        async with Worker(queue_name, gate, url, batch={"size": 3}) as worker:
+            for job in jobs:
+                assert (await failure(job))[0] == "JobTimeoutError"
+            await soon(until(lambda: worker.active_count == 0))
+            assert gate.cancelled == 1
+
+
+async def test_revoking_one_job_of_a_batch_cancels_it_alone(core_url: str, queue_name: str):
+    gate = BatchGate()
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(3)])
+        async with Worker(queue_name, gate, core_url, batch={"size": 3}, lock_duration=1_000):
+            batch = await gate.next()
+            assert await jobs[1].revoke() == "flagged"
+            await soon(until(batch[1].cancelled.is_set))
+            assert (await failure(jobs[1]))[0] == "JobRevokedError"
+            gate.opened.set()
+            assert [await jobs[n].wait_until_finished() for n in (0, 2)] == [0, 2]
+    assert gate.cancelled == 0
+
+
+async def test_revoking_a_job_that_is_being_gathered(url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, gate, url, batch=BatchOptions(2, 60_000), lock_duration=1_000) as worker,
+    ):
+        first = await queue.add("n", 0)
+        await soon(until(lambda: worker.active_count == 1))
+        await first.revoke()
+        assert (await failure(first))[0] == "JobRevokedError"
+        others = await queue.add_bulk([("n", 1), ("n", 2)])
+        assert [await job.wait_until_finished() for job in others] == [1, 2]
+    assert gate.sizes == [2]
+
+
+async def test_close_hands_back_what_is_gathered_and_waits_for_what_runs(
+    core_url: str, core_resp: RespClient, queue_name: str
+):
+    gate = BatchGate()
+    async with Queue(queue_name, core_url) as queue:
+        worker = Worker(queue_name, gate, core_url, batch=BatchOptions(2, 60_000), concurrency=2)
+        await worker.start()
+        running = await queue.add_bulk([("n", 0), ("n", 1)])
+        await gate.next()
+        waits = await queue.add("n", 2)
+        await soon(until(lambda: worker.active_count == 3))
+        closing = asyncio.ensure_future(worker.close())
+        raw = Raw(core_resp, queue_name)
+        await soon(until(lambda: raw.state(waits.id) == "waiting"))
+        assert not closing.done()
+        gate.opened.set()
+        await soon(closing)
+        assert [raw.state(job.id) for job in running] == ["completed", "completed"]
+        assert raw.job(waits.id).get("attemptsMade", "0") == "0"
+        assert raw.pending() == []
+
+
+async def test_a_close_by_force_hands_back_every_job_of_a_batch(url: str, resp: RespClient, queue_name: str):
+    gate = BatchGate()
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(3)])
+        worker = Worker(queue_name, gate, url, batch={"size": 3})
+        await worker.start()
+        await gate.next()
+        await soon(worker.close(force=True))
+        raw = Raw(resp, queue_name)
+        assert [raw.state(job.id) for job in jobs] == ["waiting"] * 3
+        assert [raw.job(job.id).get("attemptsMade", "0") for job in jobs] == ["0"] * 3
+    assert gate.cancelled == 1
+
+
+async def test_a_paused_worker_takes_no_batch(url: str, queue_name: str):
+    gate = BatchGate()
+    gate.opened.set()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, batch={"size": 3}) as worker:
+        worker.pause()
+        await queue.add_bulk([("n", n) for n in range(3)])
+        await worker_is_quiet(worker)
+        assert gate.begun == []
+        worker.resume()
+        await gate.next()
+        await queue.pause()
+        await queue.add("n", 3)
+        await worker_is_quiet(worker)
+        assert gate.sizes == [3]
+
+
+@pytest.mark.parametrize(
+    ("batch", "option"),
+    [
+        ({"size": 0}, "batch.size"), ({"size": 1001}, "batch.size"), ({"size": 2.0}, "batch.size"), ({}, "batch"),
+        ({"size": 5, "timeout": -1}, "batch.timeout"), ({"size": 5, "wait": 1}, "batch.wait"), (5, "batch"),
+    ],
+)  # fmt: skip
+def test_batches_that_cannot_be(batch: Any, option: str):
+    with pytest.raises(GlideMQValidationError) as caught:
+        Worker("q", lambda jobs: jobs, batch=batch)
+    assert caught.value.option == option
+
+
+def test_tasks_and_batches_do_not_go_together():
+    worker = Worker("q", batch={"size": 5})
+    with pytest.raises(UnsupportedOptionError, match="tasks run one job each"):
+
+        @worker.task
+        async def one() -> None: ...
