@@ -457,6 +457,7 @@ async def test_a_paused_worker_takes_no_batch(url: str, queue_name: str):
     gate.opened.set()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, batch={"size": 3}) as worker:
         worker.pause()
+        await worker_is_quiet(worker)
         await queue.add_bulk([("n", n) for n in range(3)])
         await worker_is_quiet(worker)
         assert gate.begun == []
