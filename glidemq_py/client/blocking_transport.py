@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -14,7 +15,7 @@ from glide_shared.exceptions import GlideError, RequestError
 from glidemq_py.client.connect import BlockingGlideClient, GlideConfig, create_blocking
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
-from glidemq_py.errors import ClosedError
+from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -71,6 +72,17 @@ class ThreadTransport:
                 raise translate(again, self.library) from again
         finally:
             self._leave()
+
+    def prepare(self) -> None:
+        """Load the library now if it is missing. A call would do so, but valkey-glide-sync writes every failed command
+        to stderr, which a first call should not begin with; a command of a batch fails silently.
+        """
+        batch: Any = glide_sync.ClusterBatch(is_atomic=False) if self.is_cluster else glide_sync.Batch(is_atomic=False)
+        batch.fcall(self._names["version"])
+        with contextlib.suppress(GlideError, GlideMQError):
+            (answer,) = self._client.exec(batch, raise_on_error=False)
+            if isinstance(answer, RequestError) and is_function_missing(answer):
+                self._load()
 
     def _load(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)

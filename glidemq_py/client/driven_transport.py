@@ -26,7 +26,9 @@ class DrivenTransport:
     def connect(cls, connection: BlockingConnection) -> DrivenTransport:
         """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
         config, client = resolve_blocking(connection)
-        return cls(ThreadTransport(config, client=client))
+        blocking = ThreadTransport(config, client=client)
+        blocking.prepare()
+        return cls(blocking)
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""

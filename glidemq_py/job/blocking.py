@@ -1,80 +1,289 @@
-"""The blocking face of a job that runs in a thread: each method waits for its async twin on the worker's loop."""
+"""`BlockingJob`: a job for code that blocks.
+
+Written by ``python -m tests.twins``; do not edit.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Generic, Literal, NoReturn
 
-from glidemq_py.model.states import JobState
+from typing_extensions import TypeVar
+
+from glidemq_py.job.control import RevokeOutcome
+from glidemq_py.job.job import LOG_LINES_KEPT, Job
+from glidemq_py.job.steps import _SAME
+from glidemq_py.job.thread_side import wait_for
+from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.suspension import Signal
 from glidemq_py.options.times import Milliseconds
 
-if TYPE_CHECKING:
-    from glidemq_py.job.job import Job
+__all__ = ["BlockingJob"]
 
-__all__ = ["BlockingJob", "loop_of_thread"]
-
-DataT = TypeVar("DataT")
-ResultT = TypeVar("ResultT")
-T = TypeVar("T")
-
-
-class _LoopOfThread:
-    """Which event loop the handlers of a process's threads belong to; set by the worker's thread pool."""
-
-    loop: asyncio.AbstractEventLoop | None = None
-
-
-loop_of_thread = _LoopOfThread()
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
 
 
 class BlockingJob(Generic[DataT, ResultT]):
-    """`Job.blocking`: for handlers that are plain functions. Errors are those of the async twins.
+    """A `Job` whose methods block. Attributes, arguments and errors are those of `Job`.
 
-    Calling it on the event loop's own thread would wait for itself, and raises RuntimeError.
+    Handlers that are plain functions get one as `Job.blocking`, and the queues of `glidemq_py.sync` hand out no others.
+    A handler's must not be used on the event loop's own thread: it would wait for itself, and raises RuntimeError.
     """
 
     __slots__ = ("_job",)
 
     def __init__(self, job: Job[DataT, ResultT]) -> None:
+        """Made by queues and jobs."""
         self._job = job
 
-    def log(self, line: str) -> None:
-        """`Job.log`."""
-        self._wait(self._job.log(line))
+    def __repr__(self) -> str:
+        return repr(self._job)
+
+    @property
+    def id(self) -> str:
+        """See `Job`."""
+        return self._job.id
+
+    @property
+    def name(self) -> str:
+        """See `Job`."""
+        return self._job.name
+
+    @property
+    def outcome(self) -> JobOutcome:
+        """See `Job`."""
+        return self._job.outcome
+
+    @property
+    def timestamp(self) -> int:
+        """See `Job`."""
+        return self._job.timestamp
+
+    @property
+    def attempts_made(self) -> int:
+        """See `Job`."""
+        return self._job.attempts_made
+
+    @property
+    def delay(self) -> int:
+        """See `Job`."""
+        return self._job.delay
+
+    @property
+    def priority(self) -> int:
+        """See `Job`."""
+        return self._job.priority
+
+    @property
+    def stalled_count(self) -> int:
+        """See `Job`."""
+        return self._job.stalled_count
+
+    @property
+    def processed_on(self) -> int | None:
+        """See `Job`."""
+        return self._job.processed_on
+
+    @property
+    def finished_on(self) -> int | None:
+        """See `Job`."""
+        return self._job.finished_on
+
+    @property
+    def failed_reason(self) -> str | None:
+        """See `Job`."""
+        return self._job.failed_reason
+
+    @property
+    def failed_type(self) -> str | None:
+        """See `Job`."""
+        return self._job.failed_type
+
+    @property
+    def stacktrace(self) -> tuple[str, ...]:
+        """See `Job`."""
+        return self._job.stacktrace
+
+    @property
+    def state(self) -> JobState | None:
+        """See `Job`."""
+        return self._job.state
+
+    @property
+    def queue_name(self) -> str:
+        """The queue it belongs to."""
+        return self._job.queue_name
+
+    @property
+    def data(self) -> DataT:
+        """What was given to `add`, decoded when first asked for. See `Job.data`."""
+        return self._job.data
+
+    @property
+    def opts(self) -> Mapping[str, Any]:
+        """The options as stored (camelCase, data-model.md section 4.1); empty where they cannot be read."""
+        return self._job.opts
+
+    @property
+    def returnvalue(self) -> ResultT | None:
+        """What the handler returned, for a completed job that was read back. Raises SerializationError."""
+        return self._job.returnvalue
+
+    @property
+    def progress(self) -> Any:
+        """What `update_progress` wrote last; 0 before."""
+        return self._job.progress
+
+    @property
+    def context(self) -> Any:
+        """What the worker's ``lifespan`` yielded (a database pool, say); None outside a handler."""
+        return self._job.context
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when this attempt's result is no longer wanted: it timed out, was revoked, or was taken away. See
+        `Job.cancelled`.
+        """
+        return self._job.cancelled
+
+    def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
+        """Append a line to the job's log; the newest ``keep`` lines stay (0 = all). See `Job.log`."""
+        wait_for(self._job, self._job.log(line, keep=keep))
 
     def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
-        """`Job.update_progress`."""
-        self._wait(self._job.update_progress(progress))
+        """Store progress (a number or anything JSON) and tell listeners. Raises as `log`."""
+        wait_for(self._job, self._job.update_progress(progress))
 
     def update_data(self, data: DataT) -> None:
-        """`Job.update_data`."""
-        self._wait(self._job.update_data(data))
+        """Replace the job's data, for its next attempt too. Raises as `log`, and SerializationError."""
+        wait_for(self._job, self._job.update_data(data))
 
-    def report_tokens(self, tokens: int) -> None:
-        """`Job.report_tokens`."""
-        self._wait(self._job.report_tokens(tokens))
-
-    def wait_for_signal(self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None) -> Signal:
-        """`Job.wait_for_signal`. (`Job.suspend` itself needs no twin.)"""
-        return self._wait(self._job.wait_for_signal(name, reason=reason, timeout=timeout))
+    def discard(self) -> None:
+        """No more attempts: if this one fails, the job fails for good. Only means something in a handler."""
+        self._job.discard()
 
     def get_state(self) -> JobState | None:
-        """`Job.get_state`."""
-        return self._wait(self._job.get_state())
+        """Where it stands now; None if it is gone (or in a state that this version does not know)."""
+        return wait_for(self._job, self._job.get_state())
+
+    def is_completed(self) -> bool:
+        """True if it is completed now."""
+        return wait_for(self._job, self._job.is_completed())
+
+    def is_failed(self) -> bool:
+        """True if it has failed for good."""
+        return wait_for(self._job, self._job.is_failed())
+
+    def is_active(self) -> bool:
+        """True if a worker has it now."""
+        return wait_for(self._job, self._job.is_active())
+
+    def is_waiting(self) -> bool:
+        """True if it is ready and waits for a worker."""
+        return wait_for(self._job, self._job.is_waiting())
+
+    def is_delayed(self) -> bool:
+        """True if it is due later, a retry's backoff included."""
+        return wait_for(self._job, self._job.is_delayed())
 
     def logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """`Job.logs`."""
-        return self._wait(self._job.logs(start, end))
+        """Log lines, oldest first; ``end`` inclusive, -1 = the last."""
+        return wait_for(self._job, self._job.logs(start, end))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        loop = loop_of_thread.loop
-        try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is not None or loop is None:
-            work.close()
-            raise RuntimeError("job.blocking is for handlers that run in a worker's thread; here, await the job's own")
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+    def retry(self) -> None:
+        """Run a failed job again, with all its attempts. See `Job.retry`."""
+        wait_for(self._job, self._job.retry())
+
+    def remove(self) -> bool:
+        """Delete it with everything that belongs to it, whatever its state; False if it was gone already. See
+        `Job.remove`.
+        """
+        return wait_for(self._job, self._job.remove())
+
+    def wait_until_finished(self, timeout: Milliseconds = 30000) -> ResultT:
+        """The job's result, once it is completed. See `Job.wait_until_finished`."""
+        return wait_for(self._job, self._job.wait_until_finished(timeout))
+
+    def change_priority(self, priority: int) -> None:
+        """Give it another priority: 1 is most urgent, 2047 least, 0 none. For jobs that have not begun. See
+        `Job.change_priority`.
+        """
+        wait_for(self._job, self._job.change_priority(priority))
+
+    def change_delay(self, delay: Milliseconds) -> None:
+        """Have it become due ``delay`` (ms or timedelta) from now; 0 = at once. Raises as `change_priority`."""
+        wait_for(self._job, self._job.change_delay(delay))
+
+    def promote(self) -> None:
+        """Have it become due at once. Raises JobStateError if it is not delayed, JobNotFoundError if it is gone."""
+        wait_for(self._job, self._job.promote())
+
+    def revoke(self) -> RevokeOutcome:
+        """Have it not run, or stop running; see `Queue.revoke`."""
+        return wait_for(self._job, self._job.revoke())
+
+    def is_revoked(self) -> bool:
+        """True if it was revoked; a retry takes that back."""
+        return wait_for(self._job, self._job.is_revoked())
+
+    @property
+    def ordering_key(self) -> str | None:
+        """Key of the group it belongs to; None for a job without `ordering`."""
+        return self._job.ordering_key
+
+    def move_to_delayed(
+        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = _SAME
+    ) -> NoReturn:
+        """End this attempt here and go on later, without spending an attempt. It always raises, so call it last.
+        See `Job.move_to_delayed`.
+        """
+        self._job.move_to_delayed(when, next_step=next_step, data=data)
+
+    def rate_limit_group(
+        self,
+        duration: Milliseconds,
+        *,
+        current_job: Literal["requeue", "fail"] = "requeue",
+        position: Literal["front", "back"] = "front",
+        extend: Literal["max", "replace"] = "max",
+    ) -> NoReturn:
+        """Let no job of this job's group begin for a while, and end this attempt here without spending it. See
+        `Job.rate_limit_group`.
+        """
+        self._job.rate_limit_group(duration, current_job=current_job, position=position, extend=extend)
+
+    def move_to_failed(self, reason: str | BaseException) -> NoReturn:
+        """Fail here and for good, whatever attempts are left. See `Job.move_to_failed`."""
+        self._job.move_to_failed(reason)
+
+    def report_tokens(self, tokens: int) -> None:
+        """Say how many tokens (of a language model, say) this attempt has used; the last report counts. See
+        `Job.report_tokens`.
+        """
+        wait_for(self._job, self._job.report_tokens(tokens))
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """The signals that resumed it so far, oldest first; empty for a job that was never suspended."""
+        return self._job.signals
+
+    def suspend(
+        self,
+        *,
+        reason: str | None = None,
+        timeout: Milliseconds | None = None,
+        on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
+    ) -> NoReturn:
+        """End this attempt here and wait for `Queue.signal`, without spending an attempt. It always raises. See
+        `Job.suspend`.
+        """
+        self._job.suspend(reason=reason, timeout=timeout, on_resume=on_resume)
+
+    def wait_for_signal(self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None) -> Signal:
+        """The signal of that name: it is returned where it has come, else the job is suspended until one comes.
+        See `Job.wait_for_signal`.
+        """
+        return wait_for(self._job, self._job.wait_for_signal(name, reason=reason, timeout=timeout))

@@ -58,7 +58,7 @@ class ResultWaiter:
         with self._lock:
             if self._reader is None or self._reader.done():
                 self._ready = self._pace.signal()
-                self._reader = self._pace.spawn(self._read(self._ready), "glidemq-results")
+                self._reader = self._pace.spawn(self._read(self._ready), f"glidemq-results-{self._keys.name}")
         if self._ready is not None:
             await self._ready.wait()
 

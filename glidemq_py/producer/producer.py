@@ -44,12 +44,14 @@ class Producer(Generic[DataT]):
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
     ) -> None:
-        self._queue: Queue[DataT, Any] = Queue(
+        self._queue: Queue[DataT, Any] = self._queue_type(
             name, connection, prefix=prefix, default_job_options=default_job_options, compression=compression,
             serializer=serializer, events=events,
         )  # fmt: skip
         self.name = self._queue.name
         self._closed = False
+
+    _queue_type: type[Queue[Any, Any]] = Queue
 
     @property
     def is_closed(self) -> bool:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from glidemq_py.job.blocking import loop_of_thread
+from glidemq_py.job.thread_side import loop_of_thread
 
 __all__ = ["HandlerThreads"]
 

@@ -57,6 +57,12 @@ def _glidemq() -> Peer:
     return _python_peer("glidemq", "glidemq_py {}", sys.executable, "glidemq-py", "glidemq")
 
 
+def _glidemq_sync() -> Peer:
+    ours = _glidemq()
+    command = (*ours.command[:-1], "tests.bench.peers.glidemq_sync")
+    return Peer(key="glidemq-sync", label=f"{ours.label}, blocking", command=command)
+
+
 def _bullmq() -> Peer:
     return _python_peer("bullmq", "bullmq {} (Python)", _peers_python(), "bullmq", "bullmq_py")
 
@@ -161,6 +167,7 @@ def _run(command: list[str], folder: Path) -> None:
 FINDERS: dict[str, Callable[[], Peer]] = {
     "glidemq": _glidemq,
     "glidemq-uvloop": lambda: _on_uvloop(_glidemq()),
+    "glidemq-sync": _glidemq_sync,
     "bullmq": _bullmq,
     "bullmq-uvloop": lambda: _on_uvloop(_bullmq()),
     "tarsk": _tarsk,

@@ -29,6 +29,7 @@ Runs = dict[tuple[str, str], list[Figures | None]]
 OURS = "glidemq"
 NO_VARIANTS = (OURS, "bullmq", "tarsk", "tarsk-bare", "bullmq-node")
 ASYNC = (OURS, "bullmq", "glidemq-uvloop", "bullmq-uvloop", "bullmq-node")
+OURS_SYNC = "glidemq-sync"
 SINGLE = (*ASYNC, "tarsk")
 ALL = (*ASYNC, "tarsk", "tarsk-bare")
 """Who takes part, in the order of turns: those that are compared stand side by side."""
@@ -198,6 +199,13 @@ CASES = [
     ),
     Case(key="add-single", label="add, one by one, one CPU", peers=SINGLE, run=add("single", one_cpu=True), turns=2),
     Case(key="add-single-free", label="add, one by one, placed freely", peers=SINGLE, run=add("single"), turns=2),
+    Case(
+        key="add-single-sync",
+        label="add, one by one, from code that blocks",
+        peers=(OURS_SYNC, "bullmq"),  # bullmq is asynchronous only
+        run=add("single"),
+        turns=2,
+    ),
     Case(key="add-together", label="add, 100 awaited together", peers=ASYNC, run=add("together")),
     Case(key="add-bulk", label="add_bulk of 1000", peers=ASYNC, run=add("bulk")),
     Case(key="idle", label="idle worker, add to start", peers=NO_VARIANTS, run=lateness(), turns=2),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from tests.bench.install import Peer
-from tests.bench.measure import CASES, OURS, Runs, median
+from tests.bench.measure import CASES, OURS, OURS_SYNC, Runs, median
 
 OURS_UVLOOP = f"{OURS}-uvloop"
 
@@ -60,6 +60,7 @@ ROWS = [
         peer="bullmq",
         required=1.15,
     ),
+    Row(label="`add` one by one, blocking", case="add-single-sync", ours=OURS_SYNC, peer="bullmq", required=1.5),
     Row(label="`add` one by one, one CPU", case="add-single", peer="bullmq"),
     Row(label="`add` one by one, one CPU, ours on uvloop", case="add-single", ours=OURS_UVLOOP, peer="bullmq"),
     Row(label="`add` one by one, one CPU, both on uvloop", case="add-single", ours=OURS_UVLOOP, peer="bullmq-uvloop"),

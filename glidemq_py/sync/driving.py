@@ -1,0 +1,86 @@
+"""The queue, producer and events that the blocking twins hold: the asynchronous ones, over a transport that blocks."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
+
+from glidemq_py.client.connect import BlockingConnection
+from glidemq_py.client.driven_transport import DrivenTransport
+from glidemq_py.client.pace import THREAD_PACE
+from glidemq_py.client.transport import Transport
+from glidemq_py.events import QueueEvents
+from glidemq_py.job import BlockingJob, Job
+from glidemq_py.producer import Producer
+from glidemq_py.queue import Queue
+from glidemq_py.queue.coalescer import Added, Adder
+from glidemq_py.wire.calls.adding import Row, add
+
+__all__ = ["EventsCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of", "twins_by_name", "twins_of"]
+
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
+
+
+class _Adds:
+    """Single adds of threads: each is sent by itself, and GLIDE carries them over one connection."""
+
+    __slots__ = ("_meta", "_quiet", "_transport")
+
+    def __init__(self, transport: Transport, meta: str, quiet: bool) -> None:
+        self._transport = transport
+        self._meta = meta
+        self._quiet = quiet
+
+    async def add(self, row: Row, /) -> Added:
+        reply = await self._transport.call(add(self._meta, (row,), self._quiet))
+        return reply.now, reply.results[0]
+
+    async def drain(self) -> None:
+        return None
+
+
+class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
+    """A queue whose coroutines never suspend."""
+
+    _pace = THREAD_PACE
+
+    async def _open(self) -> tuple[Transport, Adder]:
+        transport = DrivenTransport.connect(cast("BlockingConnection", self._connection))
+        return transport, _Adds(transport, self._keys.meta, not self.options.events)
+
+
+class ProducerCore(Producer[DataT], Generic[DataT]):
+    """A producer whose coroutines never suspend."""
+
+    _queue_type = QueueCore
+
+
+class EventsCore(QueueEvents):
+    """Events whose coroutines never suspend."""
+
+    _pace = THREAD_PACE
+
+    async def _open(self) -> Transport:
+        return DrivenTransport.connect(cast("BlockingConnection", self._connection))
+
+
+def twin_of(job: Job[DataT, ResultT]) -> BlockingJob[DataT, ResultT]:
+    """A job for code that blocks."""
+    return BlockingJob(job)
+
+
+def twin_if_any(job: Job[DataT, ResultT] | None) -> BlockingJob[DataT, ResultT] | None:
+    """The same where there may be none."""
+    return None if job is None else BlockingJob(job)
+
+
+def twins_of(jobs: list[Job[DataT, ResultT]]) -> list[BlockingJob[DataT, ResultT]]:
+    """The same for many."""
+    return [BlockingJob(job) for job in jobs]
+
+
+def twins_by_name(jobs: dict[str, Job[DataT, ResultT]]) -> dict[str, BlockingJob[DataT, ResultT]]:
+    """The same for those of a flow."""
+    return {name: BlockingJob(job) for name, job in jobs.items()}

@@ -1,0 +1,73 @@
+"""`ServerlessPool` for code that blocks: its producers outlive event loops, so it suits plain functions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from glidemq_py.client.connect import BlockingConnection
+from glidemq_py.errors import GlideMQError
+from glidemq_py.options.job import JobOptions
+from glidemq_py.options.names import validate_queue_name
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py.producer.pool import ProducerShelf, fingerprint
+from glidemq_py.sync.producer import Producer
+
+__all__ = ["ServerlessPool", "serverless_pool"]
+
+_log = logging.getLogger(__name__)
+
+
+class ServerlessPool:
+    """Hands out one open `Producer` for each queue and set of options, to any thread; ``len`` is how many are open."""
+
+    def __init__(self) -> None:
+        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf()
+
+    def get_producer(
+        self,
+        name: str,
+        connection: BlockingConnection = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        default_job_options: JobOptions | Mapping[str, Any] | None = None,
+        compression: Compression = "none",
+        serializer: Serializer | SerializerName | None = None,
+        events: bool = True,
+    ) -> Producer[Any]:
+        """The producer made with these arguments (those of `Producer`), or a new one. Do not close it after use.
+
+        A client or serializer object of your own is known by its identity: make it once, not for every call.
+
+        Raises:
+            GlideMQValidationError: an option cannot be.
+        """
+        options = QueueOptions(
+            prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
+            events=events,
+        )  # fmt: skip
+        key = fingerprint(validate_queue_name(name), connection, options)
+
+        def make() -> Producer[Any]:
+            return Producer(
+                name, connection, prefix=prefix, default_job_options=options.default_job_options,
+                compression=compression, serializer=serializer, events=events,
+            )  # fmt: skip
+
+        return self._shelf.get(key, None, make)
+
+    def close_all(self) -> None:
+        """Close the producers. One that cannot be closed is logged and forgotten."""
+        for producer in self._shelf.take(None):
+            try:
+                producer.close()
+            except GlideMQError as error:
+                _log.warning("%r could not be closed: %s", producer, error)
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+
+serverless_pool = ServerlessPool()
+"""The pool of this process."""

@@ -1,0 +1,305 @@
+"""`Queue` for code that blocks.
+
+Written by ``python -m tests.twins``; do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Literal, Self, Unpack, cast
+
+from typing_extensions import TypeVar
+
+from glidemq_py.client.connect import BlockingConnection
+from glidemq_py.client.pace import iterate_now, run_now
+from glidemq_py.job import BlockingJob as Job
+from glidemq_py.job.control import RevokeOutcome
+from glidemq_py.model.findings import CheckReport
+from glidemq_py.model.groups import GroupInfo
+from glidemq_py.model.metrics import JobLogs, Metrics
+from glidemq_py.model.states import JobCounts, WorkerInfo
+from glidemq_py.model.suspension import SuspendInfo
+from glidemq_py.options.dead_letter import DeadLetterInput
+from glidemq_py.options.job import JobOptions, JobOptionsDict
+from glidemq_py.options.limits import RateLimit, TokenBucket
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer, SerializerName
+from glidemq_py.options.times import Milliseconds
+from glidemq_py.queue.checking import SETTLE_MS
+from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_of
+
+__all__ = ["Queue"]
+
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
+
+
+class Queue(Generic[DataT, ResultT]):
+    """A queue of jobs, for code that blocks; any number of threads may share one.
+
+    Names, arguments and errors are those of `glidemq_py.Queue`. A client of your own is one of valkey-glide-sync.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connection: BlockingConnection = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        default_job_options: JobOptions | Mapping[str, Any] | None = None,
+        compression: Compression = "none",
+        serializer: Serializer | SerializerName | None = None,
+        events: bool = True,
+        dead_letter_queue: DeadLetterInput = None,
+    ) -> None:
+        self._core: QueueCore[DataT, ResultT] = QueueCore(
+            name,
+            cast("Any", connection),
+            prefix=prefix,
+            default_job_options=default_job_options,
+            compression=compression,
+            serializer=serializer,
+            events=events,
+            dead_letter_queue=dead_letter_queue,
+        )
+
+    def connect(self) -> None:
+        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
+        run_now(self._core.connect())
+
+    def close(self) -> None:
+        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        run_now(self._core.close())
+
+    def __enter__(self) -> Self:
+        run_now(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
+        """Add a job. Adds that are awaited together travel together; a lone one waits for nothing. See `Queue.add`."""
+        return twin_of(run_now(self._core.add(name, data, **options)))
+
+    def add_bulk(
+        self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+    ) -> list[Job[DataT, ResultT]]:
+        """Add many jobs: ``(name, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
+        See `Queue.add_bulk`.
+        """
+        return twins_of(run_now(self._core.add_bulk(jobs)))
+
+    def add_and_wait(
+        self,
+        name: str,
+        data: DataT | None = None,
+        *,
+        wait_timeout: Milliseconds = 30000,
+        **options: Unpack[JobOptionsDict],
+    ) -> ResultT:
+        """Add a job and return its result once a worker has completed it. See `Queue.add_and_wait`."""
+        return run_now(self._core.add_and_wait(name, data, wait_timeout=wait_timeout, **options))
+
+    def get_job(self, job_id: str) -> Job[DataT, ResultT] | None:
+        """A job by its id; None if there is none."""
+        return twin_if_any(run_now(self._core.get_job(job_id)))
+
+    def iter_jobs(self, state: str, page: int = 500) -> Iterator[Job[DataT, ResultT]]:
+        """Iterate over the jobs in a state, a ``page`` (1..1000) a call: waiting, active, delayed, prioritized,
+        completed, failed, group-waiting or suspended. See `Queue.iter_jobs`.
+        """
+        return iterate_now(self._core.iter_jobs(state, page), twin_of)
+
+    def get_jobs(self, state: str, start: int = 0, end: int = -1) -> list[Job[DataT, ResultT]]:
+        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last."""
+        return twins_of(run_now(self._core.get_jobs(state, start, end)))
+
+    def get_job_counts(self) -> JobCounts:
+        """How many jobs are in each state; its cost does not grow with the queue."""
+        return run_now(self._core.get_job_counts())
+
+    def count(self) -> int:
+        """Jobs that are yet to be taken: waiting, delayed and prioritized."""
+        return run_now(self._core.count())
+
+    def get_workers(self) -> list[WorkerInfo]:
+        """Live workers of this queue, in any process and language, oldest first."""
+        return run_now(self._core.get_workers())
+
+    def search_jobs(
+        self, state: str | None = None, name: str | None = None, data: Mapping[str, Any] | None = None, limit: int = 100
+    ) -> list[Job[DataT, ResultT]]:
+        """Look through the jobs for those that match, page by page; each page is short for the server. See
+        `Queue.search_jobs`.
+        """
+        return twins_of(run_now(self._core.search_jobs(state, name, data, limit)))
+
+    def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
+        """How many jobs ended, by the minute of the last day. See `Queue.get_metrics`."""
+        return run_now(self._core.get_metrics(kind, start, end))
+
+    def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
+        """A job's log lines by position, ``end`` inclusive, negative numbers from the newest; and how many it has."""
+        return run_now(self._core.get_job_logs(job_id, start, end))
+
+    def pause(self) -> None:
+        """Hand out no more jobs, at once and to nobody; what is running runs on. Idempotent."""
+        run_now(self._core.pause())
+
+    def resume(self) -> None:
+        """Hand out jobs again. Idempotent."""
+        run_now(self._core.resume())
+
+    def is_paused(self) -> bool:
+        """True if the queue hands out no jobs."""
+        return run_now(self._core.is_paused())
+
+    def drain(self, *, delayed: bool = False) -> int:
+        """Delete the jobs that are ready to run: waiting, prioritized, parked in groups. Active ones stay. See
+        `Queue.drain`.
+        """
+        return run_now(self._core.drain(delayed=delayed))
+
+    def clean(
+        self, grace: Milliseconds, limit: int = 1000, state: Literal["completed", "failed"] = "completed"
+    ) -> list[str]:
+        """Delete jobs that ended at least ``grace`` ago, with everything that belongs to them, oldest first. See
+        `Queue.clean`.
+        """
+        return run_now(self._core.clean(grace, limit, state))
+
+    def retry_jobs(self, count: int = 0) -> int:
+        """Run failed jobs again, with all their attempts, those that failed first first. See `Queue.retry_jobs`."""
+        return run_now(self._core.retry_jobs(count))
+
+    def obliterate(self, *, force: bool = False) -> int:
+        """Delete the queue: every job and every key. Returns the number of jobs deleted. See `Queue.obliterate`."""
+        return run_now(self._core.obliterate(force=force))
+
+    def remove(self, job_id: str) -> bool:
+        """Delete a job with everything that belongs to it, whatever its state; False if there was none."""
+        return run_now(self._core.remove(job_id))
+
+    def revoke(self, job_id: str) -> RevokeOutcome:
+        """Have a job not run, or stop running. See `Queue.revoke`."""
+        return run_now(self._core.revoke(job_id))
+
+    def change_priority(self, job_id: str, priority: int) -> None:
+        """Give a job that has not begun another priority: 1 is most urgent, 2047 least, 0 none. See
+        `Queue.change_priority`.
+        """
+        run_now(self._core.change_priority(job_id, priority))
+
+    def change_delay(self, job_id: str, delay: Milliseconds) -> None:
+        """Have a job that has not begun become due ``delay`` (ms or timedelta) from now; 0 = at once. See
+        `Queue.change_delay`.
+        """
+        run_now(self._core.change_delay(job_id, delay))
+
+    def promote(self, job_id: str) -> None:
+        """Have a delayed job become due at once. See `Queue.promote`."""
+        run_now(self._core.promote(job_id))
+
+    def set_global_concurrency(self, concurrency: int) -> None:
+        """Bound the jobs that all workers together run at a time; 0 takes the bound away. See
+        `Queue.set_global_concurrency`.
+        """
+        run_now(self._core.set_global_concurrency(concurrency))
+
+    def get_global_concurrency(self) -> int:
+        """Jobs that may run at a time in the whole queue; 0 = any number."""
+        return run_now(self._core.get_global_concurrency())
+
+    def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
+        """Bound the jobs that all workers together take in a window; workers' own ``limiter`` do not count then.
+        See `Queue.set_global_rate_limit`.
+        """
+        run_now(self._core.set_global_rate_limit(max, duration))
+
+    def get_global_rate_limit(self) -> RateLimit | None:
+        """The queue's rate limit; None where it has none."""
+        return run_now(self._core.get_global_rate_limit())
+
+    def remove_global_rate_limit(self) -> None:
+        """Take the queue's rate limit away."""
+        run_now(self._core.remove_global_rate_limit())
+
+    def rate_limit_group(self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max") -> int:
+        """Let no job of a group begin for a while; those that run go on. (Within a handler:
+        `Job.rate_limit_group`.) See `Queue.rate_limit_group`.
+        """
+        return run_now(self._core.rate_limit_group(key, duration, extend=extend))
+
+    def set_group_limits(
+        self,
+        key: str,
+        *,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+        token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
+    ) -> None:
+        """Set a group's limits; jobs that a wider limit lets go on go on at once. See `Queue.set_group_limits`."""
+        run_now(
+            self._core.set_group_limits(key, concurrency=concurrency, rate_limit=rate_limit, token_bucket=token_bucket)
+        )
+
+    def get_group(self, key: str) -> GroupInfo | None:
+        """A group as it is now; None where no job of that key was ever added."""
+        return run_now(self._core.get_group(key))
+
+    def check(self, *, repair: bool = False, settle: Milliseconds = SETTLE_MS) -> CheckReport:
+        """Go through the whole queue and name what does not fit together; it may be at work meanwhile. See
+        `Queue.check`.
+        """
+        return run_now(self._core.check(repair=repair, settle=settle))
+
+    @property
+    def options(self) -> QueueOptions:
+        """See `Queue`."""
+        return self._core.options
+
+    def iter_dead_letter_jobs(self, page: int = 500) -> Iterator[Job[Any, Any]]:
+        """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
+        return iterate_now(self._core.iter_dead_letter_jobs(page), twin_of)
+
+    def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
+        """This queue's dead letters by position, oldest first; ``end`` inclusive, -1 = the last. See
+        `Queue.get_dead_letter_jobs`.
+        """
+        return twins_of(run_now(self._core.get_dead_letter_jobs(start, end)))
+
+    def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
+        """One of this queue's dead letters by its own id (not the original's); None if there is none."""
+        return twin_if_any(run_now(self._core.get_dead_letter_job(job_id)))
+
+    def remove_dead_letter_job(self, job_id: str) -> bool:
+        """Delete one of this queue's dead letters; False if there is none of that id."""
+        return run_now(self._core.remove_dead_letter_job(job_id))
+
+    def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
+        """Add the job of a dead letter to this queue again, and delete the letter. See
+        `Queue.replay_dead_letter_job`.
+        """
+        return twin_if_any(run_now(self._core.replay_dead_letter_job(job_id)))
+
+    def signal(self, job_id: str, name: str, data: Any = None) -> bool:
+        """Send a signal to a job. A suspended one is resumed; any other that has not ended keeps it, and is
+        resumed at once when it is suspended. See `Queue.signal`.
+        """
+        return run_now(self._core.signal(job_id, name, data))
+
+    def get_suspended_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
+        """Suspended jobs, those whose time is over first first; ``end`` inclusive, -1 = the last."""
+        return twins_of(run_now(self._core.get_suspended_jobs(start, end)))
+
+    def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
+        """What a suspended job waits for; None if there is no such job or it is not suspended."""
+        return run_now(self._core.get_suspend_info(job_id))
+
+    @property
+    def name(self) -> str:
+        """See `Queue`."""
+        return self._core.name
+
+    def __repr__(self) -> str:
+        return repr(self._core)
