@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Background, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
@@ -168,7 +168,7 @@ class QueueEvents:
     _pace: Pace = LOOP_PACE
 
     async def _open(self) -> Transport:
-        return await AsyncTransport.connect(self._connection)
+        return await open_transport(self._connection)
 
     def _is_injected(self) -> bool:
         return hasattr(self._connection, "fcall")

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 import glide
 from glide_shared.exceptions import GlideError, RequestError
 
-from glidemq_py.client.connect import Connection, GlideClient, GlideConfig, create_async, resolve_async
+from glidemq_py.client.blocking_transport import ThreadTransport
+from glidemq_py.client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
 from glidemq_py.errors import ClosedError
@@ -44,7 +45,7 @@ class AsyncTransport:
         self._closed = False
 
     @classmethod
-    async def connect(cls, connection: Connection, *, library: Library | None = None) -> AsyncTransport:
+    async def connect(cls, connection: ServerConnection, *, library: Library | None = None) -> AsyncTransport:
         """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
         config, client, owned = await resolve_async(connection)
         return cls(client, config, owned=owned, library=library)
@@ -147,6 +148,10 @@ class AsyncTransport:
     async def dedicated(self) -> AsyncTransport:
         """See `Transport.dedicated`."""
         return AsyncTransport(await create_async(self.config), self.config, owned=True, library=self.library)
+
+    def for_thread(self) -> ThreadTransport:
+        """See `Transport.for_thread`."""
+        return ThreadTransport(self.config, self.library)
 
     async def close(self) -> None:
         """See `Transport.close`."""

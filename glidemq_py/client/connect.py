@@ -25,6 +25,7 @@ from glide_shared.config import (
 from glide_shared.exceptions import GlideError
 
 from glidemq_py.client.embedded import shared_embedded
+from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
 from glidemq_py.options.connection import DEFAULT_CONNECTION_TIMEOUT_MS, ConnectionOptions
 
@@ -35,6 +36,7 @@ __all__ = [
     "Connection",
     "GlideClient",
     "GlideConfig",
+    "ServerConnection",
     "config_of",
     "create_async",
     "create_blocking",
@@ -47,8 +49,11 @@ URL_VARIABLE = "GLIDEMQ_URL"
 
 GlideClient = glide.GlideClient | glide.GlideClusterClient
 GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
-Connection = str | ConnectionOptions | GlideClient | None
+ServerConnection = str | ConnectionOptions | GlideClient | None
 """A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
+
+Connection = ServerConnection | ConnectionSource
+"""What a user may give: how to reach a server, or something that has connections of its own kind."""
 
 BlockingGlideClient = glide_sync.GlideClient | glide_sync.GlideClusterClient
 BlockingConnection = str | ConnectionOptions | BlockingGlideClient | None
@@ -62,7 +67,7 @@ _READ_FROM = {
 }
 
 
-def resolve(connection: Connection) -> ConnectionOptions | GlideClient:
+def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
     """Options for what was given, or the client itself. May start the embedded server (blocks some 10 ms)."""
     if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient, ConnectionOptions)):
         return connection
@@ -167,7 +172,7 @@ def _where(config: GlideConfig) -> str:
     return ", ".join(f"{a.host}:{a.port}" for a in config.addresses)
 
 
-async def resolve_async(connection: Connection) -> tuple[GlideConfig, GlideClient, bool]:
+async def resolve_async(connection: ServerConnection) -> tuple[GlideConfig, GlideClient, bool]:
     """Configuration, connected client, and whether the client is ours to close."""
     found = connection if not (connection is None or isinstance(connection, str)) else None
     if found is None:

@@ -17,7 +17,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.wire.library import Library
 
-__all__ = ["is_function_missing", "translate", "was_lost"]
+__all__ = ["is_function_missing", "meaning_of", "translate", "was_lost"]
 
 # Replies that mean "not now" or "not here": the command was refused before it did anything.
 _NOT_RUN = ("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY", "UNBLOCKED")
@@ -49,11 +49,12 @@ def translate(error: GlideError, library: Library | None = None) -> GlideMQError
     if isinstance(error, GlideConnectionError):
         return AmbiguousResultError(f"the connection was lost before the reply came; it may have happened ({text})")
     if isinstance(error, RequestError):
-        return _of_reply(text, library)
+        return meaning_of(text, library)
     return GlideMQError(text)
 
 
-def _of_reply(text: str, library: Library | None) -> GlideMQError:
+def meaning_of(text: str, library: Library | None) -> GlideMQError:
+    """The error of ours that an error reply means."""
     bare = text.removeprefix("An error was signalled by the server: - ").removeprefix("ResponseError: ")
     if bare.startswith("OOM") or "OOM command not allowed" in bare or "used memory > 'maxmemory'" in bare:
         return ServerOutOfMemoryError(f"the server is at its maxmemory; nothing was added ({bare})")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from glidemq_py.wire.calls import Call
 
-__all__ = ["BlockingTransport", "Transport"]
+__all__ = ["BlockingTransport", "ConnectionSource", "Transport"]
 
 T = TypeVar("T")
 
@@ -47,6 +47,10 @@ class Transport(Protocol):
         """A connection of its own to the same server, for reads that block."""
         ...
 
+    def for_thread(self) -> BlockingTransport:
+        """A connection of its own to the same server, for the thread that calls this. Raises GlideMQConnectionError."""
+        ...
+
     async def close(self) -> None:
         """Close the connection if it is ours; idempotent."""
         ...
@@ -65,4 +69,17 @@ class BlockingTransport(Protocol):
 
     def close(self) -> None:
         """See `Transport.close`."""
+        ...
+
+
+@runtime_checkable
+class ConnectionSource(Protocol):
+    """What opens connections of its own kind, such as the in-memory server; given where a URL could be."""
+
+    def open_transport(self) -> Transport:
+        """A connection for an event loop."""
+        ...
+
+    def open_blocking_transport(self) -> BlockingTransport:
+        """A connection for a thread."""
         ...

@@ -7,8 +7,8 @@ from typing import Any, Generic, Literal, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
@@ -127,7 +127,7 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspensi
 
     async def _open(self) -> tuple[Transport, Adder]:
         """Connect; the transport, and what sends single adds over it."""
-        transport = await AsyncTransport.connect(self._connection)
+        transport = await open_transport(self._connection)
         return transport, AddCoalescer(transport, self._keys.meta, not self.options.events)
 
     async def close(self) -> None:

@@ -7,8 +7,9 @@ import logging
 import random
 from contextlib import AsyncExitStack
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.opening import open_transport
+from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.wire.calls import reading
 from glidemq_py.wire.keys import QueueKeys
@@ -23,7 +24,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
 
 async def connect_patiently(
     connection: Connection, keys: QueueKeys, life: AsyncExitStack, listeners: Listeners
-) -> AsyncTransport:
+) -> Transport:
     """A transport to a server that answers and has our library, tried for with growing, scattered pauses.
 
     ``life`` closes it; ``listeners`` hear of every failure as ``error``. Raises what is no matter of time, such as a
@@ -32,7 +33,7 @@ async def connect_patiently(
     pause = _FIRST_PAUSE_S
     while True:
         try:
-            transport = await AsyncTransport.connect(connection)
+            transport = await open_transport(connection)
             life.push_async_callback(transport.close)
             await transport.call(reading.version(keys.meta))
             return transport

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py.client.blocking_transport import ThreadTransport
-from glidemq_py.client.connect import GlideConfig
+from glidemq_py.client.transport import BlockingTransport
 from glidemq_py.errors import GlideMQError
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import working
@@ -36,7 +35,7 @@ class Heartbeat:
     """The heartbeat thread of one worker.
 
     Args:
-        config: how to connect. meta: the queue's declared key. consumer: this worker's name.
+        connect: makes the thread's connection. meta: the queue's declared key. consumer: this worker's name.
         lock_duration: ms that a job without one of its own is locked for.
         running: the runs whose jobs are in hand; read from this thread.
         lost: called on the loop with (run, status) for a job that is not this attempt's any more.
@@ -46,7 +45,7 @@ class Heartbeat:
     def __init__(
         self,
         *,
-        config: GlideConfig,
+        connect: Callable[[], BlockingTransport],
         meta: str,
         consumer: str,
         lock_duration: int,
@@ -54,7 +53,7 @@ class Heartbeat:
         lost: Callable[[Run, int], None],
         silence: Callable[[], float],
     ) -> None:
-        self._config = config
+        self._connect = connect
         self._meta = meta
         self._consumer = consumer
         self._lock_duration = lock_duration
@@ -63,7 +62,7 @@ class Heartbeat:
         self._silence = silence
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
-        self._transport: ThreadTransport | None = None
+        self._transport: BlockingTransport | None = None
         self._stopping = False
         self._hurry = threading.Event()
         self._shortest = lock_duration
@@ -104,7 +103,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         if self._transport is None:
-            self._transport = ThreadTransport(self._config)
+            self._transport = self._connect()
         runs = self._snapshot()
         self._shortest = min((run.options.lock_duration or self._lock_duration for run in runs),
                              default=self._lock_duration)  # fmt: skip

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job import QueueLink
@@ -54,6 +55,8 @@ class Opening:
     consumer: str
     listeners: Listeners
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+    in_background: bool = True
+    """False for tests: no heartbeat, no duty and no wake-up comes by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +107,11 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     runner = _runner(opening, Outcomes(link, options), exchange)
     exchange.attach(runner)
     heartbeat = Heartbeat(
-        config=transport.config, meta=keys.meta, consumer=consumer, lock_duration=options.lock_duration,
+        connect=transport.for_thread, meta=keys.meta, consumer=consumer, lock_duration=options.lock_duration,
         running=runner.running, lost=runner.lost, silence=lambda: exchange.silence,
     )  # fmt: skip
     exchange.short_lock = heartbeat.expect
     stack.push_async_callback(heartbeat.close)
-    await heartbeat.start()
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
     exchange.owes = outbox.wake
     recovery = StalledRecovery(link=link, consumer=consumer, options=options, listeners=listeners, owes=outbox.wake)
@@ -117,10 +119,14 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
     wake = WakeReader(link, exchange)
-    sweep = LibrarySweep(transport)
-    stack.push_async_callback(sweep.close)
-    for duty in (recovery, wake, outbox, sweep, sleepers):
-        duty.start()
+    if opening.in_background:
+        await heartbeat.start()
+        if isinstance(transport, AsyncTransport):
+            sweep = LibrarySweep(transport)
+            stack.push_async_callback(sweep.close)
+            sweep.start()
+        for duty in (recovery, wake, outbox, sleepers):
+            duty.start()
     return Parts(
         link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
         recovery=recovery, outbox=outbox,
