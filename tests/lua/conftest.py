@@ -1,11 +1,25 @@
-"""Every test of the Lua functions runs on each supported server; see own_support.py."""
+"""Every test of the Lua functions runs on each supported server and on the in-memory one; see own_support.py."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from glidemq_py.testing import RespClient
+from tests.conftest import CORE_SERVERS
+from tests.memory_client import MemoryClient
 from tests.lua.own_support import OwnQueue
+
+
+@pytest.fixture(params=(*CORE_SERVERS, "memory"))
+def core_resp(request: pytest.FixtureRequest, servers_by_version: Any) -> Iterator[RespClient]:
+    """A raw client of each supported server, and of the in-memory one, which must not be another."""
+    if request.param == "memory":
+        yield MemoryClient()
+        return
+    server = servers_by_version.get(request.param)
+    with RespClient(server.host, server.port) as client:
+        yield client
 
 
 @pytest.fixture

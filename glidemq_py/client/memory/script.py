@@ -40,7 +40,12 @@ class ScriptEngine:
         run = self._lua.execute(
             _PRELUDE.read_bytes(), self._execute, self._unpack_msgpack, self._decode_json, _pack_double
         )
-        self._load, self._run, self._null = run
+        self._load, self._run, self._list, self._null = run
+
+    @property
+    def functions(self) -> list[bytes]:
+        """Names of the functions that are loaded."""
+        return sorted(self._list().values())
 
     def load(self, library: Library) -> None:
         """Load a library unless it is there."""

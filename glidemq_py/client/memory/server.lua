@@ -221,4 +221,10 @@ local function run(name, keys, args)
   return xpcall(function() return callback(keys, args) end, describe(name))
 end
 
-return load_library, run, null
+local function list()
+  local names = {}
+  for name in pairs(functions) do names[#names + 1] = name end
+  return names
+end
+
+return load_library, run, list, null

@@ -97,6 +97,8 @@ class MemoryServer:
                 return self._engine.call(rest[0].decode(), rest[2 : 2 + count], rest[2 + count :])
             if name == b"FUNCTION" and rest and rest[0].upper() == b"LOAD":
                 return self._engine.load_code(rest[-1].decode())
+            if name == b"FUNCTION" and rest and rest[0].upper() == b"LIST":
+                return [[b"functions", self._engine.functions]]
             with self._store.moment():
                 reply = self._store.execute(name, rest, script=False)
         return as_glide_shows(name, rest, reply) if shown else reply

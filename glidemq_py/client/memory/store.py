@@ -118,7 +118,7 @@ class Store:
         socket, function, signature = found
         reply = socket._run_command(function, signature, args, script)
         if isinstance(reply, Exception):
-            raise CommandError(_text(reply))
+            raise CommandError(_corrected(name, args, _text(reply)))
         if reply is None and name in _EMPTY and len(args) > 1:
             return []
         return reply
@@ -136,6 +136,12 @@ class Store:
 
 def _socket(client: Any) -> Any:
     return client.connection_pool.get_connection()._sock
+
+
+def _corrected(name: bytes, args: list[bytes], text: str) -> str:
+    if name == b"XREADGROUP" and text.startswith("ERR The XGROUP subcommand requires"):
+        return f"NOGROUP No such key or consumer group '{args[1].decode('utf-8', 'replace')}' in XREADGROUP"
+    return text
 
 
 def _text(error: Exception) -> str:
