@@ -7,8 +7,8 @@ import pytest
 
 from glidemq_py.testing import RespClient
 from tests.conftest import CORE_SERVERS
-from tests.memory_client import MemoryClient
 from tests.lua.own_support import OwnQueue
+from tests.memory_client import MemoryClient
 
 
 @pytest.fixture(params=(*CORE_SERVERS, "memory"))

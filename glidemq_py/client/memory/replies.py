@@ -32,7 +32,7 @@ def _pairs(flat: list[bytes]) -> list[list[bytes]]:
 
 
 def _streams(args: list[bytes], reply: Any) -> dict[bytes, Any] | None:
-    found = dict(reply.items() if isinstance(reply, dict) else reply)
+    found: dict[bytes, Any] = dict(reply)
     return {stream: _entries(args, entries) for stream, entries in found.items() if entries} or None
 
 
@@ -44,7 +44,8 @@ def _scored(args: list[bytes], reply: Any) -> Any:
 
 
 def _map(_: list[bytes], reply: Any) -> dict[Any, Any]:
-    return dict(reply) if isinstance(reply, dict) else {key: value for key, value in _pairs(reply)}
+    flat: Any = reply
+    return dict(flat if isinstance(reply, dict) else _pairs(flat))
 
 
 def _maps(args: list[bytes], reply: Any) -> list[dict[Any, Any]]:

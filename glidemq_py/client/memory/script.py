@@ -18,7 +18,7 @@ from glidemq_py.wire.library import Library
 __all__ = ["ScriptEngine"]
 
 _PRELUDE: Final = Path(__file__).with_name("server.lua")
-_unpacker: Any = msgpack.Unpacker
+_msgpack: Any = msgpack
 
 
 class ScriptEngine:
@@ -64,10 +64,12 @@ class ScriptEngine:
     def call(self, name: str, keys: list[bytes], args: list[bytes]) -> Any:
         """Run a function; its reply as a server's. Raises CommandError."""
         with self._store.moment():
-            answer = self._run(name.encode(), self._table(keys), self._table(args))
-        ok, reply = answer if isinstance(answer, tuple) else (answer, None)
+            # (xpcall answers with one value only where the function returned nothing.)
+            answer: Any = self._run(name.encode(), self._table(keys), self._table(args))
+        answers: Any = (True, None) if answer is True else answer
+        ok, reply = answers
         if not ok:
-            raise CommandError(reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply))
+            raise CommandError(reply.decode("utf-8", "replace"))
         return self._from_lua(reply)
 
     # -- called by Lua ------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ class ScriptEngine:
         return True, reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
 
     def _unpack_msgpack(self, packed: bytes) -> tuple[Any, ...]:
-        unpacker = _unpacker(raw=True, strict_map_key=False)
+        unpacker = _msgpack.Unpacker(raw=True, strict_map_key=False)
         unpacker.feed(packed)
         try:
             return True, *(self._value(each) for each in unpacker)
@@ -105,25 +107,19 @@ class ScriptEngine:
     def _from_json(self, value: Any) -> Any:
         if isinstance(value, str):
             return _bytes(value)
+        inside: Any = value
         if isinstance(value, dict):
-            return {_bytes(key): self._from_json(each) for key, each in value.items()}
+            return {_bytes(key): self._from_json(each) for key, each in inside.items()}
         if isinstance(value, list):
-            return [self._from_json(each) for each in value]
+            return [self._from_json(each) for each in inside]
         return self._null if value is None else value
 
     def _to_lua(self, reply: Any) -> Any:
         if reply is None:
             return False
         if isinstance(reply, list):
-            return self._table([each if type(each) is bytes else self._to_lua(each) for each in reply])
-        if isinstance(reply, float):
-            return _argument(reply)
-        if isinstance(reply, dict):
-            return self._to_lua([part for pair in reply.items() for part in pair])
-        if isinstance(reply, set | tuple):
-            return self._to_lua(list(reply))
-        if isinstance(reply, str):
-            return reply.encode()
+            items: list[Any] = reply
+            return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
         status = getattr(reply, "value", None)
         return reply if status is None else self._table({b"ok": status})
 

@@ -1,5 +1,6 @@
 -- What a server offers to the functions of a library: redis.*, cmsgpack, cjson. Run once for each in-memory server.
 -- From Python: execute(command, ...) -> ok, reply | error text; unpack(bytes) and decode(json) -> ok, values.
+-- luacheck: ignore 121 122
 local execute, unpack_msgpack, decode_json, pack_double = ...
 
 local functions = {}

@@ -55,7 +55,7 @@ class MemoryServer:
 
     # -- for whoever looks at keys ----------------------------------------------------------------------------
 
-    def execute(self, *args: str | bytes | int | float) -> Any:
+    def execute(self, *args: str | bytes | float) -> Any:
         """Run one command at once and return its reply: bytes, numbers, lists, None. For tests that look at keys.
 
         Raises RuntimeError for an error reply.
@@ -89,7 +89,7 @@ class MemoryServer:
         return call.decode(reply)
 
     def command(self, args: list[bytes], *, shown: bool = True) -> Any:
-        """Run a plain command; ``shown``: reply as GLIDE shows it. Raises CommandError."""
+        """Run a plain command; ``shown``: reply as GLIDE shows it, else as the old protocol. Raises CommandError."""
         name, rest = args[0].upper(), args[1:]
         with self._acting():
             if name in (b"FCALL", b"FCALL_RO"):
@@ -100,7 +100,7 @@ class MemoryServer:
             if name == b"FUNCTION" and rest and rest[0].upper() == b"LIST":
                 return [[b"functions", self._engine.functions]]
             with self._store.moment():
-                reply = self._store.execute(name, rest, script=False)
+                reply = self._store.execute(name, rest, script=not shown)
         return as_glide_shows(name, rest, reply) if shown else reply
 
     @contextmanager

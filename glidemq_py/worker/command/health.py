@@ -13,8 +13,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import URL_VARIABLE, Connection
+from glidemq_py.client.opening import open_transport
+from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.wire import json
@@ -71,7 +72,7 @@ async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
         return False, "which server? Give --url or set GLIDEMQ_URL (a private embedded server cannot be asked)"
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            transport = await AsyncTransport.connect(connection)
+            transport = await open_transport(connection)
             try:
                 return await _ask(transport, keys)
             finally:
@@ -82,7 +83,7 @@ async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
         return False, str(error)
 
 
-async def _ask(transport: AsyncTransport, keys: QueueKeys) -> tuple[bool, str]:
+async def _ask(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     host, elsewhere = socket.gethostname(), set[str]()
     seconds, microseconds = await transport.command("TIME")
     now = int(seconds) * 1000 + int(microseconds) // 1000
