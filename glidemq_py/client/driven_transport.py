@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.connect import BlockingConnection, resolve_blocking
+from glidemq_py.client.transport import BlockingTransport, ConnectionSource
 from glidemq_py.wire.calls import Call
 
 __all__ = ["DrivenTransport"]
@@ -19,12 +20,14 @@ class DrivenTransport:
 
     __slots__ = ("_blocking",)
 
-    def __init__(self, blocking: ThreadTransport) -> None:
+    def __init__(self, blocking: BlockingTransport) -> None:
         self._blocking = blocking
 
     @classmethod
-    def connect(cls, connection: BlockingConnection) -> DrivenTransport:
+    def connect(cls, connection: BlockingConnection | ConnectionSource) -> DrivenTransport:
         """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
+        if isinstance(connection, ConnectionSource):
+            return cls(connection.open_blocking_transport())
         config, client = resolve_blocking(connection)
         blocking = ThreadTransport(config, client=client)
         blocking.prepare()
@@ -51,6 +54,10 @@ class DrivenTransport:
     async def dedicated(self) -> DrivenTransport:
         """See `Transport.dedicated`."""
         return DrivenTransport(self._blocking.dedicated())
+
+    def for_thread(self) -> BlockingTransport:
+        """See `Transport.for_thread`."""
+        return self._blocking.dedicated()
 
     async def close(self) -> None:
         """See `Transport.close`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from glidemq_py.wire.calls import Call
@@ -65,6 +65,14 @@ class BlockingTransport(Protocol):
 
     def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
+        ...
+
+    def scan(self, pattern: str) -> Iterator[list[bytes]]:
+        """See `Transport.scan`."""
+        ...
+
+    def dedicated(self) -> BlockingTransport:
+        """See `Transport.dedicated`."""
         ...
 
     def close(self) -> None:

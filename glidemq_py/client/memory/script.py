@@ -118,7 +118,7 @@ class ScriptEngine:
         if reply is None:
             return False
         if isinstance(reply, list):
-            items: list[Any] = reply
+            items: Any = reply
             return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
         status = getattr(reply, "value", None)
         return reply if status is None else self._table({b"ok": status})

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glidemq_py.client.failures import meaning_of
@@ -181,6 +181,19 @@ class MemoryBlockingTransport(_Connection):
                     changed.clear()
         finally:
             self._wakers.discard(changed.set)
+
+    def scan(self, pattern: str) -> Iterator[list[bytes]]:
+        """See `BlockingTransport.scan`."""
+        cursor = b"0"
+        while True:
+            cursor, keys = self.command("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+            yield keys
+            if int(cursor) == 0:
+                return
+
+    def dedicated(self) -> MemoryBlockingTransport:
+        """See `BlockingTransport.dedicated`."""
+        return MemoryBlockingTransport(self._server, self.library)
 
     def close(self) -> None:
         """See `BlockingTransport.close`."""
