@@ -54,6 +54,7 @@ from glidemq_py.options.budget import Budget
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 from glidemq_py.options.dead_letter import DeadLetterOptions
 from glidemq_py.options.deduplication import Deduplication
+from glidemq_py.options.fallbacks import Fallback
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
 from glidemq_py.options.ordering import Ordering
@@ -88,6 +89,7 @@ __all__ = [
     "Deduplication",
     "DelayedError",
     "EmbeddedServerError",
+    "Fallback",
     "Finding",
     "FindingKind",
     "GlideMQConnectionError",

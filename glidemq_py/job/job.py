@@ -19,6 +19,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.control import JobControl
+from glidemq_py.job.fallbacks import JobFallbacks
 from glidemq_py.job.link import QueueLink
 from glidemq_py.job.steps import JobSteps
 from glidemq_py.job.suspension import JobSuspension
@@ -51,7 +52,7 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(JobControl, JobSteps, JobSuspension, Generic[DataT, ResultT]):
+class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, Generic[DataT, ResultT]):
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:
@@ -116,6 +117,7 @@ class Job(JobControl, JobSteps, JobSuspension, Generic[DataT, ResultT]):
         job._result_text = record.returnvalue
         job._progress_text = record.progress
         job._signals_text = record.signals
+        job.fallback_index = record.fallback_index
         return job
 
     # -- what it holds ------------------------------------------------------------------------------------

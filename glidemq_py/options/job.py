@@ -16,6 +16,7 @@ from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.checks import check_bool, check_int, refuse_unknown
 from glidemq_py.options.deduplication import Deduplication, DeduplicationInput
+from glidemq_py.options.fallbacks import Fallback, FallbacksInput, parse_fallbacks
 from glidemq_py.options.limits import check_tokens
 from glidemq_py.options.names import validate_job_id
 from glidemq_py.options.ordering import Ordering, OrderingInput
@@ -36,7 +37,6 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
         (
             "parent",
             "parents",
-            "fallbacks",
             "repeat",
             "schedule",
             "scheduler",
@@ -81,6 +81,7 @@ class JobOptionsDict(TypedDict, total=False):
     ordering: OrderingInput | None
     cost: float | None
     deduplication: DeduplicationInput | None
+    fallbacks: FallbacksInput | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -105,6 +106,8 @@ class JobOptions:
         cost: tokens that it takes from its group's bucket, 0.001..10**9; one where it says nothing. Only with
             `ordering`.
         deduplication: not to be added where the same thing stands: a `Deduplication` or a mapping of its fields.
+        fallbacks: what attempts after the first are to use: models, mappings or `Fallback` objects, at most 100, in
+            order. Handlers read `Job.current_fallback`.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -125,6 +128,7 @@ class JobOptions:
     ordering: Ordering | None
     cost: float | None
     deduplication: Deduplication | None
+    fallbacks: tuple[Fallback, ...] | None
     _wire_json: str | None = field(repr=False, compare=False)
 
     def __init__(
@@ -145,6 +149,7 @@ class JobOptions:
         ordering: OrderingInput | None = None,
         cost: float | None = None,
         deduplication: DeduplicationInput | None = None,
+        fallbacks: FallbacksInput | None = None,
     ) -> None:
         # `init=False`: what may be given (a timedelta, a mapping) is wider than what is kept.
         keep = object.__setattr__
@@ -171,6 +176,7 @@ class JobOptions:
             "deduplication",
             None if deduplication is None else Deduplication.parse("deduplication", deduplication),
         )
+        keep(self, "fallbacks", None if fallbacks is None else parse_fallbacks("fallbacks", fallbacks))
         _check_together(self)
         keep(self, "_wire_json", None)
 
@@ -241,6 +247,10 @@ class JobOptions:
                 continue
             if name in ("backoff", "ordering", "deduplication"):
                 value = value.to_wire()
+            elif name == "fallbacks":
+                if not value:
+                    continue  # none: what it says is that the queue's default does not hold
+                value = [fallback.to_wire() for fallback in value]
             elif name in ("remove_on_complete", "remove_on_fail"):
                 value = retention_to_wire(value)
             wire[key] = value
@@ -270,6 +280,7 @@ _WIRE_NAMES: Final = (
     ("ordering", "ordering"),
     ("cost", "cost"),
     ("deduplication", "deduplication"),
+    ("fallbacks", "fallbacks"),
 )
 _FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
 _NAMES: Final = frozenset(_FIELDS)

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.backoff import Backoff
+from glidemq_py.options.fallbacks import read_fallbacks
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
 
 
@@ -102,4 +103,5 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "ordering": ("ordering", _ordering),
     "cost": ("cost", _same),
     "deduplication": ("deduplication", _same),
+    "fallbacks": ("fallbacks", read_fallbacks),
 }

@@ -20,7 +20,7 @@ MAX_PAGE = 1_000
 
 _FIELDS = (
     "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
-    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
 )  # fmt: skip
 
 _LISTABLE = (

@@ -54,7 +54,7 @@ def lost_answer(finished: Finished, status: int) -> int:
     kind: Any = row[0]
     limit: Any = row[_LIMIT] if kind == _FAILED else 0
     is_retried = finished.run.job.attempts_made + 1 < limit
-    if status == AttemptStatus.GONE and not (kind in _KEEP and any(row[_KEEP[kind] :])):
+    if status == AttemptStatus.GONE and not (kind in _KEEP and any(row[_KEEP[kind] : _KEEP[kind] + 1])):
         return status
     if status == AttemptStatus.STALE and not (is_retried or kind in _SIGNALLED):
         return status

@@ -68,6 +68,8 @@ class Outcomes:
             limit,
             self._backoff(run, error) if limit else 0,
             _keep(run.options.remove_on_fail),
+            # By the text, as peers do it.
+            limit > 0 and '"fallbacks"' in run.job._opts_text,
         )
 
     def released(self, run: Run) -> list[object]:

@@ -58,6 +58,7 @@ class Run:
             job.stalled_count = _int(stalled)
         if more is not None:
             job._signals_text = more[0] or None
+            job.fallback_index = _int(more[1])
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)

@@ -14,7 +14,8 @@ EXPORTED = {
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
-    "BatchOptions", "DeadLetterOptions", "Deduplication", "Ordering", "RateLimit", "TokenBucket", "TokenLimiter",
+    "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
+    "TokenLimiter",
     # errors
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "EmbeddedServerError",

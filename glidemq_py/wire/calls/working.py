@@ -128,11 +128,15 @@ def failed(
     limit: int,
     backoff: int,
     keep: Keep = 0,
+    next_fallback: bool = False,
 ) -> Finished:
-    """A finished row: the attempt failed. ``limit`` = total attempts allowed, 0 = no retry; ``backoff`` in ms."""
+    """A finished row: the attempt failed. ``limit`` = total attempts allowed, 0 = no retry; ``backoff`` in ms.
+    ``next_fallback``: where it is retried, the job's next fallback is current."""
     head: Finished = [2, job_id, entry, fence, processed_on, reason, failed_type, stacktrace, limit, backoff]
-    if keep:
+    if keep or next_fallback:
         head.append(keep)
+    if next_fallback:
+        head.append(1)
     return head
 
 

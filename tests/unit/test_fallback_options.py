@@ -1,0 +1,59 @@
+"""The option `fallbacks`: what is taken, refused, stored, and read back."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py import Fallback, GlideMQValidationError, JobOptions
+from glidemq_py.options.fallbacks import read_fallbacks
+from glidemq_py.options.stored import read_stored_options
+
+
+def test_every_form_is_stored_as_peers_read_it() -> None:
+    options = JobOptions(
+        fallbacks=[
+            "a", {"model": "b", "provider": "p"}, Fallback("c", metadata={"t": 0.5, "ü": [1]}),
+        ]
+    )  # fmt: skip
+    assert options.to_wire_json() == (
+        '{"fallbacks":[{"model":"a"},{"model":"b","provider":"p"},{"model":"c","metadata":{"t":0.5,"ü":[1]}}]}'
+    )
+    assert read_stored_options(options.to_wire_json()).fallbacks == options.fallbacks
+
+
+def test_an_empty_chain_displaces_the_queues_and_is_not_stored() -> None:
+    merged = JobOptions.merge(JobOptions(fallbacks=["a"]), JobOptions(fallbacks=[]))
+    assert merged.fallbacks == ()
+    assert merged.to_wire_json() == "{}"
+    assert JobOptions.merge(JobOptions(fallbacks=["a"]), JobOptions(delay=5)).fallbacks == (Fallback("a"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ("a", "fallbacks"), ({"model": "a"}, "fallbacks"), (5, "fallbacks"), (["a"] * 101, "fallbacks"),
+        ([5], "fallbacks[0]"), (["a", ""], "fallbacks[1].model"), ([{}], "fallbacks[0].model"),
+        ([{"model": "a", "provider": 5}], "fallbacks[0].provider"),
+        ([{"model": "a", "metadata": [1]}], "fallbacks[0].metadata"),
+        ([{"model": "a", "metadata": {"x": object()}}], "fallbacks[0].metadata"),
+        ([{"model": "a", "metadata": {"x": float("nan")}}], "fallbacks[0].metadata"),
+        ([{"model": "a", "metadata": {"x": "y" * 70_000}}], "fallbacks[0].metadata"),
+        ([{"model": "a", "metadata": {5: 1}}], "fallbacks[0].metadata"),
+        ([{"model": "a", "modle": "b"}], "fallbacks[0].modle"),
+    ],
+)  # fmt: skip
+def test_refused(given: Any, option: str) -> None:
+    with pytest.raises(GlideMQValidationError) as refused:
+        JobOptions(fallbacks=given)
+    assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("stored", "models"),
+    [
+        (None, []), ("a", []), ({}, []), ([], []), ([{"model": "a"}, 5, {"model": "b"}], ["a"]),
+        ([{"model": "a", "more": 1, "provider": None}], ["a"]), ([{"provider": "p"}], []),
+    ],
+)  # fmt: skip
+def test_what_peers_store_is_read_as_far_as_it_goes(stored: Any, models: list[str]) -> None:
+    assert [fallback.model for fallback in read_fallbacks(stored)] == models
