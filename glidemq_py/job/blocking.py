@@ -18,6 +18,7 @@ from glidemq_py.job.steps import _SAME
 from glidemq_py.job.thread_side import wait_for
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.suspension import Signal
+from glidemq_py.options.fallbacks import Fallback
 from glidemq_py.options.times import Milliseconds
 
 __all__ = ["BlockingJob"]
@@ -287,3 +288,20 @@ class BlockingJob(Generic[DataT, ResultT]):
         See `Job.wait_for_signal`.
         """
         return wait_for(self._job, self._job.wait_for_signal(name, reason=reason, timeout=timeout))
+
+    @property
+    def fallback_index(self) -> int:
+        """See `Job`."""
+        return self._job.fallback_index
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The chain that it was added with."""
+        return self._job.fallbacks
+
+    @property
+    def current_fallback(self) -> Fallback | None:
+        """What this attempt is to use: None at the first, then one of `fallbacks` after the other. See
+        `Job.current_fallback`.
+        """
+        return self._job.current_fallback

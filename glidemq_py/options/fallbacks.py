@@ -102,7 +102,7 @@ def read_fallbacks(stored: Any) -> tuple[Fallback, ...]:
     if not isinstance(stored, list):
         return ()
     kept: list[Fallback] = []
-    items: list[Any] = stored
+    items = cast("Any", stored)
     for item in items[:MAX_FALLBACKS]:
         known: object = item
         if isinstance(item, dict):
