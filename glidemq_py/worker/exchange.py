@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 MAX_ROWS = 100
 """Most jobs handed in, and taken, by one call: about a millisecond of the server's time."""
-TWO_CALLS_FROM = 16
+TWO_CALLS_FROM = 6
 """Slots from which on two calls may be under way."""
 
 
