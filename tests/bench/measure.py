@@ -34,6 +34,17 @@ SINGLE = (*ASYNC, "tarsk")
 ALL = (*ASYNC, "tarsk", "tarsk-bare")
 """Who takes part, in the order of turns: those that are compared stand side by side."""
 
+PLAIN = "plain"
+KINDS = {
+    "ordered": "ordered, 1,000 keys",
+    "grouped": "20 groups of 10 at a time",
+    "rated": "100 groups with a rate limit that does not limit",
+    "limited": "worker with a rate limit that does not limit",
+    "prioritized": "five priorities",
+    "lifo": "LIFO",
+}
+"""Jobs that only our driver makes, and what they are: the others drain plain ones beside them."""
+
 MEMORY_JOBS = 20_000
 TIMEOUT_SECONDS = 120
 
@@ -63,8 +74,8 @@ class Bench:
     delayed_jobs: int = 110
     rates: dict[tuple[str, object], float] = field(default_factory=dict[tuple[str, object], float])
 
-    def start(self, peer: str, role: str, params: dict[str, Any]) -> subprocess.Popen[str]:
-        """Start a driver in one role."""
+    def start(self, peer: str, role: str, params: dict[str, Any], kind: str = PLAIN) -> subprocess.Popen[str]:
+        """Start a driver in one role, with jobs of a kind that the driver knows by that name."""
         chosen = self.peers[peer]
         words = [*chosen.command, role, self.server.url, json.dumps(params)]
         environment = {
@@ -72,14 +83,15 @@ class Bench:
             **chosen.environment,
             "PYTHONPATH": str(ROOT),
             "BENCH_URL": self.server.url,
+            "BENCH_KIND": kind,
         }
         return subprocess.Popen(
             words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def play(self, peer: str, role: str, **params: Any) -> dict[str, Any]:
+    def play(self, peer: str, role: str, kind: str = PLAIN, **params: Any) -> dict[str, Any]:
         """Run a driver in one role to its end; returns its result."""
-        with _ended(self.start(peer, role, params)) as driver:
+        with _ended(self.start(peer, role, params, kind)) as driver:
             return _result(driver)
 
 
@@ -122,20 +134,21 @@ def median(runs: list[Figures | None], figure: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def drain(concurrency: int, *, threads: bool = False) -> Callable[[Bench, str], Figures]:
+def drain(concurrency: int, *, threads: bool = False, kind: str = PLAIN) -> Callable[[Bench, str], Figures]:
     """Fill, then drain in a worker process; repeated with more jobs when the run was far too short."""
 
     def once(bench: Bench, peer: str) -> Figures:
-        plain = threads and peer == OURS
-        memo = (peer, (concurrency, plain))
+        in_threads = threads and peer == OURS
+        ours = kind if peer == OURS else PLAIN
+        memo = (peer, (concurrency, in_threads, ours))
         jobs, cpu = 0, 0.0
         for _ in range(3):
             rate = bench.rates.get(memo) or GUESSED_RATES[peer.removesuffix("-uvloop"), concurrency]
             jobs = max(200, int(rate * bench.drain_seconds))
             bench.server.empty()
-            bench.play(peer, "fill", jobs=jobs)
+            bench.play(peer, "fill", ours, jobs=jobs)
             before = bench.server.cpu_seconds()
-            result = bench.play(peer, "drain", jobs=jobs, concurrency=concurrency, threads=plain)
+            result = bench.play(peer, "drain", ours, jobs=jobs, concurrency=concurrency, threads=in_threads)
             cpu = bench.server.cpu_seconds() - before
             if result.get("completed") not in (None, jobs):
                 raise RunFailedError(f"{result['completed']} of {jobs} jobs are completed")
@@ -196,6 +209,15 @@ CASES = [
         label="drain, plain def in threads, 100",
         peers=(OURS, "bullmq"),  # bullmq has async handlers only, and runs these
         run=drain(100, threads=True),
+    ),
+    *(
+        Case(
+            key=f"kind-{kind}",
+            label=f"drain, async, 100: {what}",
+            peers=(OURS, "bullmq"),  # which drains plain jobs
+            run=drain(100, kind=kind),
+        )
+        for kind, what in KINDS.items()
     ),
     Case(key="add-single", label="add, one by one, one CPU", peers=SINGLE, run=add("single", one_cpu=True), turns=2),
     Case(key="add-single-free", label="add, one by one, placed freely", peers=SINGLE, run=add("single"), turns=2),

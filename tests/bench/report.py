@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from tests.bench.install import Peer
-from tests.bench.measure import CASES, OURS, OURS_SYNC, Runs, median
+from tests.bench.measure import CASES, KINDS, OURS, OURS_SYNC, Runs, median
 
 OURS_UVLOOP = f"{OURS}-uvloop"
 
@@ -52,6 +52,15 @@ ROWS = [
     Row(label="drain, async, concurrency 10", case="drain-10", peer="bullmq", required=6),
     Row(label="drain, async, concurrency 1", case="drain-1", peer="bullmq", required=1.5),
     Row(label="drain, plain `def` in threads, 100", case="drain-threads", peer="bullmq", required=8),
+    *(
+        Row(
+            label=f"drain, async, 100: {what}, against plain ones",
+            case=f"kind-{kind}",
+            peer="bullmq",
+            required=None if kind == "lifo" else 6,
+        )
+        for kind, what in KINDS.items()
+    ),
     Row(label="`add` one by one", case="add-single-free", peer="bullmq", required=1.0),
     Row(
         label="`add` one by one, ours on uvloop",
@@ -85,6 +94,12 @@ LIMITS: dict[tuple[str, str], str] = {
     ("drain-10", "rate"): "round trips: one call carries at most ten jobs",
     ("drain-1", "rate"): "one round trip a job: about 35 us of server, 70 us of event loop and GLIDE",
     ("drain-threads", "rate"): "the GIL changing hands between the loop and the threads",
+    ("kind-ordered", "rate"): "the server: the group's record, read and written once a call, and waking its next job",
+    ("kind-grouped", "rate"): "the server: groups that are full park what comes, and wake it again",
+    ("kind-rated", "rate"): "the server: the window of each group that a call touches",
+    ("kind-limited", "rate"): "the worker's limit: one call at a time, so that it is never overdrawn",
+    ("kind-prioritized", "rate"): "the server: due priorities are looked for before each take",
+    ("kind-lifo", "rate"): "the server: one list entry a job, popped and indexed while active",
     ("add-single", "rate"): "one round trip: about 25 us of Python and GLIDE, 13 us of server",
     ("add-single-free", "rate"): "one round trip, most of it waking threads and processes",
     ("add-together", "rate"): "Python: about 10 us a job (task, future, options, job object)",

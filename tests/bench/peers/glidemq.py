@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 from glidemq_py import Job, Queue, Worker
 from tests.bench.peers.protocol import Hit, main
 
+OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
+    "ordered": lambda number: {"ordering": {"key": f"key-{number % 1000}"}},
+    "grouped": lambda number: {"ordering": {"key": f"key-{number % 20}", "concurrency": 10}},
+    "rated": lambda number: {
+        "ordering": {
+            "key": f"key-{number % 100}",
+            "concurrency": 100,
+            "rate_limit": {"max": 1_000_000, "duration": 1_000},
+        }
+    },
+    "prioritized": lambda number: {"priority": 1 + number % 5},
+    "lifo": lambda number: {"lifo": True},
+}
+
 
 class GlideMQ:
-    """One queue and, when asked, one worker."""
+    """One queue and, when asked, one worker; the environment's BENCH_KIND names the jobs that are added in bulk."""
 
     def __init__(self, url: str) -> None:
+        kind = os.environ.get("BENCH_KIND", "plain")
+        self._options = OPTIONS_OF_KIND.get(kind)
+        self._limiter: Any = {"max": 1_000_000, "duration": 1_000} if kind == "limited" else None
         self._url = url.replace("redis://", "valkey://", 1)
         self._queue: Queue[Any, Any] = Queue("bench", connection=self._url)
         self._worker: Any = None
@@ -22,7 +41,10 @@ class GlideMQ:
         return await self._queue.add("noop", data)
 
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
-        return await self._queue.add_bulk([("noop", row) for row in rows])
+        options = self._options
+        if options is None:
+            return await self._queue.add_bulk([("noop", row) for row in rows])
+        return await self._queue.add_bulk([("noop", row, options(row["n"])) for row in rows])
 
     async def start_worker(self, hit: Hit, concurrency: int, threads: bool) -> None:
         async def handle(job: Job[Any, Any]) -> Any:
@@ -32,7 +54,7 @@ class GlideMQ:
             return hit(job.data)
 
         handler: Any = handle_in_thread if threads else handle
-        self._worker = Worker("bench", handler, connection=self._url, concurrency=concurrency)
+        self._worker = Worker("bench", handler, connection=self._url, concurrency=concurrency, limiter=self._limiter)
         await self._worker.__aenter__()
 
     async def stop_worker(self) -> None:
