@@ -20,7 +20,7 @@ from glidemq_py.wire.calls import control, steering
 
 __all__ = ["QueueControl"]
 
-_PIECE: Final = 150
+_PIECE: Final = 100
 """Jobs a call: one or two milliseconds of the server's time."""
 
 

@@ -27,9 +27,9 @@ NEXT_KEYS: Final = "next keys"
 
 Steps: TypeAlias = Generator["Call[Any] | str", Any, None]
 
-PAGE: Final = 150
+PAGE: Final = 100
 """Members of a place, or keys, a call."""
-FEW: Final = 100
+FEW: Final = 60
 """Jobs a call. Both come to about a millisecond of the server's time."""
 
 _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",

@@ -245,8 +245,8 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspensi
         return await reading.get_job(await self._connected(), validate_job_id(str(job_id)))
 
     def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
-        """Iterate over the jobs in a state, a ``page`` (1..1000) a call: waiting, active, delayed, prioritized,
-        completed, failed, group-waiting or suspended.
+        """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed, group-waiting or
+        suspended. A call brings at most ``page`` (1..1000) of them, and never more than 200, for the server's sake.
 
         A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
         leaves the state meanwhile may come or not.

@@ -1,6 +1,7 @@
 -- counts: how many jobs are in each state, and whether the queue is paused.
 -- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended}
--- No scan: every number is a length that the server keeps, so the cost does not grow with the queue.
+-- No scan: every number is a length that the server keeps, or two places in a sorted set for each priority in use,
+-- so the cost does not grow with the queue.
 
 G.export('counts', { 'no-writes' }, function(keys)
   local q = G.queue(keys[1])
@@ -9,9 +10,9 @@ G.export('counts', { 'no-writes' }, function(keys)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
   local from_lists = math.max(0, tonumber(call('GET', q.list_active) or '0') or 0)
-  local prioritized = call('ZCOUNT', q.scheduled, G.int(G.BAND), '+inf')
+  local delayed, prioritized = G.count_scheduled(q, G.now(q))
   return {
-    waiting, from_stream + from_lists, call('ZCARD', q.scheduled) - prioritized, prioritized,
+    waiting, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,
     call('ZCARD', q.suspended),
   }

@@ -10,6 +10,7 @@
 -- jobs come again.
 
 local GROUPS_A_SCAN = 100
+local BANDS_A_PAGE = 256
 
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended' }
 
@@ -40,6 +41,27 @@ local function from_set(q, key, cursor, count, fields, low, below)
   end
   if #found < 2 * count then return rows, '' end
   return rows, found[#found] .. '@' .. found[#found - 1]
+end
+
+-- Band by band; a cursor `b:<band>` is the beginning of one.
+local function scheduled(q, cursor, count, fields, ready)
+  local now, band = G.now(q), tonumber(string.match(cursor, '^b:(%d+)$'))
+  if band then
+    band, cursor = G.next_band(q, band), ''
+  elseif cursor == '' then
+    band = G.next_band(q, ready and 1 or 0)
+  else
+    band = math.floor(tonumber(string.match(cursor, '^(.-)@')) / G.BAND)
+  end
+  for _ = 1, BANDS_A_PAGE do
+    if not band then return {}, '' end
+    local low, below = G.band_bounds(band, now, ready)
+    local rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, low, below)
+    if next_cursor ~= '' then return rows, next_cursor end
+    band, cursor = G.next_band(q, band + 1), ''
+    if #rows > 0 then return rows, band and 'b:' .. G.int(band) or '' end
+  end
+  return {}, band and 'b:' .. G.int(band) or ''
 end
 
 local function pending_between(q, first, last, count)
@@ -140,9 +162,9 @@ G.export('page', { 'no-writes' }, function(keys, args)
   if SETS[state] then
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
   elseif state == 'delayed' then
-    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, '-inf', G.BAND)
+    rows, next_cursor = scheduled(q, cursor, count, fields, false)
   elseif state == 'prioritized' then
-    rows, next_cursor = from_set(q, q.scheduled, cursor, count, fields, G.int(G.BAND))
+    rows, next_cursor = scheduled(q, cursor, count, fields, true)
   elseif state == 'waiting' then
     rows, next_cursor = waiting(q, cursor, count, fields)
   elseif state == 'active' then

@@ -53,9 +53,34 @@ def test_counts(q: OwnQueue) -> None:
     q.add_job(priority=1)
     q.run(pause(q.meta))
     assert q.counts() == {
-        "waiting": 5, "active": 2, "delayed": 1, "prioritized": 2, "completed": 10, "failed": 10, "paused": 1,
+        "waiting": 5, "active": 2, "delayed": 2, "prioritized": 1, "completed": 10, "failed": 10, "paused": 1,
         "suspended": 0,
     }  # fmt: skip
+
+
+def test_a_job_with_a_priority_is_delayed_until_its_time_has_come(q: OwnQueue) -> None:
+    ready = [q.add_job(priority=priority) for priority in (1, 1, 3, 7, 2_000)]
+    late = [q.add_job(delay=1_000, priority=priority) for priority in (0, 1, 2, 3, 4, 2_000)]
+    counts = q.counts()
+    assert (counts["delayed"], counts["prioritized"]) == (6, 5)
+    for count in (1, 2, 3, 100):
+        assert visit(q, "prioritized", count) == ready
+        assert visit(q, "delayed", count) == late
+    q.advance(1_000)
+    counts = q.counts()
+    assert (counts["delayed"], counts["prioritized"]) == (1, 10)
+    for count in (1, 2, 3, 100):
+        assert sorted(visit(q, "prioritized", count)) == sorted(ready + late[1:])
+        assert visit(q, "delayed", count) == late[:1]
+
+
+def test_more_priorities_than_one_look_are_counted_in_part_and_listed_in_whole(q: OwnQueue) -> None:
+    q.add(*[row("a", "", "{}", priority=1 + i, delay=1_000 if i % 2 else 0) for i in range(600)], quiet=True)
+    counts = q.counts()
+    assert counts["delayed"] + counts["prioritized"] == 600
+    assert counts["delayed"] == 128
+    assert len(visit(q, "prioritized", 50)) == 300
+    assert len(visit(q, "delayed", 50)) == 300
 
 
 def test_pages_of_sets_visit_everything_once(q: OwnQueue) -> None:
