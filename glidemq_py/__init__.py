@@ -42,6 +42,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.events import QueueEvent, QueueEvents
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
+from glidemq_py.model.chunks import StreamChunk
 from glidemq_py.model.findings import CheckReport, Finding, FindingKind
 from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
@@ -136,6 +137,7 @@ __all__ = [
     "Signal",
     "StagedWriteError",
     "StaleAttemptError",
+    "StreamChunk",
     "SuspendError",
     "SuspendInfo",
     "Task",

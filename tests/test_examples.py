@@ -37,6 +37,11 @@ EXPECTED = {
         r"bert: create, update, invoice; next is number 4",
         r"carla: create, update, invoice; next is number 4",
     ],
+    "streaming": [
+        r"Jobs tell what they make while they make it\.",
+        r"10 chunks: 9 tokens and a summary",
+        r"completed with 9 tokens",
+    ],
     "suspend": [
         r"hotel waits: signal approval",
         r"suspended with signal approval",

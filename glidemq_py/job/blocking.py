@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from glidemq_py.job.control import RevokeOutcome
 from glidemq_py.job.job import LOG_LINES_KEPT, Job
 from glidemq_py.job.steps import _SAME
+from glidemq_py.job.streaming import CHUNKS_KEPT
 from glidemq_py.job.thread_side import wait_for
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.suspension import Signal
@@ -305,3 +306,13 @@ class BlockingJob(Generic[DataT, ResultT]):
         `Job.current_fallback`.
         """
         return self._job.current_fallback
+
+    def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read. See `Job.stream`."""
+        return wait_for(self._job, self._job.stream(chunk, keep=keep))
+
+    def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk of the fields ``type`` and, where it is given, ``content``. Returns and raises as
+        `stream`.
+        """
+        return wait_for(self._job, self._job.stream_chunk(type, content, keep=keep))

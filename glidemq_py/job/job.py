@@ -22,6 +22,7 @@ from glidemq_py.job.control import JobControl
 from glidemq_py.job.fallbacks import JobFallbacks
 from glidemq_py.job.link import QueueLink
 from glidemq_py.job.steps import JobSteps
+from glidemq_py.job.streaming import JobStreams
 from glidemq_py.job.suspension import JobSuspension
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
@@ -52,7 +53,7 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, Generic[DataT, ResultT]):
+class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, Generic[DataT, ResultT]):
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:

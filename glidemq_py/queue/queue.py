@@ -31,6 +31,7 @@ from glidemq_py.queue.dead_letters import DeadLetters, declare_dead_letters
 from glidemq_py.queue.limits import QueueLimits
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.queue.search import Search
+from glidemq_py.queue.streams import QueueStreams
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.queue.suspension import QueueSuspension
 from glidemq_py.wire.keys import QueueKeys
@@ -42,7 +43,10 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspension, Generic[DataT, ResultT]):
+class Queue(
+    QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspension, QueueStreams,
+    Generic[DataT, ResultT],
+):  # fmt: skip
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
 
     It connects when it is first used. Close it, or use it as ``async with``.
@@ -140,6 +144,7 @@ class Queue(QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspensi
         if self._waiter is not None:
             await self._waiter.close()
         await self._close_letters()
+        await self._close_streams()
         if self._sweep is not None:
             await self._sweep.close()
         if self._link is not None:

@@ -14,6 +14,7 @@ from glidemq_py.client.connect import BlockingConnection
 from glidemq_py.client.pace import iterate_now, run_now
 from glidemq_py.job import BlockingJob as Job
 from glidemq_py.job.control import RevokeOutcome
+from glidemq_py.model.chunks import StreamChunk
 from glidemq_py.model.findings import CheckReport
 from glidemq_py.model.groups import GroupInfo
 from glidemq_py.model.metrics import JobLogs, Metrics
@@ -295,6 +296,16 @@ class Queue(Generic[DataT, ResultT]):
     def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """What a suspended job waits for; None if there is no such job or it is not suspended."""
         return run_now(self._core.get_suspend_info(job_id))
+
+    def read_stream(
+        self, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
+    ) -> list[StreamChunk]:
+        """Chunks of a job's stream, oldest first. See `Queue.read_stream`."""
+        return run_now(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
+
+    def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
+        """Iterate over a job's chunks as they come, until the job has ended, in whatever way. See `Queue.stream`."""
+        return iterate_now(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
 
     @property
     def name(self) -> str:

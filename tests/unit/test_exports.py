@@ -27,6 +27,7 @@ EXPORTED = {
     "JobCostError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
+    "StreamChunk",
     # the package
     "__version__",
 }  # fmt: skip

@@ -1,0 +1,185 @@
+"""Streams of jobs: writing with a token, reading along, waiting without being in the way."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    GlideMQValidationError,
+    Job,
+    JobNotFoundError,
+    PayloadTooLargeError,
+    Queue,
+    StaleAttemptError,
+    Worker,
+)
+from glidemq_py import sync as blocking
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Gate, Raw, Told, soon
+
+
+async def test_a_reader_sees_every_chunk_and_the_end(core_url: str, queue_name: str) -> None:
+    gate = asyncio.Event()
+
+    async def handle(job: Job) -> Any:
+        for number in range(250):
+            await job.stream({"n": number})
+            if number == 120:
+                await gate.wait()
+        return "done"
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("n")
+        seen: list[str] = []
+        async with asyncio.timeout(30):
+            async for chunk in queue.stream(job.id, page=50):
+                seen.append(chunk.fields["n"])
+                if len(seen) == 121:
+                    gate.set()
+        assert seen == [str(number) for number in range(250)]
+        assert await job.wait_until_finished() == "done"
+
+
+def test_plain_handlers_and_blocking_readers(url: str, queue_name: str) -> None:
+    def handle(job: Job) -> Any:
+        job.blocking.stream_chunk("token", "a")
+        job.blocking.stream_chunk("end")
+
+    async def work(done: asyncio.Event) -> None:
+        async with Worker(queue_name, handle, url):
+            await done.wait()
+
+    async def main() -> None:
+        done = asyncio.Event()
+        working = asyncio.create_task(work(done))
+        found = await asyncio.to_thread(read)
+        done.set()
+        await working
+        assert found == [("token", "a"), ("end", None)]
+
+    def read() -> list[tuple[str | None, str | None]]:
+        with blocking.Queue(queue_name, url) as queue:
+            job = queue.add("n")
+            first = queue.read_stream(job.id, block=20_000)
+            assert first[0].content == "a"
+            return [(chunk.type, chunk.content) for chunk in queue.stream(job.id)]
+
+    asyncio.run(main())
+
+
+async def test_many_readers_at_different_places(url: str, queue_name: str) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=5):
+        jobs = [await queue.add("n", number) for number in range(5)]
+        running = [await gate.next() for _ in jobs]
+
+        async def collect(job_id: str, last_id: str | None = None) -> list[str]:
+            return [chunk.fields["n"] async for chunk in queue.stream(job_id, last_id=last_id)]
+
+        firsts = [await job.stream({"n": 0}) for job in running]
+        readers = [asyncio.create_task(collect(job.id)) for job in running for _ in range(3)]
+        late = [asyncio.create_task(collect(job.id, first)) for job, first in zip(running, firsts, strict=True)]
+        for number in range(1, 20):
+            for job in running:
+                await job.stream({"n": number})
+        gate.open()
+        whole = [str(number) for number in range(20)]
+        assert await soon(asyncio.gather(*readers)) == [whole] * 15
+        assert await soon(asyncio.gather(*late)) == [whole[1:]] * 5
+
+
+async def test_waiting_readers_do_not_hold_up_the_queue(url: str, queue_name: str) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
+        job = await queue.add("n")
+        running = await gate.next()
+        waiting = [asyncio.create_task(queue.read_stream(job.id, block=60_000)) for _ in range(20)]
+        async with asyncio.timeout(5):
+            for _ in range(50):
+                await queue.get_job_counts()
+        assert not any(task.done() for task in waiting)
+        entry = await running.stream_chunk("a", "b")
+        for chunks in await soon(asyncio.gather(*waiting)):
+            assert [(chunk.id, chunk.fields) for chunk in chunks] == [(entry, {"type": "a", "content": "b"})]
+            assert chunks[0].timestamp == int(entry.partition("-")[0])
+        gate.open()
+
+
+async def test_a_wait_that_is_over(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        assert await queue.read_stream(job.id) == []
+        assert await soon(queue.read_stream(job.id, block=30)) == []
+        assert await queue.read_stream("nobody") == []
+        with pytest.raises(JobNotFoundError):
+            async for _ in queue.stream("nobody"):
+                pass
+
+
+async def test_a_job_that_is_removed_ends_the_reading(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        await job.stream({"n": 1})
+        seen = []
+        async with asyncio.timeout(30):
+            async for chunk in queue.stream(job.id):
+                seen.append(chunk)
+                await job.remove()
+        assert len(seen) == 1
+        with pytest.raises(JobNotFoundError):
+            await job.stream({"n": 2})
+
+
+async def test_the_stream_is_bounded_and_goes_with_its_job(url: str, queue_name: str, resp: RespClient) -> None:
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        for number in range(30):
+            await job.stream({"n": number}, keep=10)
+        assert [chunk.fields["n"] for chunk in await queue.read_stream(job.id)] == [str(n) for n in range(20, 30)]
+        await job.remove()
+        assert raw.run("EXISTS", f"jstream:{job.id}") == 0
+
+
+async def test_an_attempt_that_is_over_writes_nothing(url: str, queue_name: str, resp: RespClient) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n")
+        running = await gate.next()
+        Raw(resp, queue_name).run("HINCRBY", f"job:{job.id}", "fence", 1)
+        with pytest.raises(StaleAttemptError):
+            await running.stream({"n": 1})
+        assert await queue.read_stream(job.id) == []
+        gate.open()
+        await told.wait("error")
+        await queue.obliterate(force=True)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [{}, [], "a", {"": 1}, {5: 1}, {"a": None}, {"a": True}, {"a": [1]}, {"a": float("nan")}, {"a": "\ud800"},
+     {str(n): 1 for n in range(1_001)}],
+)  # fmt: skip
+async def test_chunks_that_cannot_be(url: str, queue_name: str, chunk: Any) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        with pytest.raises(GlideMQValidationError, match="chunk"):
+            await job.stream(chunk)
+        assert await queue.read_stream(job.id) == []
+
+
+async def test_other_refusals_and_the_largest_chunk(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n")
+        with pytest.raises(PayloadTooLargeError):
+            await job.stream({"a": "x" * 1_048_576})
+        await job.stream({"a": "x" * 1_048_575})
+        await job.stream({str(n): 1 for n in range(1_000)})
+        assert len(await queue.read_stream(job.id)) == 2
+        for options in ({"last_id": "x"}, {"count": 0}, {"count": 10_001}, {"block": -1}):
+            with pytest.raises(GlideMQValidationError):
+                await queue.read_stream(job.id, **options)
+        with pytest.raises(GlideMQValidationError):
+            queue.stream(job.id, last_id="1-")
