@@ -19,8 +19,10 @@ __all__ = [
     "BudgetExceededError",
     "BulkAddError",
     "ClosedError",
+    "ColumnError",
     "DelayedError",
     "EmbeddedServerError",
+    "EventsLostError",
     "GlideMQConnectionError",
     "GlideMQError",
     "GlideMQValidationError",
@@ -157,6 +159,22 @@ class PayloadTooLargeError(GlideMQValidationError):
 
 class SerializationError(GlideMQValidationError):
     """A value cannot be turned into text, or text into a value."""
+
+
+class ColumnError(GlideMQValidationError):
+    """A column of a frame cannot be read or written so. `option` is its name, `row` the row in its partition."""
+
+    row: int | None
+
+    def __init__(self, option: str, value: object, problem: str, row: int | None = None) -> None:
+        super().__init__(option, value, problem)
+        self.args = (option, value, problem, row)
+        self.row = row
+
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"column {self.option!r} {self.problem}"
+        return f"column {self.option!r}, row {self.row} of its partition = {_show(self.value)}: {self.problem}"
 
 
 # -- connection and server ----------------------------------------------------------------------------------
@@ -394,6 +412,25 @@ class StagedWriteError(GlideMQError):
     def __str__(self) -> str:
         problem = _STAGED_WRITE_PROBLEMS.get(self.state, f"it is {self.state}")
         return f"write {self.write!r} in queue {self.queue!r}: {problem}"
+
+
+class EventsLostError(GlideMQError):
+    """Events of a queue are gone before they were read.
+
+    ``count`` says how many; None where the queue was deleted and has begun anew.
+    """
+
+    queue: str
+    count: int | None
+
+    def __init__(self, queue: str, count: int | None) -> None:
+        super().__init__(queue, count)
+        self.queue = queue
+        self.count = count
+
+    def __str__(self) -> str:
+        what = "its events have begun anew: it was deleted" if self.count is None else f"{self.count} events were lost"
+        return f"queue {self.queue!r}: {what} before they were read (failOnDataLoss=false goes on with what is there)"
 
 
 # -- signals: raised in a handler to say what is to become of its job, and no failures ------------------------

@@ -219,3 +219,8 @@ def _strings(text: str) -> tuple[str, ...] | None:
     items = cast("list[object]", parsed)
     strings = tuple(item for item in items if isinstance(item, str))
     return strings if len(strings) == len(items) else None
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that a field's text means, None for junk."""
+    return _integer(text)

@@ -105,3 +105,19 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "deduplication": ("deduplication", _same),
     "fallbacks": ("fallbacks", read_fallbacks),
 }
+
+
+def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a user wrote by their stored names (``removeOnFail``) or by ours, as keywords of `JobOptions`.
+
+    Unlike what peers have stored these are checked, by `JobOptions`; an unknown name is left as it is.
+    """
+    named: dict[str, Any] = {}
+    for key, value in given.items():
+        known = _READERS.get(key)
+        if known is not None and value is not None:
+            name, reader = known
+            named[name] = reader(value) if name in ("backoff", "ordering") and isinstance(value, Mapping) else value
+        else:
+            named[key] = value
+    return named

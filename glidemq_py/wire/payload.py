@@ -26,6 +26,8 @@ __all__ = [
     "encode_data",
     "encode_json",
     "encode_result",
+    "encode_text",
+    "stored_text",
 ]
 
 PAYLOAD_LIMIT: Final = 1_048_576
@@ -93,6 +95,11 @@ def encode_data(
         PayloadTooLargeError: the text is too large.
     """
     text = json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
+    return encode_text(text, compression, limit, option)
+
+
+def encode_text(text: str, compression: Compression = "none", limit: int = PAYLOAD_LIMIT, option: str = "data") -> str:
+    """The same for a value that is serialized already. Raises PayloadTooLargeError."""
     check_size(option, text, limit)
     # A text that only looks compressed would be unpacked by every reader, so it is compressed in earnest.
     if compression == "gzip" or text.startswith(_GZIP_MARK):
@@ -106,9 +113,13 @@ def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER, limit: int 
     Raises:
         SerializationError: broken text, broken compression, or more than `limit` bytes when unpacked.
     """
-    if text.startswith(_GZIP_MARK):
-        text = _decompress(text, limit)
+    text = stored_text(text, limit)
     return json.loads(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
+
+
+def stored_text(text: str, limit: int = PAYLOAD_LIMIT) -> str:
+    """The text of a job's stored data before its compression. Raises SerializationError."""
+    return _decompress(text, limit) if text.startswith(_GZIP_MARK) else text
 
 
 def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: int = PAYLOAD_LIMIT) -> str:

@@ -15,8 +15,8 @@ G.export('write_open', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local w = S.write(q, r[1])
   local state = S.state(q, w, r[3], r[4])
-  -- A streaming batch that was given up is tried again under its own number.
-  if r[6] == 1 and (state == 'absent' or (state == 'aborted' and r[3] ~= '')) then
+  -- A write that was given up may be tried again under its own name.
+  if r[6] == 1 and (state == 'absent' or state == 'aborted') then
     S.begin(q, w, r[2], r[3], r[5], r[8])
     state = 'open'
   end

@@ -218,8 +218,24 @@ def test_what_is_prepared_for_a_write_that_ran_out_is_given_up(place: Place) -> 
     assert place.steps(finish_writes(place.beside_keys)) == 1
     assert place.steps(finish_writes(place.keys)) == 0
     assert place.jobs(place.beside) == []
-    assert place.staged_keys() == {"write:w"}  # beside: nobody stages to it any more
-    assert place.stage("z", 0, "zombie", beside=True).state == "aborted"
+    assert place.staged_keys() == set()
+    assert place.stage("a", 2, "zombie", beside=True).state == "absent"
+
+
+def test_a_write_that_was_given_up_may_come_again(place: Place) -> None:
+    stage_in_both(place)
+    place.steps(abort_write(place.write))
+    assert place.staged_keys() == {"write:w"}
+    assert place.open(create=False) == "aborted"
+    assert place.open() == "open"
+    assert place.stage("a", 1, "zombie").state == "lost"
+    assert place.stage("a", 2, "zombie", beside=True).state == "absent"
+    place.open(queue=place.beside_keys.name)
+    place.stage("b", 0, "home")
+    place.stage("b", 0, "beside", beside=True)
+    assert place.steps(commit_write(place.write, {q: [("b", 1)] for q in both(place)})) == (2, 0)
+    assert (place.jobs(), place.jobs(place.beside)) == (["home"], ["beside"])
+    assert place.staged_keys() == {"write:w"}
 
 
 def test_a_queue_that_only_losers_wrote_to(place: Place) -> None:

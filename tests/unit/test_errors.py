@@ -131,6 +131,8 @@ SAMPLES = [
     JobFailedError("7", "boom", "KeyError"),
     StaleAttemptError("7"),
     errors.StagedWriteError("w", "q", "lost"),
+    errors.ColumnError("priority", 5000, "must be <= 2047", 3),
+    errors.EventsLostError("q", 5),
     ScriptError("x", "lua/own/add.lua:12"),
     GlideMQValidationError("password", SECRET, "no"),
     *[kind() for kind in PLAIN],

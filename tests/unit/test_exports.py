@@ -18,7 +18,8 @@ EXPORTED = {
     "TokenLimiter",
     # errors
     "BatchError", "BatchMismatchError",
-    "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "EmbeddedServerError",
+    "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError",
+    "EmbeddedServerError", "EventsLostError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",

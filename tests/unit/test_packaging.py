@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SPARK_FINDS = "pyspark_glidemq.py"
 LUA = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
 
 
@@ -45,9 +46,9 @@ def test_the_wheel_holds_the_lua_sources_and_nothing_foreign(wheel: Path) -> Non
     assert "glidemq_py/client/memory/server.lua" in names
     assert {name.removeprefix("glidemq_py/_lua/") for name in names if name.startswith("glidemq_py/_lua/")} == LUA
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == modules
+    assert {name for name in names if name.endswith(".py")} == modules | {SPARK_FINDS}
     assert "glidemq_py/py.typed" in names
-    assert {name.split("/")[0] for name in names} == {"glidemq_py", "glidemq_py-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"glidemq_py", "glidemq_py-0.1.0.dist-info", SPARK_FINDS}
 
 
 def test_the_wheel_says_what_it_needs(wheel: Path) -> None:

@@ -52,11 +52,14 @@ class WriteId:
     def tombstone(self, keys: QueueKeys, done: bool) -> int:
         """Ms for which a queue remembers how the write ended.
 
-        A streaming batch is remembered by its query's ledger; one that was given up comes again under its number.
+        What was given up may come again under its name, so beside the home nothing keeps it away. The end of a
+        streaming batch is remembered by its query's ledger.
         """
+        if not done and (self.query or keys != self.home):
+            return 0
         if not self.query:
             return self.keep
-        return _BATCH_TOMBSTONE_MS if done and keys != self.home else 0
+        return 0 if keys == self.home else _BATCH_TOMBSTONE_MS
 
 
 Winner = tuple[str, int]

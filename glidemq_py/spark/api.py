@@ -1,0 +1,123 @@
+"""What we use of PySpark and PyArrow, in one place: type checkers see these shapes, and a run sees the real classes.
+
+Names that came with later versions of PySpark are looked for, and have a stand-in where they are not there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+__all__ = [
+    "DataSourceArrowWriter",
+    "DataSourceReader",
+    "DataSourceStreamArrowWriter",
+    "DataSourceStreamReader",
+    "InputPartition",
+    "ReadAllAvailable",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+    "TaskFacts",
+    "WriterCommitMessage",
+    "arrow_types",
+    "pa",
+    "task_context",
+]  # fmt: skip
+
+# Neither brings types for what we use of it.
+pa: Any = importlib.import_module("pyarrow")
+
+if TYPE_CHECKING:
+
+    class DataSourceReader:
+        """Reads a frame."""
+
+    class DataSourceStreamReader:
+        """Reads a stream."""
+
+    class DataSourceArrowWriter:
+        """Writes a frame."""
+
+    class DataSourceStreamArrowWriter:
+        """Writes a stream."""
+
+    class SupportsTriggerAvailableNow:
+        """Of stream readers."""
+
+    class WriterCommitMessage:
+        """What a task tells the driver."""
+
+    class InputPartition:
+        """What one task reads."""
+
+        def __init__(self, value: Any) -> None: ...
+
+    class ReadAllAvailable:
+        """No limit."""
+
+    class ReadMaxRows:
+        """A limit."""
+
+        max_rows: int
+
+        def __init__(self, max_rows: int) -> None: ...
+
+else:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
+
+    try:  # since 4.2
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+    except ImportError:
+
+        @dataclass
+        class ReadAllAvailable:
+            """No limit."""
+
+        @dataclass
+        class ReadMaxRows:
+            """At most so many rows."""
+
+            max_rows: int
+
+        class SupportsTriggerAvailableNow:
+            """PySpark before 4.2 runs availableNow by itself, as one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """Of the running task."""
+
+    partition: int
+    attempt: int
+    query: str
+    batch: int
+
+
+def task_context() -> TaskFacts:
+    """The running task's partition and attempt, and the streaming query and micro-batch that it belongs to."""
+    context: Any = cast("Any", importlib.import_module("pyspark")).TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") or ""
+    batch = context.getLocalProperty("streaming.sql.batchId") or "-1"
+    return TaskFacts(context.partitionId(), context.taskAttemptId(), query, int(batch))
+
+
+def arrow_types(fields: Sequence[tuple[str, str]]) -> Any:
+    """The Arrow schema of columns by Spark's names of types."""
+    return pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in fields])
+
+
+def _arrow_type(kind: str) -> Any:
+    if kind == "map":
+        return pa.map_(pa.string(), pa.string())
+    if kind == "timestamp":
+        return pa.timestamp("us", tz="UTC")
+    return {"string": pa.string(), "integer": pa.int32(), "long": pa.int64()}[kind]

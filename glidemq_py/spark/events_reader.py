@@ -1,0 +1,205 @@
+"""Reading a queue's events as a stream.
+
+An offset is an event's id and its number among all events ever written. The server keeps the newest thousand or so; by
+the numbers it is known how many of those that were still to be read are gone, no more and no fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_py.client.transport import BlockingTransport
+from glidemq_py.errors import EventsLostError
+from glidemq_py.spark.api import (
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from glidemq_py.spark.connection import transport_of
+from glidemq_py.spark.frames import Frame
+from glidemq_py.spark.read_options import ReadOptions
+from glidemq_py.spark.read_schema import Columns, ours
+from glidemq_py.wire.calls.reading import EventSlice, event_slice
+
+__all__ = ["EventsReader", "Slice"]
+
+_log = logging.getLogger(__name__)
+
+_PAGE: Final = 500
+_BEGINNING: Final = "0-0"
+
+Offset = dict[str, Any]
+
+
+@dataclass
+class Slice(InputPartition):
+    """Events behind one offset, up to another."""
+
+    after: str
+    after_number: int
+    until: str
+    until_number: int
+
+
+class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the events of a queue.
+
+    Args:
+        options: of the read.
+        columns: that are to be read.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._initial: Offset | None = None
+        self._target: Offset | None = None
+        self._last: Offset | None = None
+
+    # -- offsets, on the driver ---------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # PySpark's name
+        """Where a query without a checkpoint begins. Asked for twice, so it is remembered."""
+        if self._initial is None:
+            self._initial = self._start()
+        return self._initial
+
+    def _start(self) -> Offset:
+        transport, starting = transport_of(self._options.place), self._options.starting
+        now = self._look(transport, _BEGINNING, 0)
+        if starting == "latest":
+            return _offset(now.last, now.added)
+        if starting == "earliest":
+            return _offset(_BEGINNING, now.added - now.kept)
+        after = starting if "-" in starting else f"{starting}-0"
+        # The number of an event follows from how many come behind it.
+        behind, at, page = 0, after, self._look(transport, after, _PAGE)
+        while page.entries:
+            behind += len(page.entries)
+            at = page.entries[-1][0]
+            page = self._look(transport, at, _PAGE)
+        return _offset(after, page.added - behind)
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # PySpark's name
+        """How far the next micro-batch goes."""
+        start = start or self._last or self.initialOffset()
+        end = self._target or self._newest()
+        most = self._options.max_offsets
+        if isinstance(limit, ReadAllAvailable):
+            most = None
+        elif isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        if most is None or end["number"] - start["number"] <= most:
+            return end if end["number"] >= start["number"] else self._after_reset(start, end)
+        return self._ahead(start, most)
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # PySpark's name
+        """`maxOffsetsPerTrigger`."""
+        most = self._options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # PySpark's name
+        """The newest event, for the query's progress."""
+        return self._newest()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
+        """Nothing that comes from now on is read."""
+        self._target = self._newest()
+
+    def _newest(self) -> Offset:
+        now = self._look(transport_of(self._options.place), _BEGINNING, 0)
+        return _offset(now.last, now.added)
+
+    def _after_reset(self, start: Offset, end: Offset) -> Offset:
+        """Fewer events were ever written than have been read: the queue was deleted, and has begun anew."""
+        if self._options.fail_on_loss:
+            raise EventsLostError(self._options.keys.name, None)
+        return end
+
+    def _ahead(self, start: Offset, most: int) -> Offset:
+        transport = transport_of(self._options.place)
+        after, number, left = start["id"], start["number"], most
+        while left > 0:
+            page = self._look(transport, after, min(left, _PAGE), ids_only=True)
+            if not page.entries:
+                break
+            number = max(number, page.added - page.kept) + len(page.entries)
+            after = page.entries[-1][0]
+            left -= len(page.entries)
+        return _offset(after, number)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """One slice: events are in one order."""
+        self._last = end
+        if start == end:
+            return []
+        number = start["number"]
+        after = start["id"]
+        if end["number"] < number:  # begun anew
+            after, number = _BEGINNING, 0
+        return [Slice(after=after, after_number=number, until=end["id"], until_number=end["number"])]
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: events go by themselves."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+    # -- reading, in tasks --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The events of a slice, in Arrow batches."""
+        assert isinstance(partition, Slice)
+        transport, frame = transport_of(self._options.place), Frame(self._columns)
+        after, number = partition.after, partition.after_number
+        while number < partition.until_number:
+            page = self._look(transport, after, min(_PAGE, partition.until_number - number))
+            trimmed = page.added - page.kept
+            if trimmed > number:
+                self._lost(min(trimmed, partition.until_number) - number)
+                number = min(trimmed, partition.until_number)
+            rows = [entry for entry in page.entries if _key(entry[0]) <= _key(partition.until)]
+            if not rows:
+                if number < partition.until_number:
+                    self._lost(partition.until_number - number)
+                return
+            number += len(rows)
+            after = rows[-1][0]
+            yield self._batch(frame, rows)
+
+    def _lost(self, count: int) -> None:
+        if self._options.fail_on_loss:
+            raise EventsLostError(self._options.keys.name, count)
+        _log.warning("queue %r: %d events were gone before they were read", self._options.keys.name, count)
+
+    def _batch(self, frame: Frame, entries: list[tuple[str, list[str]]]) -> Any:
+        pairs = [dict(zip(flat[::2], flat[1::2], strict=False)) for _, flat in entries]
+        found: list[Any] = []
+        for name, _ in self._columns:
+            field = ours(name, "events")
+            if field == "eventId":
+                found.append([entry[0] for entry in entries])
+            elif field == "timestamp":
+                found.append([entry[0].partition("-")[0] for entry in entries])
+            elif field == "fields":
+                found.append([[(k, v) for k, v in each.items() if k not in ("event", "jobId")] for each in pairs])
+            else:
+                found.append([each.get(field) for each in pairs])
+        return frame.batch(found, len(entries))
+
+    def _look(self, transport: BlockingTransport, after: str, count: int, *, ids_only: bool = False) -> EventSlice:
+        return transport.call(event_slice(self._options.keys.meta, after, count, ids_only))
+
+
+def _offset(event_id: str, number: int) -> Offset:
+    return {"id": event_id, "number": number}
+
+
+def _key(event_id: str) -> tuple[int, int]:
+    ms, _, seq = event_id.partition("-")
+    return int(ms), int(seq or 0)

@@ -1,0 +1,251 @@
+"""Reading jobs as a frame: planned on the driver by ranges of an index, read in tasks, a page a call.
+
+An index that is ordered by time (finished, delayed, prioritized, suspended jobs) is cut where its quantiles are: at a
+score and a member, not at a rank, so that jobs which come and go meanwhile move no boundary. The others are one
+partition each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from glidemq_py.client.transport import BlockingTransport
+from glidemq_py.spark.api import DataSourceReader, InputPartition
+from glidemq_py.spark.connection import transport_of
+from glidemq_py.spark.filters import Wanted, offer_filters, read_filters, without_filters
+from glidemq_py.spark.frames import Frame, plain_data
+from glidemq_py.spark.read_options import ReadOptions
+from glidemq_py.spark.read_schema import Columns, ours
+from glidemq_py.wire.calls import reading
+
+__all__ = ["JobsReader", "Range"]
+
+_BAND: Final = 2**42
+_BATCH_ROWS: Final = 5_000
+_IDS_A_PARTITION: Final = 10_000
+_FINISHED: Final = ("completed", "failed")
+
+Place = tuple[float, bytes]
+"""Score and member: the order of a sorted set."""
+
+
+@dataclass
+class Range(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        state: the index; '' = the ids.
+        after: behind this place of it; None = from its beginning.
+        until: up to this place, inclusive; None = to its end.
+        lowest, highest: of the scores, inclusive.
+        ids: of jobs.
+    """
+
+    state: str
+    after: tuple[str, str] | None = None
+    until: tuple[str, str] | None = None
+    lowest: int | None = None
+    highest: int | None = None
+    ids: tuple[str, ...] = ()
+
+
+class JobsReader(DataSourceReader):
+    """Reads the jobs of a queue.
+
+    Args:
+        options: of the read.
+        columns: that are to be read.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._wanted = Wanted()
+        offer_filters(self, DataSourceReader, self._take_filters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_filters(self.__dict__)
+
+    def _take_filters(self, filters: list[Any]) -> None:
+        self._wanted = read_filters(filters)
+
+    # -- planning, on the driver --------------------------------------------------------------------------------
+
+    def partitions(self) -> list[InputPartition]:
+        """What the tasks are to read."""
+        wanted, options = self._wanted, self._options
+        if wanted.ids is not None:
+            ids = sorted(wanted.ids)
+            pieces = [ids[i : i + _IDS_A_PARTITION] for i in range(0, len(ids), _IDS_A_PARTITION)]
+            return [Range(state="", ids=tuple(piece)) for piece in pieces] or [Range(state="")]
+        transport = transport_of(options.place)
+        states = [state for state in options.states if wanted.states is None or state in wanted.states]
+        if wanted.finished_from is not None or wanted.finished_to is not None:
+            states = [state for state in states if state in _FINISHED]
+        found: list[InputPartition] = []
+        for state in states:
+            found += self._cut(transport, state)
+        return found or [Range(state="")]
+
+    def _cut(self, transport: BlockingTransport, state: str) -> list[Range]:
+        keys, wanted = self._options.keys, self._wanted
+        low, high = "-inf", "+inf"
+        lowest = highest = None
+        if state in _FINISHED:
+            index = keys.completed if state == "completed" else keys.failed
+            lowest, highest = wanted.finished_from, wanted.finished_to
+            low = low if lowest is None else str(lowest)
+            high = high if highest is None else str(highest)
+        elif state in ("delayed", "prioritized"):
+            index = keys.scheduled
+            low, high = ("-inf", f"({_BAND}") if state == "delayed" else (str(_BAND), "+inf")
+        elif state == "suspended":
+            index = keys.suspended
+        else:
+            return [Range(state=state)]
+        count = int(transport.command("ZCOUNT", index, low, high))
+        first = int(transport.command("ZCOUNT", index, "-inf", f"({low}")) if not low.startswith("-") else 0
+        cuts = min(self._options.partitions, -(-count // self._options.fetch_size))
+        places: list[tuple[str, str] | None] = [None]
+        for n in range(1, cuts):
+            rank = str(first + count * n // cuts - 1)
+            member = transport.command("ZRANGE", index, rank, rank, "WITHSCORES")
+            place = _place(member)
+            if place is not None and place != places[-1]:
+                places.append(place)
+        places.append(None)
+        return [
+            Range(state=state, after=after, until=until, lowest=lowest, highest=highest)
+            for after, until in pairwise(places)
+        ]
+
+    # -- reading, in tasks --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The jobs of one partition, in Arrow batches."""
+        assert isinstance(partition, Range)
+        fields = [ours(name, "jobs") for name, _ in self._columns]
+        asked = [field for field in fields if field not in ("id", "state")]
+        pages = self._by_ids(partition, asked) if not partition.state else self._by_index(partition, asked)
+        frame = Frame(self._columns)
+        rows: list[tuple[str, str, list[Any]]] = []
+        for page in pages:
+            rows += page
+            if len(rows) >= _BATCH_ROWS:
+                yield self._batch(frame, fields, rows)
+                rows = []
+        if rows:
+            yield self._batch(frame, fields, rows)
+
+    def _by_ids(self, partition: Range, asked: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
+        options = self._options
+        transport = transport_of(options.place)
+        for i in range(0, len(partition.ids), options.fetch_size):
+            ids = partition.ids[i : i + options.fetch_size]
+            found = transport.call(reading.records(options.keys.meta, ids, ["state", *asked]))
+            yield [(job_id, str(values[0] or ""), values[1:]) for job_id, values in found]
+
+    def _by_index(self, partition: Range, asked: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
+        options, state = self._options, partition.state
+        transport = transport_of(options.place)
+        cursor, bounds, seen = _first_cursor(partition), _Bounds(partition), _Seen()
+        while True:
+            page = transport.call(reading.page(options.keys.meta, state, cursor, options.fetch_size, asked or ["name"]))
+            rows: list[tuple[str, str, list[Any]]] = []
+            for job_id, position, values in page.rows:
+                if bounds.any and not bounds.hold(position, job_id):
+                    if bounds.ended:
+                        break
+                    continue
+                if seen.is_new(job_id):
+                    rows.append((job_id, state, values if asked else []))
+            yield rows
+            seen.turn()
+            cursor = page.cursor
+            if not cursor or bounds.ended:
+                return
+
+    def _batch(self, frame: Frame, fields: list[str], rows: list[tuple[str, str, list[Any]]]) -> Any:
+        ids, states, values = zip(*rows, strict=True)
+        columns = iter(zip(*values, strict=True)) if values[0] else iter(())
+        found: list[Any] = []
+        for field in fields:
+            if field == "id":
+                found.append(ids)
+            elif field == "state":
+                found.append(states)
+            else:
+                column = next(columns)
+                found.append(plain_data(list(column)) if field == "data" else column)
+        return frame.batch(found, len(rows))
+
+
+def _place(member: Any) -> tuple[str, str] | None:
+    """Score and member of what ZRANGE WITHSCORES answers, in any of the forms in which GLIDE gives it."""
+    if not member:
+        return None
+    name: Any
+    score: Any
+    if isinstance(member, dict):
+        [(name, score)] = member.items()
+    elif isinstance(member[0], list):
+        name, score = member[0]
+    else:
+        name, score = member
+    number = float(score)
+    text = f"{number:.0f}" if number == int(number) else repr(number)
+    return text, name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _first_cursor(partition: Range) -> str:
+    if partition.after is not None:
+        score, member = partition.after
+        return f"{score}@{member}"
+    # No job has an empty id, so this is the first one of that score.
+    return "" if partition.lowest is None else f"{partition.lowest}@"
+
+
+class _Bounds:
+    """Whether a member of an index lies within a partition."""
+
+    def __init__(self, partition: Range) -> None:
+        self._after = _order(partition.after)
+        self._until = _order(partition.until)
+        self._highest = partition.highest
+        self.any = partition.after is not None or partition.until is not None or partition.highest is not None
+        self.ended = False
+
+    def hold(self, position: str, member: str) -> bool:
+        place = (float(position), member.encode("utf-8", "surrogateescape"))
+        if self._after is not None and place <= self._after:
+            return False
+        if (self._until is not None and place > self._until) or (
+            self._highest is not None and place[0] > self._highest
+        ):
+            self.ended = True
+            return False
+        return True
+
+
+def _order(place: tuple[str, str] | None) -> Place | None:
+    return None if place is None else (float(place[0]), place[1].encode("utf-8", "surrogateescape"))
+
+
+class _Seen:
+    """Jobs of this page and the one before: where a cursor's job has left, some come again (`reading.page`)."""
+
+    def __init__(self) -> None:
+        self._before: set[str] = set()
+        self._now: set[str] = set()
+
+    def is_new(self, job_id: str) -> bool:
+        if job_id in self._before or job_id in self._now:
+            return False
+        self._now.add(job_id)
+        return True
+
+    def turn(self) -> None:
+        self._before, self._now = self._now, set()

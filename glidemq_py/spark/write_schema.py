@@ -1,0 +1,155 @@
+"""Which columns of a frame are what: decided on the driver, so that a frame which cannot be written starts no task."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from glidemq_py.errors import ColumnError, GlideMQValidationError
+from glidemq_py.spark.write_options import WriteOptions
+
+__all__ = ["COLUMNS", "WritePlan", "plan_write"]
+
+_WHOLE: Final = ("byte", "short", "integer", "long")
+
+COLUMNS: Final = {
+    "queue": ("string",),
+    "name": ("string",),
+    "jobId": ("string",),
+    "delay": _WHOLE,
+    "priority": _WHOLE,
+    "attempts": _WHOLE,
+    "ttl": _WHOLE,
+    "orderingKey": ("string",),
+    "lifo": ("boolean",),
+    "opts": ("string",),
+}
+"""Columns with a meaning, and the types that they may have. What is left is data."""
+_BY_LOWER: Final = {name.lower(): name for name in COLUMNS}
+_NO_JSON: Final = {
+    "binary": "has no JSON; base64() makes a text of it",
+    "variant": "cannot be written; to_json() makes a text of it",
+    "void": "holds nothing but null; give it a type with cast()",
+    "interval": "has no JSON; cast it to a number",
+}
+
+DataKind = Literal["none", "json", "text", "value", "object"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """Positions of the columns of a frame.
+
+    Attributes:
+        columns: position of each column with a meaning.
+        data_kind: how data is made: none; a column of JSON texts; a column of plain texts; a column of any values; an
+            object of several columns.
+        data_columns: their positions and names.
+    """
+
+    columns: dict[str, int]
+    data_kind: DataKind
+    data_columns: tuple[tuple[int, str], ...]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The columns that are options of a job."""
+        return tuple(name for name in self.columns if name not in ("queue", "name"))
+
+
+def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
+    """Check the columns of a frame.
+
+    Raises:
+        GlideMQValidationError: names a column that cannot be, or that is missing.
+    """
+    found: dict[str, int] = {}
+    others: list[tuple[int, Any]] = []
+    data: tuple[int, Any] | None = None
+    seen: set[str] = set()
+    for position, each in enumerate(schema.fields):
+        lower = each.name.lower()
+        if lower in seen:
+            raise GlideMQValidationError(
+                f"column {each.name}", None, "is there twice (columns differ by more than case)"
+            )
+        seen.add(lower)
+        if lower == options.data_column.lower():
+            data = (position, each)
+        elif lower in _BY_LOWER:
+            name = _BY_LOWER[lower]
+            _check_type(each, COLUMNS[name])
+            found[name] = position
+        else:
+            others.append((position, each))
+    if "name" not in found and options.job_name is None:
+        raise GlideMQValidationError("jobName", None, "is needed where there is no column 'name'")
+    if data is None and options.data_column != "data":
+        problem = f"there is no such column; there are {_listed([each.name for each in schema.fields])}"
+        raise GlideMQValidationError("dataColumn", options.data_column, problem)
+    kind, columns = _data(data, others, options)
+    return WritePlan(columns=found, data_kind=kind, data_columns=columns)
+
+
+def _data(
+    data: tuple[int, Any] | None, others: list[tuple[int, Any]], options: WriteOptions
+) -> tuple[DataKind, tuple[tuple[int, str], ...]]:
+    if data is not None:
+        if others:
+            _refuse_others([each.name for _, each in others], data[1].name)
+        position, field = data
+        if field.dataType.typeName() == "string" or field.dataType.typeName().startswith(("varchar", "char")):
+            return ("text" if options.data_format == "text" else "json"), ((position, field.name),)
+        if options.data_format != "auto":
+            problem = f"needs a column of strings, and {field.name!r} is {field.dataType.simpleString()}"
+            raise GlideMQValidationError("dataFormat", options.data_format, problem)
+        _check_json(field.dataType, field.name)
+        return "value", ((position, field.name),)
+    if options.data_format != "auto":
+        raise GlideMQValidationError(
+            "dataFormat", options.data_format, f"there is no column {options.data_column!r} of strings"
+        )
+    for _, field in others:
+        _check_json(field.dataType, field.name)
+    return ("object" if others else "none"), tuple((position, field.name) for position, field in others)
+
+
+def _refuse_others(names: list[str], data: str) -> None:
+    known = ["name", *COLUMNS]
+    near = difflib.get_close_matches(names[0], known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    problem = (
+        f"is neither an option of a job nor the data, which is in the column {data!r}{hint}. Leave it out, or leave "
+        f"{data!r} out: without it all such columns together are the data"
+    )
+    raise ColumnError(names[0], None, problem)
+
+
+def _check_type(field: Any, allowed: tuple[str, ...]) -> None:
+    kind = field.dataType.typeName()
+    if kind not in allowed:
+        problem = f"must be {' or '.join(allowed)}, not {field.dataType.simpleString()}"
+        raise ColumnError(field.name, None, problem)
+
+
+def _check_json(kind: Any, where: str) -> None:
+    """Refuse types that have no JSON, however deep they are."""
+    name = kind.typeName()
+    for stem, problem in _NO_JSON.items():
+        if name.startswith(stem) or (stem == "interval" and "interval" in name):
+            raise ColumnError(where, None, f"is {kind.simpleString()}, which {problem}")
+    if name == "struct":
+        for each in kind.fields:
+            _check_json(each.dataType, f"{where}.{each.name}")
+    elif name == "array":
+        _check_json(kind.elementType, f"{where}[]")
+    elif name == "map":
+        if kind.keyType.typeName() != "string":
+            problem = f"has keys of type {kind.keyType.simpleString()}; those of a JSON object are strings"
+            raise ColumnError(where, None, problem)
+        _check_json(kind.valueType, f"{where}{{}}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)
