@@ -187,14 +187,12 @@ def _place(member: Any) -> tuple[str, str] | None:
     """Score and member of what ZRANGE WITHSCORES answers, in any of the forms in which GLIDE gives it."""
     if not member:
         return None
-    name: Any
-    score: Any
-    if isinstance(member, dict):
-        [(name, score)] = member.items()
-    elif isinstance(member[0], list):
-        name, score = member[0]
-    else:
-        name, score = member
+    pair: Any = member
+    if hasattr(member, "items"):
+        (pair,) = member.items()
+    elif len(member) == 1:
+        (pair,) = member
+    name, score = pair
     number = float(score)
     text = f"{number:.0f}" if number == int(number) else repr(number)
     return text, name.decode() if isinstance(name, bytes) else str(name)
