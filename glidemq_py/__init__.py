@@ -50,6 +50,7 @@ from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.model.suspension import Signal, SuspendInfo
+from glidemq_py.model.usage import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.batch import BatchOptions
@@ -65,6 +66,7 @@ from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
 from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
 from glidemq_py.queue import Queue
+from glidemq_py.queue.usage import get_usage_summary
 from glidemq_py.wire.payload import JSON_SERIALIZER
 from glidemq_py.wire.serializers import MSGPACK_SERIALIZER
 from glidemq_py.worker import Task, Worker
@@ -97,6 +99,8 @@ __all__ = [
     "Fallback",
     "Finding",
     "FindingKind",
+    "FlowBudget",
+    "FlowUsage",
     "GlideMQConnectionError",
     "GlideMQError",
     "GlideMQValidationError",
@@ -120,6 +124,7 @@ __all__ = [
     "JobState",
     "JobStateError",
     "JobTimeoutError",
+    "JobUsage",
     "KeepJobs",
     "LibraryError",
     "Metrics",
@@ -131,6 +136,7 @@ __all__ = [
     "Queue",
     "QueueEvent",
     "QueueEvents",
+    "QueueUsage",
     "RateLimit",
     "RateLimitError",
     "ScriptError",
@@ -150,6 +156,7 @@ __all__ = [
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedOptionError",
+    "UsageSummary",
     "WaitTimeoutError",
     "Worker",
     "WorkerInfo",
@@ -157,6 +164,7 @@ __all__ = [
     "__version__",
     "current_job",
     "current_job_id",
+    "get_usage_summary",
     "graceful_shutdown",
     "serverless_pool",
 ]

@@ -24,8 +24,10 @@ from glidemq_py.job.link import QueueLink
 from glidemq_py.job.steps import JobSteps
 from glidemq_py.job.streaming import JobStreams
 from glidemq_py.job.suspension import JobSuspension
+from glidemq_py.job.usage import JobUsageReports
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
+from glidemq_py.model.usage import read_usage
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import control
@@ -53,7 +55,7 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, Generic[DataT, ResultT]):
+class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, JobUsageReports, Generic[DataT, ResultT]):
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:
@@ -89,6 +91,7 @@ class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, Generic
     _result_text: str | None = None
     _progress_text: str | None = None
     _attempt: Attempt | None = None
+    _budget_key: str | None = None
     _read_result: Callable[[Any], Any] | None = None
     """Makes a typed result of the plain one; set for jobs of a task."""
 
@@ -119,6 +122,8 @@ class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, Generic
         job._progress_text = record.progress
         job._signals_text = record.signals
         job.fallback_index = record.fallback_index
+        job._budget_key = record.budget_key
+        job._usage = read_usage(record.usage)
         return job
 
     # -- what it holds ------------------------------------------------------------------------------------
@@ -230,7 +235,9 @@ class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, Generic
         return control.NO_TOKEN if self._attempt is None else self._attempt.token
 
     async def _write(self, call: Any) -> None:
-        status = await self._link.transport.call(call)
+        self._refused(await self._link.transport.call(call))
+
+    def _refused(self, status: AttemptStatus) -> None:
         if status is AttemptStatus.GONE:
             raise JobNotFoundError(self.id)
         if status is not AttemptStatus.OK:

@@ -54,3 +54,5 @@ class QueueLink:
     serializer: Serializer = JSON_SERIALIZER
     compression: Compression = "none"
     pace: Pace = LOOP_PACE
+    has_usage: bool = False
+    """The queue's name stands among those that have usage."""

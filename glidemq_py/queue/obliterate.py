@@ -5,6 +5,7 @@ from __future__ import annotations
 from glidemq_py.errors import JobStateError
 from glidemq_py.job import QueueLink
 from glidemq_py.wire.calls import control
+from glidemq_py.wire.keys import usage_registry_key
 
 __all__ = ["obliterate"]
 
@@ -26,7 +27,10 @@ async def obliterate(link: QueueLink, *, force: bool) -> int:
         deleted += step
     if status == "active":
         raise JobStateError("*", "active", "obliterate while it is worked on (force=True does)")
-    return deleted + await _sweep(link)
+    deleted += await _sweep(link)
+    await link.transport.command("SREM", usage_registry_key(link.keys.prefix), link.keys.name)
+    link.has_usage = False
+    return deleted
 
 
 async def _sweep(link: QueueLink) -> int:

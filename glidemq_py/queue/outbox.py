@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
 from glidemq_py.job import QueueLink
+from glidemq_py.queue.charges import deliver_charge
 from glidemq_py.wire import json
 from glidemq_py.wire.calls.adding import Row, add, row
 from glidemq_py.wire.calls.outbox import OutboxEntry, outbox
@@ -66,6 +67,14 @@ class Outbox:
                     failure = failure or error
                 else:
                     done += [entry.id for entry in letters]
+            for entry in reply.entries:
+                if entry.kind == "budget":
+                    try:
+                        await deliver_charge(link, entry)
+                    except GlideMQError as error:
+                        failure = failure or error
+                    else:
+                        done.append(entry.id)
             count += len(done)
         if failure is not None:
             raise failure
@@ -83,7 +92,7 @@ def _by_queue(entries: list[OutboxEntry]) -> dict[str, list[OutboxEntry]]:
     for entry in entries:
         if entry.kind == "dead":
             by_queue.setdefault(entry.fields["to"], []).append(entry)
-        else:
+        elif entry.kind != "budget":
             _log.debug("outbox entry %s is of the unknown kind %r", entry.id, entry.kind)
     return by_queue
 

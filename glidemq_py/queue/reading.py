@@ -10,7 +10,9 @@ from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobCounts, JobState, WorkerInfo
+from glidemq_py.model.usage import USAGE_FIELDS, JobUsage
 from glidemq_py.options.checks import check_int
+from glidemq_py.queue.usage import usages_of
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import reading
 
@@ -20,10 +22,13 @@ MAX_PAGE = 1_000
 ROWS_A_CALL = 200
 """A job's record takes the server about ten microseconds to read; more than this many would hold it for too long."""
 
+_HAS_USAGE = "usage:bucketTs"
 _FIELDS = (
     "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
     "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
+    "budgetKey", _HAS_USAGE,
 )  # fmt: skip
+_ALL_FIELDS = (*_FIELDS, *(f"usage:{name}" for name in USAGE_FIELDS))
 
 _LISTABLE = (
     JobState.WAITING,
@@ -60,8 +65,8 @@ def _text(value: bytes | None) -> str | None:
 
 async def get_job(link: QueueLink, job_id: str) -> Job[Any, Any] | None:
     """A job by its id; None if there is none."""
-    values = await link.transport.command("HMGET", link.keys.job(job_id), *_FIELDS)
-    fields = {name: _text(value) for name, value in zip(_FIELDS, values, strict=True)}
+    values = await link.transport.command("HMGET", link.keys.job(job_id), *_ALL_FIELDS)
+    fields = {name: _text(value) for name, value in zip(_ALL_FIELDS, values, strict=True)}
     if fields["state"] is None and fields["name"] is None:
         return None
     return Job.from_record(link, JobRecord.parse(job_id, fields))
@@ -74,6 +79,7 @@ async def iterate(link: QueueLink, state: JobState, page: int, name: str = "") -
     seen: set[str] = set()
     while True:
         found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS, name))
+        usages = await _usages(link, [row for row in found.rows if row[2][-1]])
         for job_id, position, values in found.rows:
             if position != seen_at and state not in _IN_ANY_ORDER:
                 # Only neighbours of one score (or of a list, which has none) can come twice.
@@ -81,15 +87,25 @@ async def iterate(link: QueueLink, state: JobState, page: int, name: str = "") -
             if job_id in seen:
                 continue
             seen.add(job_id)
-            yield _listed(link, job_id, values)
+            yield _listed(link, job_id, values, usages.get(job_id))
         cursor = found.cursor
         if not cursor:
             return
 
 
-def _listed(link: QueueLink, job_id: str, values: Sequence[str | bool]) -> Job[Any, Any]:
+async def _usages(link: QueueLink, rows: list[tuple[str, str, list[str | bool]]]) -> dict[str, JobUsage | None]:
+    """Usage of those jobs of a page that have reported any: few of most queues, so the page does not bring it."""
+    if not rows:
+        return {}
+    ids = [job_id for job_id, _, _ in rows]
+    return dict(zip(ids, await usages_of(link.transport, link.keys.meta, ids), strict=True))
+
+
+def _listed(link: QueueLink, job_id: str, values: Sequence[str | bool], usage: JobUsage | None) -> Job[Any, Any]:
     fields = {name: value if isinstance(value, str) else None for name, value in zip(_FIELDS, values, strict=True)}
-    return Job.from_record(link, JobRecord.parse(job_id, fields))
+    job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, fields))
+    job._usage = usage
+    return job
 
 
 async def get_counts(link: QueueLink) -> JobCounts:

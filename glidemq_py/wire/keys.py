@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_PREFIX",
     "QueueKeys",
     "flow_key",
+    "split_budget_key",
     "split_member",
     "usage_registry_key",
     "validate_job_id",
@@ -210,6 +211,17 @@ class QueueKeys:
     def usage(self, bucket_ms: int) -> str:
         """Hash of usage in the minute that starts at `bucket_ms`."""
         return f"{self.stem}usage:{bucket_ms}"
+
+
+def split_budget_key(key: str) -> tuple[str, str]:
+    """Meta key of the queue that holds a budget, and the flow's id: the other way round of `QueueKeys.budget`.
+
+    Raises ValueError for text that is no such key.
+    """
+    base, found, flow_id = key.partition("}:budget:")
+    if not found or not flow_id or ":{" not in base:
+        raise ValueError(f"{key!r} is no key of a budget")
+    return f"{base}}}:meta", flow_id
 
 
 def usage_registry_key(prefix: str) -> str:

@@ -21,6 +21,7 @@ from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.calls.working import ExchangeFlags, ExchangeReply
 from glidemq_py.worker.ahead import AheadCalls
+from glidemq_py.worker.budgets import BudgetGate
 from glidemq_py.worker.due import DueTimer
 from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.finished import Finished
@@ -77,6 +78,7 @@ class ExchangeLoop:
         self._cut_off = False
         self._throttle = Throttle(options, self.look_for_jobs)
         self._due_timer = DueTimer(self._due)
+        self._budgets = BudgetGate(link, listeners)
         self._settle = Settling(link.keys.name, listeners).settle
         self._calls: set[asyncio.Task[None]] = set()
         self._recovering: asyncio.Task[None] | None = None
@@ -222,7 +224,7 @@ class ExchangeLoop:
         options, looks = self._options, self._looks
         request = working.exchange(
             self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics,
-            self._throttle.limiter, tokens,
+            self._throttle.limiter, tokens, self._budgets.charges(batch) if self._budgets.met else None,
         )  # fmt: skip
         try:
             reply = await self._link.transport.call(request)
@@ -250,7 +252,7 @@ class ExchangeLoop:
         self._failures = 0
         self._last_reply = self._loop.time()
         self._unanswered = None
-        self._start_jobs(reply.jobs, reply.now)
+        self._start_jobs(reply.jobs, reply.now, reply.budgets, batch)
         self.jobs_ended += len(batch)
         settle = self._settle
         for finished, status in zip(batch, reply.statuses, strict=True):
@@ -276,12 +278,17 @@ class ExchangeLoop:
         if self._finished or self._hungry:
             self.poke()
 
-    def _start_jobs(self, jobs: list[working.TakenJob], now: int) -> None:
+    def _start_jobs(
+        self, jobs: list[working.TakenJob], now: int, budgets: list[Any] | None, batch: list[Finished]
+    ) -> None:
+        start = self._runner.start  # type: ignore[union-attr]
+        if budgets is not None:
+            start = self._budgets.starter(self._runner, budgets, batch)  # type: ignore[arg-type]
         if not jobs:
             return
         self._busy = True
         self.jobs_taken += len(jobs)
-        start, link, context = self._runner.start, self._link, self._context  # type: ignore[union-attr]
+        link, context = self._link, self._context
         for taken in jobs:
             run = Run(link, taken, now, context)
             if run.options.lock_duration is not None and self.short_lock is not None:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 WORKER_EVENTS: Final = (
     "active", "completed", "failed", "retrying", "delayed", "suspended", "stalled", "drained", "error", "closing",
-    "closed",
+    "closed", "budget_exceeded",
 )  # fmt: skip
 
 Listener = Callable[..., Any]

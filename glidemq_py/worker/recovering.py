@@ -108,10 +108,11 @@ class Recovery:
         while x._finished and x._finished[0].sent and not x._finished[0].refusals:
             batch = [x._finished.popleft() for _ in range(min(ROWS, len(x._finished)))]
             rows = [finished.row for finished in batch]
+            charges = x._budgets.charges(batch) if x._budgets.met else None
             x._under_way += 1
             try:
                 reply = await x._link.transport.call(
-                    working.exchange(x._link.keys.meta, x._consumer, 0, rows, quiet, no_metrics)
+                    working.exchange(x._link.keys.meta, x._consumer, 0, rows, quiet, no_metrics, charges=charges)
                 )
             except GlideMQError as error:
                 self.keep(batch, error)
@@ -137,7 +138,7 @@ class Recovery:
                 working.regain(x._link.keys.meta, x._consumer, known, want, quiet, cursor, known_ids)
             )
             if x.taking:
-                x._start_jobs(reply.jobs, reply.now)
+                x._start_jobs(reply.jobs, reply.now, reply.budgets, [])
             else:
                 self.hand_back(reply.jobs, reply.now)
             if reply.dropped:

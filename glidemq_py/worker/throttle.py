@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from glidemq_py.job.usage import tokens_used
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.wire.calls.working import Tokens
 from glidemq_py.worker.finished import Finished
@@ -63,9 +64,9 @@ class Throttle:
         limit = self._tokens
         if limit is None:
             return None
-        reported = [finished.run.attempt.tokens for finished in batch]
+        reported = [tokens_used(finished.run.job) for finished in batch]
         if limit.scope != "queue":
-            self._charge(sum(finished.run.attempt.tokens for finished in batch if not finished.sent))
+            self._charge(sum(tokens_used(finished.run.job) for finished in batch if not finished.sent))
         return None if limit.scope == "worker" else (limit.max_tokens, limit.duration, reported)
 
     def _charge(self, tokens: int) -> None:

@@ -118,7 +118,7 @@ class Worker:
 
         ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
         ``delayed`` (job, signal), ``suspended`` (job, signal), ``stalled`` (job id), ``drained`` (),
-        ``error`` (error), ``closing`` (), ``closed`` ().
+        ``budget_exceeded`` (job; of its flow), ``error`` (error), ``closing`` (), ``closed`` ().
 
         Raises GlideMQValidationError for an event there is not.
         """

@@ -1,6 +1,6 @@
 -- exchange: hand in what is finished, promote what is due, take what is ready. The one call a worker lives on.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle}
--- -> packed {now, statuses, jobs, next_due, flags, dropped}        want: at most WANT_MAX are taken in one call
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges}
+-- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted, 8 = this call put
@@ -8,6 +8,8 @@
 --   tokens: absent, or {max, duration ms, tokens that each finished job has reported}, see shared/limit_tokens.lua
 --   idle: the token of a call that stood behind a blocking read (functions.md, "Waking"): retired, it takes nothing
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
+--   charges: absent, or what finished jobs have used of their flow's budget, see shared/budget.lua
+--   budgets: absent, or {verdicts by job id, or false; rows that passed a limit}, see shared/budget.lua
 
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- what one call may spread over the arguments of a command
@@ -38,6 +40,7 @@ local function run(q, taking, request, want)
   local finished, quiet = request[3], request[4]
   local statuses, tokens = G.finish(q, taking, finished, quiet, request[5]), request[7]
   if tokens then G.count_tokens(q, tokens[2], taking.now, tokens[3], statuses) end
+  local passed = request[9] and G.budgets.settle(q, request[9], finished, statuses)
   -- Most queues hold nothing but stream jobs: one look instead of one at each of the other places.
   taking.stream_only = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited) == 0
   local next_due, flags = -1, 0
@@ -56,6 +59,7 @@ local function run(q, taking, request, want)
   if G.owes(q) then flags = flags + OWES end
   return cmsgpack.pack({
     taking.now, statuses, taking.jobs, earlier(next_due, taking.next_due), flags, taking.dropped,
+    G.budgets.told(taking, passed),
   })
 end
 

@@ -1,6 +1,7 @@
 -- regain: after a lost reply or a reconnect, a worker asks for the jobs that pend for it and that it does not know.
 -- KEYS 1 meta
--- ARGV 1 packed {consumer, known entries, want, quiet, cursor, known ids}   -> packed {now, jobs, dropped, cursor}
+-- ARGV 1 packed {consumer, known entries, want, quiet, cursor, known ids}   -> packed {now, jobs, dropped, cursor, budgets}
+-- budgets: as in exchange
 -- Bound: one page of 200 pending entries or list jobs; call again with the cursor until it is ''.
 -- Only what pends for this very consumer is touched; each job gets a new fencing token.
 -- known ids: those of the jobs that came without a stream entry.
@@ -65,5 +66,5 @@ G.export('regain', { 'allow-oom' }, function(keys, args)
   end
   G.kick_groups(q, taking)
   G.settle_entries(q, taking.settled)
-  return cmsgpack.pack({ taking.now, taking.jobs, taking.dropped, cursor })
+  return cmsgpack.pack({ taking.now, taking.jobs, taking.dropped, cursor, G.budgets.told(taking) })
 end)

@@ -32,6 +32,7 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
   if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
   G.purge(q, { id })
+  redis.call('UNLINK', q.P .. 'budget:' .. id)
   G.emit(q.events, 'removed', id)
   return 1
 end)

@@ -65,12 +65,14 @@ local function weighed(tokens, weights, total)
   return sum > 0 and sum or total
 end
 
--- usage: {tokens, costs, total tokens, total cost}. True if this use was the one that passed a limit.
-M.charge = function(key, usage)
+-- A job of the flow has used {tokens, costs, total tokens, total cost}. True if that passed a limit, which is news.
+M.charge = function(q, key, id, usage)
   local h = redis.call('HMGET', key, 'tokenWeights', 'maxTokens', 'maxCosts', 'exceeded')
   local weighted = weighed(usage[1], M.json(h[1]), usage[3])
   local answer = M.record(key, { usage[1], usage[2], weighted, usage[4] }, M.json(h[2]), M.json(h[3]))
-  return answer == 'exceeded' and h[4] ~= '1'
+  if answer ~= 'exceeded' or h[4] == '1' then return false end
+  G.emit(q.events, 'budget-exceeded', id, 'flowId', string.sub(key, #q.P + 8))
+  return true
 end
 
 -- The budget of the flow whose root is `flow_id`, before any job of it can run. fields: names and values, flat, as
@@ -89,4 +91,43 @@ M.barred = function(key)
   local h = redis.pcall('HMGET', key, 'exceeded', 'onExceeded')
   if h.err or h[1] ~= '1' then return '' end
   return h[2] == 'pause' and 'pause' or 'fail'
+end
+
+local function is_own(q, key) return string.sub(key, 1, #q.P + 7) == q.P .. 'budget:' end
+
+-- A job of a flow with a budget is taken: the reply says whether it may begin. 'ask': its budget is in another queue.
+M.gate = function(q, taking, id, key)
+  taking.budgets = taking.budgets or {}
+  local own = is_own(q, key)
+  taking.budgets[id] = { key, own and M.barred(key) or 'ask' }
+  -- The root of a flow that had ended runs again, and its budget stands.
+  if key == q.P .. 'budget:' .. id then redis.call('PERSIST', key) end
+end
+
+-- Attempts have ended: charges are {row of `finished`, budget key, usage or false}. Those that were refused have not
+-- ended now. Returns the rows that passed a limit. Where the budget is another queue's, it is owed (shared/outbox.lua).
+M.settle = function(q, charges, finished, statuses)
+  local passed = {}
+  for _, c in ipairs(charges) do
+    local row, key, usage, status = finished[c[1]], c[2], c[3], statuses[c[1]]
+    local id = row[2]
+    local ended = status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE
+    if ended and usage then
+      if not is_own(q, key) then
+        G.outbox_put(q, 'budget', 'key', key, 'id', id, 'activation', G.int(row[4]), 'usage', cjson.encode(usage))
+      elseif M.charge(q, key, id, usage) then
+        passed[#passed + 1] = c[1]
+      end
+    end
+    if key == q.P .. 'budget:' .. id and (status == G.OK or status == G.FAILED) then
+      redis.call('EXPIRE', key, M.KEPT_S)
+    end
+  end
+  return passed
+end
+
+-- What a reply says of budgets: nil where no job of such a flow is concerned.
+M.told = function(taking, passed)
+  if not taking.budgets and not (passed and #passed > 0) then return nil end
+  return { taking.budgets or false, passed or {} }
 end

@@ -2,10 +2,11 @@
 
 -- What a worker gets of a job, in this order after {id, entry, fence}; absent fields are false.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'parentId', 'parentIds', 'processedOn', 'priority', 'stacktrace' }
+  'expireAt', 'revoked', 'groupKey', 'parentId', 'parentIds', 'processedOn', 'priority', 'stacktrace',
+  'budgetKey' }
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local EXPIRE_AT, REVOKED, GROUP_KEY, PARENT_ID, PARENT_IDS, PROCESSED_ON = 10, 11, 12, 13, 14, 15
-local PRIORITY, STACKTRACE = 16, 17
+local PRIORITY, STACKTRACE, BUDGET_KEY = 16, 17, 18
 
 local M = G.groups
 
@@ -125,6 +126,7 @@ G.activate = function(q, taking, id, entry)
     redis.call('ZREM', q.scheduled, id)
   end
   write_active(q, taking, id, entry, h)
+  if h[BUDGET_KEY] then G.budgets.gate(q, taking, id, h[BUDGET_KEY]) end
   return true
 end
 

@@ -11,6 +11,7 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   else
     G.emit(q.events, event, id)
   end
+  redis.call('EXPIRE', q.P .. 'budget:' .. id, G.budgets.KEPT_S)
   -- What an earlier attempt left there is not why the job failed in the end.
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local started = tonumber(processed_on or '')

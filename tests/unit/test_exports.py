@@ -13,6 +13,7 @@ EXPORTED = {
     "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
+    "FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary", "get_usage_summary",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
     "TokenLimiter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from glidemq_py.wire.calls.packing import Call, pack, unpack
 __all__ = [
     "FOREIGN_CONSUMER_PREFIX",
     "AttemptStatus",
+    "BudgetCharge",
     "ExchangeFlags",
     "ExchangeReply",
     "HeartbeatReply",
@@ -82,6 +83,9 @@ class ExchangeReply(NamedTuple):
     flags: int
     dropped: list[list[str]]
     """Stream entry, job id and reason of what was set aside."""
+    budgets: list[Any] | None = None
+    """Only where a flow's budget is concerned: verdicts by job id (budget key; '' may begin, 'fail', 'pause', 'ask'),
+    and the rows of ``finished`` (from 1) that passed a limit."""
 
 
 class HeartbeatReply(NamedTuple):
@@ -107,6 +111,8 @@ class RegainReply(NamedTuple):
     jobs: list[TakenJob]
     dropped: list[list[str]]
     cursor: str
+    budgets: list[Any] | None = None
+    """As in `ExchangeReply`."""
 
 
 def completed(job_id: str, entry: str, fence: int, processed_on: int, result: str, keep: Keep = 0) -> Finished:
@@ -169,6 +175,11 @@ Tokens = tuple[int, int, Sequence[int]]
 """Limit, window in ms, and what each finished row has reported."""
 
 
+BudgetCharge = tuple[int, str, "tuple[Mapping[str, float], Mapping[str, float], float, float] | bool"]
+"""Row of ``finished`` (from 1), key of the budget, what the attempt has used: tokens and costs by category, total
+tokens, total cost; False for nothing."""
+
+
 def exchange(
     meta: str,
     consumer: str,
@@ -178,6 +189,7 @@ def exchange(
     no_metrics: bool,
     limiter: tuple[int, int] | None = None,
     tokens: Tokens | None = None,
+    charges: Sequence[BudgetCharge] | None = None,
 ) -> Call[ExchangeReply]:
     """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's limits.
 
@@ -185,7 +197,11 @@ def exchange(
     back through `regain`.
     """
     request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
-    return Call("exchange", meta, (pack(request if tokens is None else (*request, tokens)),), _exchanged)
+    if charges:
+        request = (*request, tokens or False, False, charges)
+    elif tokens is not None:
+        request = (*request, tokens)
+    return Call("exchange", meta, (pack(request),), _exchanged)
 
 
 def idle_exchange(

@@ -1,0 +1,117 @@
+-- What jobs have used, counted by the minute (data-model.md section 12).
+-- report_usage: write what a job has used, in place of what it said before. One step, so there is no lock (W55).
+-- KEYS 1 meta   ARGV 1 packed {id, fence, processed_on, fields, tokens, costs, total tokens, total cost, model, unit,
+--   event}   -> {status, 1 if it is the first report of its minute}   fence 0 = not from a worker
+--   fields: flat names and values of the job's record; tokens, costs: numbers by category; event: JSON for listeners
+-- usages: what many jobs have used.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed values, false = says nothing
+-- usage_minutes: sums over minutes.   KEYS 1 meta   ARGV 1 packed {first ms, minutes}   -> packed {jobs, total tokens,
+--   total cost, unit, models, tokens, costs}; the last three flat, names and sums
+-- charge_budget: what a job of another queue has used, once.   KEYS 1 meta (of the budget's queue)
+-- ARGV 1 packed {flow id, mark, job, usage}   -> 1 if this passed a limit
+-- Bound: constant; the ids; the minutes.
+
+local MINUTE, KEPT_S = 60000, '2592000'
+local NO_END = {}
+local FIELDS = { 'usage:model', 'usage:provider', 'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens',
+  'usage:totalCost', 'usage:latencyMs', 'usage:cached', 'usage:bucketTs' }
+
+local function amount(text) return type(text) == 'number' and text or tonumber(text or '') or 0 end
+
+local function add(bucket, field, sign, number)
+  number = amount(number)
+  if number ~= 0 then redis.call('HINCRBYFLOAT', bucket, field, string.format('%.17g', sign * number)) end
+end
+
+-- u: {tokens, costs, total tokens, total cost, model or '', unit or ''}; sign -1 takes it back.
+local function count(bucket, sign, u)
+  redis.call('HINCRBY', bucket, 'jobCount', sign)
+  add(bucket, 'totalTokens', sign, u[3])
+  add(bucket, 'totalCost', sign, u[4])
+  if u[5] ~= '' and redis.call('HINCRBY', bucket, 'models:' .. u[5], sign) <= 0 then
+    redis.call('HDEL', bucket, 'models:' .. u[5])
+  end
+  for category, number in pairs(u[1]) do add(bucket, 'tokens:' .. tostring(category), sign, number) end
+  for category, number in pairs(u[2]) do add(bucket, 'costs:' .. tostring(category), sign, number) end
+end
+
+-- A minute that nothing is counted in any more leaves no rounding behind.
+local function take_back(q, key)
+  local h = redis.call('HMGET', key, unpack(FIELDS))
+  if not h[10] then return end
+  local bucket = q.P .. 'usage:' .. h[10]
+  if redis.call('EXISTS', bucket) == 0 then return end
+  count(bucket, -1, { G.budgets.json(h[4]), G.budgets.json(h[5]), h[6], h[7], h[1] or '' })
+  if G.num(redis.call('HGET', bucket, 'jobCount') or '') <= 0 then redis.call('UNLINK', bucket) end
+end
+
+G.export('report_usage', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local id, key = r[1], q.J .. r[1]
+  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
+  if not h[1] then return { G.GONE, 0 } end
+  if r[2] > 0 then
+    local refused = G.refused_attempt(h, r[2], r[3], NO_END)
+    if refused then return { refused, 0 } end
+  end
+  local now = G.now(q)
+  local minute = G.int(now - now % MINUTE)
+  local bucket = q.P .. 'usage:' .. minute
+  local first = 1 - redis.call('EXISTS', bucket)
+  take_back(q, key)
+  count(bucket, 1, { r[5], r[6], r[7], r[8], r[9] })
+  if r[10] ~= '' then redis.call('HSET', bucket, 'costUnit', r[10]) end
+  redis.call('EXPIRE', bucket, KEPT_S)
+  redis.call('HDEL', key, unpack(FIELDS))
+  redis.call('HSET', key, 'usage:bucketTs', minute, unpack(r[4]))
+  G.emit(q.events, 'usage', id, 'data', r[11])
+  return { G.OK, first }
+end)
+
+G.export('usages', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local found = {}
+  for i, id in ipairs(r[1]) do
+    -- One field that stands wherever there is a report.
+    local said = redis.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
+    found[i] = said == 1 and redis.call('HMGET', q.J .. id, unpack(r[2]))
+  end
+  return cmsgpack.pack(found)
+end)
+
+local function flat(sums)
+  local list = {}
+  for name, sum in pairs(sums) do
+    list[#list + 1] = name
+    list[#list + 1] = sum
+  end
+  return list
+end
+
+G.export('usage_minutes', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local sums, unit = { jobCount = 0, totalTokens = 0, totalCost = 0 }, ''
+  local kinds = { models = {}, tokens = {}, costs = {} }
+  for minute = r[1], r[1] + (r[2] - 1) * MINUTE, MINUTE do
+    local h = redis.pcall('HGETALL', q.P .. 'usage:' .. G.int(minute))
+    for i = 1, h.err and 0 or #h, 2 do
+      local field, value = h[i], h[i + 1]
+      local kind, name = string.match(field, '^(%a+):(.*)$')
+      if kinds[kind] then
+        kinds[kind][name] = (kinds[kind][name] or 0) + amount(value)
+      elseif sums[field] then
+        sums[field] = sums[field] + amount(value)
+      elseif field == 'costUnit' then
+        unit = value
+      end
+    end
+  end
+  return cmsgpack.pack({ sums.jobCount, sums.totalTokens, sums.totalCost, unit, flat(kinds.models), flat(kinds.tokens),
+    flat(kinds.costs) })
+end)
+
+G.export('charge_budget', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local key = q.P .. 'budget:' .. r[1]
+  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'charged:' .. r[2], '1') == 0 then return 0 end
+  return G.budgets.charge(q, key, r[3], r[4]) and 1 or 0
+end)

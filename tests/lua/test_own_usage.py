@@ -1,0 +1,215 @@
+"""Reports of usage: what is written, counted by the minute, taken back by the next report; and budgets in exchange."""
+
+import json
+from typing import Any
+
+import pytest
+
+from glidemq_py import Budget
+from glidemq_py.job.usage import _checked, _row
+from glidemq_py.wire.calls.control import obliterate, remove
+from glidemq_py.wire.calls.usage import charge_budget, create_budget, report_usage, usage_minutes, usages
+from glidemq_py.wire.calls.working import AttemptStatus as S
+from glidemq_py.wire.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
+from tests.lua.own_support import START, OwnQueue, Taken
+
+MINUTE = START - START % 60_000
+
+
+def report(q: OwnQueue, job_id: str, token: tuple[int, int] = (0, 0), **given: Any) -> tuple[S, bool]:
+    names = ("model", "provider", "tokens", "costs", "total_tokens", "total_cost", "cost_unit", "latency", "cached")
+    status: tuple[S, bool] = q.run(
+        report_usage(q.meta, job_id, _row(_checked(*(given.get(name) for name in names))), token)
+    )
+    return status
+
+
+def bucket(q: OwnQueue, minute: int = MINUTE) -> dict[str, str]:
+    return dict(q.resp.hash(q.key(f"usage:{minute}")))
+
+
+def test_a_report_is_written_counted_and_told(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    given = {"model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7}, "costs": {"input": 0.25},
+             "cost_unit": "USD", "latency": 12.5, "cached": False}  # fmt: skip
+    assert report(q, job_id, **given) == (S.OK, True)
+    fields = {name: text for name, text in q.job(job_id).items() if name.startswith("usage:")}
+    assert fields == {
+        "usage:model": "m-1", "usage:provider": "p", "usage:tokens": '{"input":100,"output":7}',
+        "usage:costs": '{"input":0.25}', "usage:totalTokens": "107", "usage:totalCost": "0.25",
+        "usage:costUnit": "USD", "usage:latencyMs": "12.5", "usage:cached": "0", "usage:bucketTs": str(MINUTE),
+    }  # fmt: skip
+    assert bucket(q) == {
+        "jobCount": "1", "totalTokens": "107", "totalCost": "0.25", "costUnit": "USD", "models:m-1": "1",
+        "tokens:input": "100", "tokens:output": "7", "costs:input": "0.25",
+    }  # fmt: skip
+    assert 2_591_900 < int(q.redis("TTL", f"usage:{MINUTE}")) <= 2_592_000
+    _, event = q.redis("XREVRANGE", "events", "+", "-", "COUNT", 1)[0]
+    told = dict(zip(event[::2], event[1::2], strict=True))
+    assert (told["event"], told["jobId"]) == ("usage", job_id)
+    assert json.loads(told["data"])["tokens"] == {"input": 100, "output": 7}
+
+
+def test_a_repeated_report_takes_the_earlier_one_back_from_its_minute(q: OwnQueue) -> None:
+    first, second = q.add_job(), q.add_job()
+    report(q, first, model="a", tokens={"input": 10, "output": 1}, cost_unit="USD", cached=True)
+    assert report(q, second, model="a", tokens={"input": 5}) == (S.OK, False)
+    q.advance(60_000)
+    assert report(q, first, model="b", tokens={"input": 20}) == (S.OK, True)
+    assert {name: float(text) for name, text in bucket(q).items() if name != "costUnit"} == {
+        "jobCount": 1, "totalTokens": 5, "models:a": 1, "tokens:input": 5, "tokens:output": 0,
+    }  # fmt: skip
+    later = bucket(q, MINUTE + 60_000)
+    assert (later["jobCount"], later["totalTokens"], later["models:b"]) == ("1", "20", "1")
+    # Nothing of the earlier report is left in the record.
+    assert not {"usage:costUnit", "usage:cached"} & q.job(first).keys()
+    # A minute that nothing is counted in any more goes.
+    report(q, second, model="a", tokens={"input": 5})
+    assert bucket(q) == {}
+
+
+def test_reports_of_jobs_that_are_not_ones_own(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    assert report(q, job.id, (job.fence, job.processed_on), tokens={"a": 1})[0] is S.OK
+    assert report(q, job.id, (job.fence + 1, job.processed_on), tokens={"a": 2})[0] is S.STALE
+    assert report(q, "none", tokens={"a": 2})[0] is S.GONE
+    assert q.redis("EXISTS", "job:none") == 0  # a write must not revive what was removed
+    assert bucket(q)["totalTokens"] == "1"
+
+
+def test_reading(q: OwnQueue) -> None:
+    ids = [q.add_job() for _ in range(3)]
+    report(q, ids[0], model="a", tokens={"x": 1.5}, cost_unit="EUR")
+    q.advance(120_000)
+    report(q, ids[2], model="a", tokens={"x": 2}, costs={"x": 0.5})
+    assert q.run(usages(q.meta, [*ids, "none"], ("usage:model", "usage:provider"))) == [
+        ["a", False], False, ["a", False], False,
+    ]  # fmt: skip
+    sums = q.run(usage_minutes(q.meta, MINUTE, 3))
+    assert sums == (2, 3.5, 0.5, "EUR", {"a": 2}, {"x": 3.5}, {"x": 0.5})
+    assert q.run(usage_minutes(q.meta, MINUTE, 2)).jobs == 1
+
+
+def test_a_foreign_key_in_the_way_leaves_the_record_as_it_was(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.redis("SET", f"usage:{MINUTE}", "x")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        report(q, job_id, tokens={"a": 1})
+    assert "usage:tokens" not in q.job(job_id)
+    q.redis("DEL", f"usage:{MINUTE}")
+
+
+def test_obliterate_takes_the_minutes_and_budgets_along(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
+    q.run(remove(q.meta, job_id))
+    assert q.redis("EXISTS", f"budget:{job_id}") == 0
+    q.run(obliterate(q.meta, True, 10))
+
+
+# -- budgets -----------------------------------------------------------------------------------------------
+
+
+def budgeted(q: OwnQueue, flow: str, name: str = "task", key: str | None = None) -> str:
+    job_id = q.add_job(name)
+    q.redis("HSET", f"job:{job_id}", "budgetKey", key or q.key(f"budget:{flow}"))
+    return job_id
+
+
+def hand_in(q: OwnQueue, charges: list[BudgetCharge], *rows: Any, want: int = 0) -> ExchangeReply:
+    reply = q.run(exchange(q.meta, "py-1", want, rows, False, False, charges=charges))
+    assert isinstance(reply, ExchangeReply)
+    return reply
+
+
+def create(q: OwnQueue, flow: str, **limits: Any) -> str:
+    return str(q.run(create_budget(q.meta, flow, Budget(**limits).to_fields())))
+
+
+def take_all(q: OwnQueue, want: int = 10) -> tuple[list[Taken], Any]:
+    reply = q.exchange(want)
+    return [Taken(job, reply.now) for job in reply.jobs], reply.budgets
+
+
+def test_plain_jobs_hear_nothing_of_budgets(q: OwnQueue) -> None:
+    q.add_job()
+    reply = q.exchange()
+    assert reply.budgets is None
+
+
+def test_what_attempts_have_used_is_counted_once_and_stops_the_next(q: OwnQueue) -> None:
+    key = create(q, "1", max_total_tokens=100, token_weights={"output": 2}, on_exceeded="pause")
+    ids = [budgeted(q, "1") for _ in range(4)]
+    taken, told = take_all(q, 2)
+    assert told == [{job_id: [key, ""] for job_id in ids[:2]}, []]
+    usage = ({"input": 10, "output": 50}, {}, 60, 0)
+    row = taken[0].completed()
+    reply = hand_in(q, [(1, key, usage)], row, want=1)
+    assert reply.budgets == [{ids[2]: [key, "pause"]}, [1]]
+    fields = q.resp.hash(key)
+    assert (fields["usedTokens"], fields["usedTokens:output"], fields["exceeded"]) == ("110", "50", "1")
+    # The reply was lost: handed in again, it counts no more.
+    assert hand_in(q, [(1, key, usage)], row).budgets is None
+    assert q.resp.hash(key)["usedTokens"] == "110"
+    # A failed attempt has used what it used; the limit is passed once only.
+    assert hand_in(q, [(1, key, usage)], taken[1].failed(limit=3)).budgets is None
+    assert q.resp.hash(key)["usedTokens"] == "220"
+    events = [dict(zip(e[::2], e[1::2], strict=True)) for _, e in q.redis("XRANGE", "events", "-", "+")]
+    assert [(e["jobId"], e["flowId"]) for e in events if e["event"] == "budget-exceeded"] == [(ids[0], "1")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "usage", "passes"),
+    [
+        ({"max_total_tokens": 60}, ({"a": 60}, {}, 60, 0), False),  # exceeded means more
+        ({"max_total_tokens": 60}, ({}, {}, 61, 0), True),
+        ({"max_tokens": {"a": 5}}, ({"a": 6}, {}, 6, 0), True),
+        ({"max_tokens": {"b": 5}}, ({"a": 6}, {}, 6, 0), False),
+        ({"max_total_cost": 0.5}, ({}, {"x": 0.6}, 0, 0.6), True),
+        ({"max_costs": {"x": 0.5}}, ({}, {"x": 0.6}, 0, 0.6), True),
+        ({"max_total_tokens": 60, "token_weights": {"a": 0}}, ({"a": 70}, {}, 70, 0), True),
+    ],
+)
+def test_limits(q: OwnQueue, limits: dict[str, Any], usage: Any, passes: bool) -> None:
+    key = create(q, "1", **limits)
+    budgeted(q, "1")
+    (job,), _ = take_all(q)
+    reply = hand_in(q, [(1, key, usage)], job.completed())
+    assert (q.resp.hash(key)["exceeded"] == "1") is passes
+    assert (reply.budgets == [False, [1]]) is passes
+
+
+def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
+    root = budgeted(q, "1")
+    key = create(q, root, max_total_tokens=1)
+    (job,), _ = take_all(q)
+    hand_in(q, [(1, key, False)], job.failed(limit=2))
+    assert q.resp.execute("TTL", key) == -1
+    (job,), _ = take_all(q)
+    hand_in(q, [(1, key, False)], job.completed())
+    assert q.resp.execute("TTL", key) == 604_800
+
+
+def test_a_budget_of_another_queue_is_owed(q: OwnQueue) -> None:
+    key = "glide:{elsewhere}:budget:9"
+    job_id = budgeted(q, "9", key=key)
+    (job,), told = take_all(q)
+    assert told == [{job_id: [key, "ask"]}, []]
+    reply = hand_in(q, [(1, key, ({"a": 1}, {}, 1, 0))], job.completed())
+    assert reply.flags & ExchangeFlags.OWES
+    (_, flat), = q.redis("XRANGE", "outbox", "-", "+")
+    owed = dict(zip(flat[::2], flat[1::2], strict=True))
+    assert (owed["kind"], owed["key"], owed["id"], owed["activation"]) == ("budget", key, job_id, "1")
+    assert json.loads(owed["usage"]) == [{"a": 1}, {}, 1, 0]
+
+
+def test_a_charge_counts_once_for_its_mark(q: OwnQueue) -> None:
+    key = create(q, "9", max_total_tokens=10)
+    charge = ({"a": 8}, {}, 8, 0)
+    assert [q.run(charge_budget(q.meta, "9", mark, "5", charge)) for mark in ("x:5:1", "x:5:1", "x:5:2")] == [
+        False, False, True,
+    ]  # fmt: skip
+    assert q.resp.hash(key)["usedTokens"] == "16"
+    assert not q.run(charge_budget(q.meta, "none", "x:5:1", "5", charge))
+    assert q.redis("EXISTS", "budget:none") == 0

@@ -1,0 +1,166 @@
+"""Budgets of flows at workers: nothing begins when they are used up, what is used is counted when attempts end."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import Budget, BudgetExceededError, Job, JobFailedError, Queue, Worker
+from glidemq_py.job import QueueLink
+from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls.usage import create_budget
+from tests.server.worker_support import Told, soon, until
+
+
+async def link_of(queue: Queue) -> QueueLink:
+    return await queue._connected()
+
+
+async def budget_of(queue: Queue, flow: str, **limits: Any) -> str:
+    link = await link_of(queue)
+    return await link.transport.call(create_budget(link.keys.meta, flow, Budget(**limits).to_fields()))
+
+
+async def add_with(queue: Queue, key: str, **options: Any) -> Job:
+    """A job of a flow with a budget. No worker runs yet."""
+    job: Job = await queue.add("task", **options)
+    link = await link_of(queue)
+    await link.transport.command("HSET", link.keys.job(job.id), "budgetKey", key)
+    return job
+
+
+async def spend(job: Job) -> None:
+    await job.report_usage(tokens={"input": 60}, costs={"x": 0.5})
+
+
+async def test_what_is_used_up_fails_the_rest(core_url: str, queue_name: str) -> None:
+    async with Queue(queue_name, core_url) as queue:
+        key = await budget_of(queue, "1", max_total_tokens=100, cost_unit="USD")
+        jobs = [await add_with(queue, key, attempts=2) for _ in range(3)]
+        worker = Worker(queue_name, spend, core_url, no_retry_on=BudgetExceededError)
+        told = Told(worker)
+        async with worker:
+            await jobs[1].wait_until_finished()
+            with pytest.raises(JobFailedError, match="BudgetExceededError: Budget exceeded"):
+                await jobs[2].wait_until_finished()
+        # The one that passed the limit, and the one that was not begun.
+        assert told.job_ids("budget_exceeded") == [jobs[1].id, jobs[2].id]
+        assert told.job_ids("active") == [jobs[0].id, jobs[1].id]
+        budget = await queue.get_flow_budget("1")
+        assert budget is not None
+        assert (budget.used_tokens, budget.used_cost, budget.exceeded, budget.max_total_tokens) == (120, 1, True, 100)
+        assert (budget.used_tokens_by_category, budget.used_costs_by_category) == ({"input": 120}, {"x": 1})
+        assert (budget.cost_unit, budget.on_exceeded) == ("USD", "fail")
+        assert await queue.get_flow_budget("2") is None
+
+
+async def test_failing_for_lack_of_budget_is_retried_like_any_failure(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        key = await budget_of(queue, "1", max_total_tokens=1)
+        link = await link_of(queue)
+        await link.transport.command("HSET", key, "exceeded", "1")
+        job = await add_with(queue, key, attempts=2)
+        worker = Worker(queue_name, spend, url)
+        told = Told(worker)
+        async with worker:
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        assert (told.count["retrying"], told.count["failed"], told.count["active"]) == (1, 1, 0)
+
+
+async def test_pausing_has_the_rest_wait_for_a_day(url: str, queue_name: str, resp: RespClient) -> None:
+    async with Queue(queue_name, url) as queue:
+        key = await budget_of(queue, "1", max_total_cost=0.4, on_exceeded="pause")
+        jobs = [await add_with(queue, key) for _ in range(2)]
+        worker = Worker(queue_name, spend, url)
+        told = Told(worker)
+        async with worker:
+            await told.until(lambda told: told.count["delayed"] == 1)
+        read = await queue.get_job(jobs[1].id)
+        assert read is not None
+        assert (read.state, read.delay, read.attempts_made) == ("delayed", 86_400_000, 0)
+        # A wider budget lets it go on, when it is told to.
+        link = await link_of(queue)
+        await link.transport.command("HSET", key, "exceeded", "0", "maxTotalCost", "10")
+        await read.promote()
+        async with Worker(queue_name, spend, url):
+            await read.wait_until_finished()
+
+
+async def test_a_failed_attempt_has_used_what_it_used(url: str, queue_name: str) -> None:
+    async def fail(job: Job) -> None:
+        await spend(job)
+        raise ValueError("no")
+
+    async with Queue(queue_name, url) as queue:
+        key = await budget_of(queue, "1", max_total_tokens=1_000)
+        job = await add_with(queue, key, attempts=3)
+        async with Worker(queue_name, fail, url):
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        budget = await queue.get_flow_budget("1")
+        assert budget is not None
+        assert budget.used_tokens == 180
+
+
+async def test_a_time_out_counts_what_was_said_before(url: str, queue_name: str) -> None:
+    async def hang(job: Job) -> None:
+        await spend(job)
+        await asyncio.Event().wait()
+
+    async with Queue(queue_name, url) as queue:
+        key = await budget_of(queue, "1", max_total_tokens=1_000)
+        job = await add_with(queue, key, timeout=200)
+        async with Worker(queue_name, hang, url):
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        budget = await queue.get_flow_budget("1")
+        assert budget is not None
+        assert budget.used_tokens == 60
+
+
+async def test_the_budget_of_a_root_that_has_ended_goes_in_time(url: str, queue_name: str, resp: RespClient) -> None:
+    async with Queue(queue_name, url) as queue:
+        key = await budget_of(queue, "1", max_total_tokens=1_000)
+        root = await add_with(queue, key)
+        assert root.id == "1"
+        async with Worker(queue_name, spend, url):
+            await root.wait_until_finished()
+        assert resp.execute("TTL", key) == 604_800
+        assert await queue.get_flow_budget("1") is not None
+
+
+async def test_of_another_queue(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    """The calls of a queue cannot touch the budget of another one: it is asked for, and what was used is owed."""
+    other = f"{queue_name}-other"
+    async with Queue(queue_name, core_url) as queue, Queue(other, core_url) as elsewhere:
+        key = await budget_of(elsewhere, "9", max_total_tokens=50)
+        jobs = [await add_with(queue, key) for _ in range(2)]
+        worker = Worker(queue_name, spend, core_url)
+        told = Told(worker)
+        async with worker:
+            await told.until(lambda told: told.count["completed"] >= 1)
+            await soon(until(lambda: core_resp.execute("HGET", key, "exceeded") == "1"))
+            last = await add_with_running(queue, key, told)
+        assert core_resp.execute("HGET", key, "usedTokens") in ("60", "120")
+        assert last.id in told.job_ids("budget_exceeded")
+        assert len(jobs) == 2
+        await elsewhere.obliterate(force=True)
+
+
+async def add_with_running(queue: Queue, key: str, told: Told) -> Job:
+    """The same while a worker runs, which must not have the job before its record says so: it comes later."""
+    job: Job = await queue.add("task", delay=60_000)
+    link = await link_of(queue)
+    await link.transport.command("HSET", link.keys.job(job.id), "budgetKey", key)
+    await job.promote()
+    with pytest.raises(JobFailedError, match="Budget exceeded"):
+        await job.wait_until_finished()
+    return job
+
+
+async def test_junk_in_place_of_a_budgets_key_bars_nobody(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await add_with(queue, "junk")
+        async with Worker(queue_name, spend, url):
+            await job.wait_until_finished()

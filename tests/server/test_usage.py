@@ -1,0 +1,198 @@
+"""Usage end to end: reported by handlers, read with the job, summed over flows and queues."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    FlowUsage,
+    GlideMQValidationError,
+    Job,
+    JobNotFoundError,
+    JobUsage,
+    Queue,
+    QueueEvents,
+    Worker,
+    get_usage_summary,
+)
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import soon
+
+GIVEN: dict[str, Any] = {
+    "model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7.5}, "costs": {"input": 0.25},
+    "cost_unit": "USD", "latency": timedelta(milliseconds=12.5), "cached": False,
+}  # fmt: skip
+USAGE = JobUsage(
+    model="m-1", provider="p", tokens={"input": 100, "output": 7.5}, total_tokens=107.5, costs={"input": 0.25},
+    total_cost=0.25, cost_unit="USD", latency=12.5, cached=False,
+)  # fmt: skip
+
+
+async def test_a_handlers_report_is_read_back(core_url: str, queue_name: str) -> None:
+    async def handler(job: Job) -> None:
+        assert job.usage is None
+        assert await job.report_usage(**GIVEN) == USAGE
+        assert job.usage == USAGE
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url):
+        plain = await queue.add("plain", job_id="a")
+        await plain.wait_until_finished()
+        read = await queue.get_job("a")
+        assert read is not None
+        assert read.usage == USAGE
+        assert [job.usage for job in await queue.get_jobs("completed")] == [USAGE]
+
+
+async def test_plain_handlers_report_too(url: str, queue_name: str) -> None:
+    def handler(job: Job) -> None:
+        job.blocking.report_usage(tokens={"input": 3})
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+        job = await queue.add("task")
+        await job.wait_until_finished()
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert read.usage == JobUsage(tokens={"input": 3}, total_tokens=3)
+
+
+async def test_jobs_without_usage_have_none(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("task")
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert (read.usage, [each.usage for each in await queue.get_jobs("waiting")]) == (None, [None])
+
+
+async def test_reports_from_outside_and_of_jobs_that_are_gone(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("task")
+        await job.report_usage(total_tokens=5, model="m")
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert read.usage == JobUsage(model="m", total_tokens=5)
+        await job.remove()
+        with pytest.raises(JobNotFoundError):
+            await job.report_usage(total_tokens=5)
+        assert await queue.get_job(job.id) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({}, "usage"),
+        ({"tokens": {"input": -1}}, "tokens.input"),
+        ({"tokens": {"input": float("inf")}}, "tokens.input"),
+        ({"tokens": {"input": True}}, "tokens.input"),
+        ({"costs": 1}, "costs"),
+        ({"total_cost": float("nan")}, "total_cost"),
+        ({"model": ""}, "model"),
+        ({"latency": timedelta(seconds=-1)}, "latency"),
+        ({"cached": 1}, "cached"),
+    ],
+)
+async def test_refused(url: str, queue_name: str, given: dict[str, Any], option: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("task")
+        with pytest.raises(GlideMQValidationError) as raised:
+            await job.report_usage(**given)
+        assert raised.value.option == option
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert read.usage is None
+
+
+async def test_listeners_are_told(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, QueueEvents(queue_name, url) as events:
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        events.on("usage", told.set_result)
+        await events.wait_until_ready()
+        job = await queue.add("task")
+        await job.report_usage(tokens={"input": 3})
+        event = await soon(told)
+        assert (event.job_id, event.fields["data"]) == (
+            job.id, '{"totalTokens":3,"totalCost":0,"tokens":{"input":3}}',
+        )  # fmt: skip
+
+
+async def test_reports_count_in_a_token_limiter(url: str, queue_name: str) -> None:
+    begun: list[str] = []
+
+    async def handler(job: Job) -> None:
+        begun.append(job.id)
+        await job.report_tokens(1)
+        await job.report_usage(tokens={"input": 50})
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("task",)] * 2)
+        limiter = {"max_tokens": 50, "duration": 3_600_000, "scope": "queue"}
+        async with Worker(queue_name, handler, url, token_limiter=limiter):  # type: ignore[arg-type]
+            await jobs[0].wait_until_finished()
+            await queue.add_bulk([("task",)] * 2)
+        assert begun == ["1"]
+
+
+async def test_a_flow_and_its_children_elsewhere(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    other = f"{queue_name}-other"
+    async with Queue(queue_name, core_url) as queue, Queue(other, core_url) as elsewhere:
+        parent = await queue.add("parent")
+        near = await queue.add("child")
+        far = await elsewhere.add("child")
+        silent = await elsewhere.add("child")
+        for base, job in ((queue_name, near), (other, far), (other, silent)):
+            core_resp.execute("SADD", f"glide:{{{queue_name}}}:deps:{parent.id}", f"glide:{{{base}}}:{job.id}")
+        await parent.report_usage(model="a", tokens={"input": 1}, costs={"x": 0.5}, cost_unit="USD")
+        await near.report_usage(model="a", tokens={"input": 2, "output": 4})
+        await far.report_usage(model="b", total_tokens=10)
+        usage = await queue.get_flow_usage(parent.id)
+        assert usage == FlowUsage(
+            job_count=3, tokens={"input": 3, "output": 4}, total_tokens=17, costs={"x": 0.5}, total_cost=0.5,
+            cost_unit="USD", models={"a": 2, "b": 1},
+        )  # fmt: skip
+        assert await queue.get_flow_usage("none") == FlowUsage()
+        for each in (queue, elsewhere):
+            await each.obliterate(force=True)
+
+
+async def test_a_summary_over_queues(core_url: str, queue_name: str) -> None:
+    prefix = f"usage-{queue_name}"
+    other = f"{queue_name}-other"
+    async with Queue(queue_name, core_url, prefix=prefix) as queue, Queue(other, core_url, prefix=prefix) as second:
+        for each, tokens in ((queue, 5), (queue, 6), (second, 7)):
+            job = await each.add("task")
+            await job.report_usage(model="m", tokens={"input": tokens}, costs={"x": 0.5}, cost_unit="EUR")
+        summary = await queue.get_usage_summary()
+        assert (summary.queues, summary.job_count, summary.total_tokens, summary.total_cost, summary.cost_unit) == (
+            (queue_name, other), 3, 18, 1.5, "EUR",
+        )  # fmt: skip
+        assert (summary.tokens, summary.models, summary.bucket_size) == ({"input": 18}, {"m": 3}, 60_000)
+        assert {name: usage.total_tokens for name, usage in summary.per_queue.items()} == {queue_name: 11, other: 7}
+        assert summary.end_time - summary.start_time == 3_600_000
+        only = await get_usage_summary(core_url, prefix=prefix, queues=[other], window=timedelta(days=2))
+        assert (only.queues, only.total_tokens) == ((other,), 7)
+        before = await queue.get_usage_summary(end=datetime(2020, 1, 1, tzinfo=UTC))
+        assert (before.job_count, before.per_queue) == (0, {})
+        # What is obliterated is no longer among those that have usage; a later report brings it back.
+        await second.obliterate()
+        assert (await queue.get_usage_summary()).queues == (queue_name,)
+        job = await second.add("task")
+        await job.report_usage(total_tokens=1)
+        assert (await queue.get_usage_summary()).queues == (queue_name, other)
+        for each in (queue, second):
+            await each.obliterate()
+
+
+async def test_what_a_summary_may_read(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        far = await queue.get_usage_summary([queue_name], window=timedelta(days=100))
+        assert far.end_time - far.start_time == 30 * 86_400_000  # no longer than it is kept
+        with pytest.raises(GlideMQValidationError, match="at most 100000 minutes"):
+            await queue.get_usage_summary([f"q{i}" for i in range(3)], window=timedelta(days=30))
+        with pytest.raises(GlideMQValidationError, match="queues"):
+            await queue.get_usage_summary(queue_name)
+        now = datetime.now(UTC)
+        with pytest.raises(GlideMQValidationError, match="window"):
+            await queue.get_usage_summary(start=now, window=5)
+        with pytest.raises(GlideMQValidationError, match="later than the end"):
+            await queue.get_usage_summary(start=now, end=now - timedelta(hours=1))
