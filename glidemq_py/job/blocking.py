@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NoReturn
 
 from typing_extensions import TypeVar
@@ -19,6 +19,7 @@ from glidemq_py.job.streaming import CHUNKS_KEPT
 from glidemq_py.job.thread_side import wait_for
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.suspension import Signal
+from glidemq_py.model.usage import JobUsage
 from glidemq_py.options.fallbacks import Fallback
 from glidemq_py.options.times import Milliseconds
 
@@ -316,3 +317,39 @@ class BlockingJob(Generic[DataT, ResultT]):
         `stream`.
         """
         return wait_for(self._job, self._job.stream_chunk(type, content, keep=keep))
+
+    @property
+    def usage(self) -> JobUsage | None:
+        """What it has used by the last report: this attempt's in a handler, else as it was when the job was read."""
+        return self._job.usage
+
+    def report_usage(
+        self,
+        *,
+        model: str | None = None,
+        provider: str | None = None,
+        tokens: Mapping[str, float] | None = None,
+        costs: Mapping[str, float] | None = None,
+        total_tokens: float | None = None,
+        total_cost: float | None = None,
+        cost_unit: str | None = None,
+        latency: float | timedelta | None = None,
+        cached: bool | None = None,
+    ) -> JobUsage:
+        """Say what this job has used so far, in place of what it said before: report sums, not steps. See
+        `Job.report_usage`.
+        """
+        return wait_for(
+            self._job,
+            self._job.report_usage(
+                model=model,
+                provider=provider,
+                tokens=tokens,
+                costs=costs,
+                total_tokens=total_tokens,
+                total_cost=total_cost,
+                cost_unit=cost_unit,
+                latency=latency,
+                cached=cached,
+            ),
+        )

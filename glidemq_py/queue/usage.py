@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, cast
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.opening import open_transport
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job import QueueLink
@@ -100,7 +100,7 @@ async def get_usage_summary(
 ) -> UsageSummary:
     """`Queue.get_usage_summary` without a queue; ``connection`` as for `Queue`, closed again if it is ours."""
     validate_prefix(prefix)
-    transport = await AsyncTransport.connect(connection)
+    transport = await open_transport(connection)
     try:
         return await summarize_usage(transport, prefix, queues, start=start, end=end, window=window)
     finally:

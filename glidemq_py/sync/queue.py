@@ -6,6 +6,7 @@ Written by ``python -m tests.twins``; do not edit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Generic, Literal, Self, Unpack, cast
 
 from typing_extensions import TypeVar
@@ -20,6 +21,7 @@ from glidemq_py.model.groups import GroupInfo
 from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, WorkerInfo
 from glidemq_py.model.suspension import SuspendInfo
+from glidemq_py.model.usage import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.limits import RateLimit, TokenBucket
@@ -106,8 +108,9 @@ class Queue(Generic[DataT, ResultT]):
         return twin_if_any(run_now(self._core.get_job(job_id)))
 
     def iter_jobs(self, state: str, page: int = 500) -> Iterator[Job[DataT, ResultT]]:
-        """Iterate over the jobs in a state, a ``page`` (1..1000) a call: waiting, active, delayed, prioritized,
-        completed, failed, group-waiting or suspended. See `Queue.iter_jobs`.
+        """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed,
+        group-waiting or suspended. A call brings at most ``page`` (1..1000) of them, and never more than 200,
+        for the server's sake. See `Queue.iter_jobs`.
         """
         return iterate_now(self._core.iter_jobs(state, page), twin_of)
 
@@ -306,6 +309,27 @@ class Queue(Generic[DataT, ResultT]):
     def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
         """Iterate over a job's chunks as they come, until the job has ended, in whatever way. See `Queue.stream`."""
         return iterate_now(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
+
+    def get_flow_usage(self, parent_id: str) -> FlowUsage:
+        """What a job and its direct children have used together; the children may be in other queues."""
+        return run_now(self._core.get_flow_usage(parent_id))
+
+    def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
+        """The budget of the flow whose root is the job of that id in this queue; None if it has none. See
+        `Queue.get_flow_budget`.
+        """
+        return run_now(self._core.get_flow_budget(flow_id))
+
+    def get_usage_summary(
+        self,
+        queues: Iterable[str] | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        window: Milliseconds | None = None,
+    ) -> UsageSummary:
+        """What the jobs of queues have used in a time, by when they reported it. See `Queue.get_usage_summary`."""
+        return run_now(self._core.get_usage_summary(queues, start=start, end=end, window=window))
 
     @property
     def name(self) -> str:

@@ -167,7 +167,10 @@ class BatchRunner(Endings):
 
     def _cancel(self, run: Run, why: str) -> None:
         batch = self._batch_of.get(run)
-        if batch is None:
+        if batch is None and run not in self._gathered:
+            if run.task is not None:
+                run.task.cancel()  # it was not started yet (budgets.py)
+        elif batch is None:
             # No handler has it yet.
             self._gathered.remove(run)
             self.running.discard(run)

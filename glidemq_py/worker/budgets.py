@@ -14,10 +14,10 @@ from glidemq_py.job.link import QueueLink
 from glidemq_py.wire.calls.usage import check_budget
 from glidemq_py.wire.calls.working import BudgetCharge
 from glidemq_py.wire.keys import split_budget_key
+from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.finished import Finished
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.run import Run
-from glidemq_py.worker.runner import Runner
 
 __all__ = ["BudgetGate"]
 
@@ -42,7 +42,7 @@ class BudgetGate:
         self.met = False
         """A job with a budget has been taken."""
 
-    def starter(self, runner: Runner, told: list[Any], batch: list[Finished]) -> Callable[[Run], None]:
+    def starter(self, runner: Endings, told: list[Any], batch: list[Finished]) -> Callable[[Run], None]:
         """What starts the jobs of a reply in place of ``runner.start``.
 
         Args:
@@ -69,7 +69,7 @@ class BudgetGate:
 
         return start
 
-    async def _ask(self, runner: Runner, run: Run, key: str) -> None:
+    async def _ask(self, runner: Endings, run: Run, key: str) -> None:
         try:
             meta, flow_id = split_budget_key(key)
         except ValueError:
@@ -91,7 +91,7 @@ class BudgetGate:
         else:
             self._heed(runner, run, verdict)
 
-    def _heed(self, runner: Runner, run: Run, verdict: str) -> None:
+    def _heed(self, runner: Endings, run: Run, verdict: str) -> None:
         if not verdict:
             runner.start(run)
             return

@@ -78,6 +78,10 @@ class Endings:
         """Let idle threads end."""
         raise NotImplementedError
 
+    def refuse(self, run: Run, error: BaseException) -> None:
+        """End the attempt of a job that was not started with ``error``."""
+        self._ended(run, None, error)
+
     def _ended(self, run: Run, result: Any, error: BaseException | None) -> None:
         """A handler has ended, in whatever way: its slot is free."""
         self.running.discard(run)

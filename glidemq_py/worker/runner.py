@@ -69,10 +69,6 @@ class Runner(Endings):
         else:
             run.task = self._loop.create_task(self._run(run))
 
-    def refuse(self, run: Run, error: BaseException) -> None:
-        """End the attempt with ``error``; its handler is not called."""
-        self._ended(run, None, error)
-
     async def _run(self, run: Run) -> None:
         running_job.set(run.job)
         try:

@@ -164,3 +164,25 @@ async def test_junk_in_place_of_a_budgets_key_bars_nobody(url: str, queue_name: 
         job = await add_with(queue, "junk")
         async with Worker(queue_name, spend, url):
             await job.wait_until_finished()
+
+
+async def test_in_batches(url: str, queue_name: str) -> None:
+    sizes: list[int] = []
+
+    async def handler(jobs: list[Job]) -> list[None]:
+        sizes.append(len(jobs))
+        for job in jobs:
+            await spend(job)
+        return [None] * len(jobs)
+
+    async with Queue(queue_name, url) as queue:
+        key = await budget_of(queue, "1", max_total_tokens=100)
+        jobs = [await add_with(queue, key) for _ in range(4)]
+        worker = Worker(queue_name, handler, url, batch={"size": 2})
+        told = Told(worker)
+        async with worker:
+            for job in jobs[2:]:
+                with pytest.raises(JobFailedError, match="Budget exceeded"):
+                    await job.wait_until_finished()
+        assert sizes == [2]
+        assert told.job_ids("budget_exceeded") == [job.id for job in jobs[1:]]
