@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import ConnectionOptions, JobOptions, Queue, Worker, errors
+from glidemq_py import ConnectionOptions, JobOptions, Queue, Worker, errors, sync
 from glidemq_py.client.embedded import start_embedded
 
 ROOT = Path(__file__).parent.parent
@@ -110,6 +110,8 @@ async def close_all(names: dict[str, Any]) -> None:
     for value in list(names.values()):
         if isinstance(value, (Queue, Worker, glidemq_py.QueueEvents)):
             await value.close()
+        elif isinstance(value, (sync.Queue, sync.QueueEvents)):
+            value.close()
 
 
 # -- links -----------------------------------------------------------------------------------------------------

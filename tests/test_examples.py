@@ -65,6 +65,7 @@ EXPECTED = {
         r"1 / 0: ZeroDivisionError: division by zero",
         r"job '8' did not end within 50 ms",
     ],
+    "blocking": [r"added 1, which is waiting", r"sum of 0\.\.9: 45", r"5 threads added 500", r"500 waiting"],
     "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
     "batch": [
         r"batch of 100, 99 stored",

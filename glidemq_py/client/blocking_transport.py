@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
@@ -15,7 +14,7 @@ from glide_shared.exceptions import GlideError, RequestError
 from glidemq_py.client.connect import BlockingGlideClient, GlideConfig, create_blocking
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
-from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.errors import ClosedError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -41,6 +40,7 @@ class ThreadTransport:
         self.config = config
         self.library = library or assemble()
         self._names = {name: self.library.function(name) for name in self.library.functions}
+        self._new_batch: Any = glide_sync.ClusterBatch if self.is_cluster else glide_sync.Batch
         self._reset()
         _transports.add(self)
 
@@ -56,33 +56,31 @@ class ThreadTransport:
 
     def call(self, call: Call[T]) -> T:
         """See `BlockingTransport.call`."""
-        name, args = self._names[call.function], list(call.args)
         self._enter()
         try:
             try:
-                return call.decode(self._client.fcall(name, [call.key], args))
+                return call.decode(self._run(call))
             except GlideError as error:
                 if isinstance(error, RequestError) and is_function_missing(error):
                     self._load()
                 elif not (call.repeatable and was_lost(error)):
                     raise translate(error, self.library) from error
             try:
-                return call.decode(self._client.fcall(name, [call.key], args))
+                return call.decode(self._run(call))
             except GlideError as again:
                 raise translate(again, self.library) from again
         finally:
             self._leave()
 
-    def prepare(self) -> None:
-        """Load the library now if it is missing. A call would do so, but valkey-glide-sync writes every failed command
-        to stderr, which a first call should not begin with; a command of a batch fails silently.
-        """
-        batch: Any = glide_sync.ClusterBatch(is_atomic=False) if self.is_cluster else glide_sync.Batch(is_atomic=False)
-        batch.fcall(self._names["version"])
-        with contextlib.suppress(GlideError, GlideMQError):
-            (answer,) = self._client.exec(batch, raise_on_error=False)
-            if isinstance(answer, RequestError) and is_function_missing(answer):
-                self._load()
+    def _run(self, call: Call[Any]) -> Any:
+        # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call (a
+        # quarter of the whole round trip), and writes every error to stderr, that of a missing library too.
+        batch = self._new_batch(is_atomic=False)
+        batch.fcall(self._names[call.function], [call.key], list(call.args))
+        (reply,) = self._client.exec(batch, raise_on_error=False)
+        if isinstance(reply, GlideError):
+            raise reply
+        return reply
 
     def _load(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)

@@ -29,9 +29,7 @@ class DrivenTransport:
         if isinstance(connection, ConnectionSource):
             return cls(connection.open_blocking_transport())
         config, client = resolve_blocking(connection)
-        blocking = ThreadTransport(config, client=client)
-        blocking.prepare()
-        return cls(blocking)
+        return cls(ThreadTransport(config, client=client))
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""

@@ -223,8 +223,15 @@ CASES = [
     Case(key="add-single-free", label="add, one by one, placed freely", peers=SINGLE, run=add("single"), turns=2),
     Case(
         key="add-single-sync",
-        label="add, one by one, from code that blocks",
+        label="add, one by one, ours blocking, one CPU",
         peers=(OURS_SYNC, "bullmq"),  # bullmq is asynchronous only
+        run=add("single", one_cpu=True),
+        turns=2,
+    ),
+    Case(
+        key="add-single-sync-free",
+        label="add, one by one, ours blocking, placed freely",
+        peers=(OURS_SYNC, "bullmq"),
         run=add("single"),
         turns=2,
     ),
