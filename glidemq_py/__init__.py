@@ -31,6 +31,8 @@ from glidemq_py.errors import (
     PayloadTooLargeError,
     RateLimitError,
     ScriptError,
+    SearchIndexError,
+    SearchUnavailableError,
     SerializationError,
     ServerOutOfMemoryError,
     StagedWriteError,
@@ -51,6 +53,7 @@ from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.model.suspension import Signal, SuspendInfo
 from glidemq_py.model.usage import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
+from glidemq_py.model.vectors import VectorMatch
 from glidemq_py.options.address import Address
 from glidemq_py.options.backoff import Backoff
 from glidemq_py.options.batch import BatchOptions
@@ -64,6 +67,7 @@ from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
 from glidemq_py.options.ordering import Ordering
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
+from glidemq_py.options.vectors import VectorField
 from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
 from glidemq_py.queue import Queue
 from glidemq_py.queue.usage import get_usage_summary
@@ -140,6 +144,8 @@ __all__ = [
     "RateLimit",
     "RateLimitError",
     "ScriptError",
+    "SearchIndexError",
+    "SearchUnavailableError",
     "SerializationError",
     "Serializer",
     "ServerOutOfMemoryError",
@@ -157,6 +163,8 @@ __all__ = [
     "UnrecoverableError",
     "UnsupportedOptionError",
     "UsageSummary",
+    "VectorField",
+    "VectorMatch",
     "WaitTimeoutError",
     "Worker",
     "WorkerInfo",

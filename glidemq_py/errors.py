@@ -40,6 +40,8 @@ __all__ = [
     "PayloadTooLargeError",
     "RateLimitError",
     "ScriptError",
+    "SearchIndexError",
+    "SearchUnavailableError",
     "SerializationError",
     "ServerOutOfMemoryError",
     "StagedWriteError",
@@ -208,6 +210,14 @@ class ScriptError(LibraryError):
     def __str__(self) -> str:
         text = super().__str__()
         return text if self.location is None else f"{self.location}: {text}"
+
+
+class SearchUnavailableError(GlideMQError):
+    """The server has no search module: vector search needs valkey-search, or Redis with its query engine."""
+
+
+class SearchIndexError(GlideMQError):
+    """The search module refuses an index or a query."""
 
 
 class EmbeddedServerError(GlideMQError):

@@ -35,6 +35,7 @@ JOBS = {
     rf"{_JOB} \| None": "twin_if_any",
     rf"list\[{_JOB}\]": "twins_of",
     rf"dict\[str, {_JOB}\]": "twins_by_name",
+    rf"list\[VectorMatch\[{_JOB}\]\]": "twins_in_matches",
 }
 """Functions of glidemq_py/sync/driving.py by the results that they are for."""
 

@@ -6,7 +6,7 @@ Written by ``python -m tests.twins``; do not edit.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NoReturn
 
@@ -353,3 +353,9 @@ class BlockingJob(Generic[DataT, ResultT]):
                 cached=cached,
             ),
         )
+
+    def store_vector(self, field: str, embedding: Iterable[float]) -> None:
+        """Store an embedding with the job, for `Queue.vector_search`. Needs no search module by itself. See
+        `Job.store_vector`.
+        """
+        wait_for(self._job, self._job.store_vector(field, embedding))

@@ -25,6 +25,7 @@ from glidemq_py.job.steps import JobSteps
 from glidemq_py.job.streaming import JobStreams
 from glidemq_py.job.suspension import JobSuspension
 from glidemq_py.job.usage import JobUsageReports
+from glidemq_py.job.vectors import JobVectors
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.usage import read_usage
@@ -55,7 +56,10 @@ LOG_LINES_KEPT = 1_000
 _UNREAD: Any = object()
 
 
-class Job(JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, JobUsageReports, Generic[DataT, ResultT]):
+class Job(
+    JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, JobUsageReports, JobVectors,
+    Generic[DataT, ResultT],
+):  # fmt: skip
     """A job. Times are epoch ms by the server's clock, durations ms.
 
     Attributes:

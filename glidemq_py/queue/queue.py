@@ -35,6 +35,7 @@ from glidemq_py.queue.streams import QueueStreams
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.queue.suspension import QueueSuspension
 from glidemq_py.queue.usage import QueueUsageReading
+from glidemq_py.queue.vectors import QueueVectors
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 
@@ -46,6 +47,7 @@ ResultT = TypeVar("ResultT", default=Any)
 
 class Queue(
     QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspension, QueueStreams, QueueUsageReading,
+    QueueVectors,
     Generic[DataT, ResultT],
 ):  # fmt: skip
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.

@@ -110,8 +110,10 @@ def _position(last_id: object) -> str:
 
 async def _read(link: QueueLink, job_id: str, position: str, count: int) -> list[StreamChunk]:
     key = link.keys.jstream(job_id)
-    found = await link.transport.command("XRANGE", key, f"({position}", "+", "COUNT", str(count))
-    return [StreamChunk(entry.decode(), _fields(pairs)) for entry, pairs in (found or {}).items()]
+    found: dict[bytes, list[list[bytes]]] | None = await link.transport.command(
+        "XRANGE", key, f"({position}", "+", "COUNT", str(count)
+    )
+    return [] if not found else [StreamChunk(entry.decode(), _fields(pairs)) for entry, pairs in found.items()]
 
 
 def _fields(pairs: list[list[bytes]]) -> dict[str, str]:

@@ -12,12 +12,14 @@ from glidemq_py.client.pace import THREAD_PACE
 from glidemq_py.client.transport import Transport
 from glidemq_py.events import QueueEvents
 from glidemq_py.job import BlockingJob, Job
+from glidemq_py.model.vectors import VectorMatch
 from glidemq_py.producer import Producer
 from glidemq_py.queue import Queue
 from glidemq_py.queue.coalescer import Added, Adder
 from glidemq_py.wire.calls.adding import Row, add
 
-__all__ = ["EventsCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of", "twins_by_name", "twins_of"]
+__all__ = ["EventsCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of", "twins_by_name", "twins_in_matches",
+           "twins_of"]  # fmt: skip
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -84,3 +86,10 @@ def twins_of(jobs: list[Job[DataT, ResultT]]) -> list[BlockingJob[DataT, ResultT
 def twins_by_name(jobs: dict[str, Job[DataT, ResultT]]) -> dict[str, BlockingJob[DataT, ResultT]]:
     """The same for those of a flow."""
     return {name: BlockingJob(job) for name, job in jobs.items()}
+
+
+def twins_in_matches(
+    matches: list[VectorMatch[Job[DataT, ResultT]]],
+) -> list[VectorMatch[BlockingJob[DataT, ResultT]]]:
+    """The same for those that a vector search found."""
+    return [VectorMatch(BlockingJob(match.job), match.score) for match in matches]

@@ -22,13 +22,15 @@ from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, WorkerInfo
 from glidemq_py.model.suspension import SuspendInfo
 from glidemq_py.model.usage import FlowBudget, FlowUsage, UsageSummary
+from glidemq_py.model.vectors import VectorMatch
 from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.limits import RateLimit, TokenBucket
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds
+from glidemq_py.options.vectors import IndexFieldType, VectorField, VectorFieldDict
 from glidemq_py.queue.checking import SETTLE_MS
-from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_of
+from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of
 
 __all__ = ["Queue"]
 
@@ -330,6 +332,40 @@ class Queue(Generic[DataT, ResultT]):
     ) -> UsageSummary:
         """What the jobs of queues have used in a time, by when they reported it. See `Queue.get_usage_summary`."""
         return run_now(self._core.get_usage_summary(queues, start=start, end=end, window=window))
+
+    def create_job_index(
+        self,
+        *,
+        name: str | None = None,
+        vector: VectorField | VectorFieldDict | None = None,
+        fields: Mapping[str, IndexFieldType] | None = None,
+    ) -> str:
+        """Make a search index over this queue's jobs: their ``name``, ``state``, ``timestamp`` and ``priority``,
+        an embedding, and further fields of their records. Jobs that are there already are indexed too. See
+        `Queue.create_job_index`.
+        """
+        return run_now(self._core.create_job_index(name=name, vector=vector, fields=fields))
+
+    def drop_job_index(self, name: str | None = None) -> bool:
+        """Delete an index; the jobs stay. False if there was none of that name. Raises as `create_job_index`."""
+        return run_now(self._core.drop_job_index(name))
+
+    def vector_search(
+        self,
+        embedding: Iterable[float],
+        *,
+        k: int = 10,
+        filter: str = "*",
+        field: str | None = None,
+        name: str | None = None,
+        score_field: str = "__score",
+    ) -> list[VectorMatch[Job[Any, Any]]]:
+        """The jobs whose embeddings are nearest, nearest first. See `Queue.vector_search`."""
+        return twins_in_matches(
+            run_now(
+                self._core.vector_search(embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
+            )
+        )
 
     @property
     def name(self) -> str:

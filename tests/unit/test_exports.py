@@ -29,7 +29,7 @@ EXPORTED = {
     "JobCostError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
-    "StreamChunk",
+    "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
     # the package
     "__version__",
 }  # fmt: skip

@@ -1,0 +1,64 @@
+"""What a vector search found, and reading the search module's replies in either of their forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
+
+__all__ = ["VectorMatch", "hits_of", "vector_fields_of"]
+
+JobT = TypeVar("JobT", default=Any)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorMatch(Generic[JobT]):
+    """A job near the vector that was looked for.
+
+    Attributes:
+        job: the job as it is now.
+        score: its distance in the index's metric; nearer is less.
+    """
+
+    job: JobT
+    score: float
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of a map, or of the flat list that stands for one."""
+    if isinstance(value, Mapping):
+        for name, item in cast("Mapping[Any, Any]", value).items():
+            yield _text(name), item
+    elif isinstance(value, list):
+        items = cast("list[Any]", value)
+        for i in range(0, len(items) - 1, 2):
+            yield _text(items[i]), items[i + 1]
+
+
+def hits_of(reply: Any, score_field: str) -> list[tuple[str, float]]:
+    """Keys and scores of a reply to FT.SEARCH: ``[count, {key: {field: value}}]`` or ``[count, key, [...], ...]``."""
+    items = cast("list[Any]", reply) if isinstance(reply, list) else []
+    rest: Any = items[1] if len(items) == 2 and isinstance(items[1], Mapping) else items[1:]
+    found: list[tuple[str, float]] = []
+    for key, fields in _pairs(rest):
+        score = next((value for name, value in _pairs(fields) if name == score_field), None)
+        if score is not None:
+            found.append((key, float(score)))
+    return sorted(found, key=lambda hit: hit[1])
+
+
+def vector_fields_of(reply: Any) -> list[str]:
+    """Names of the vector fields in a reply to FT.INFO."""
+    attributes = next((value for name, value in _pairs(reply) if name == "attributes"), None)
+    names: list[str] = []
+    for attribute in cast("list[Any]", attributes) if isinstance(attributes, list) else []:
+        fields = dict(_pairs(attribute))
+        if _text(fields.get("type", "")).upper() == "VECTOR":
+            names.append(_text(fields.get("attribute") or fields.get("identifier")))
+    return names

@@ -1,0 +1,92 @@
+"""Vector search on real servers: stored vectors everywhere, the index where there is a search module."""
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobNotFoundError, Queue, SearchUnavailableError, StaleAttemptError, Worker
+from glidemq_py.testing import RespClient, RespError
+from tests.server.worker_support import Gate, Raw, Told, soon, until
+
+
+def has_search(resp: RespClient) -> bool:
+    try:
+        resp.execute("FT._LIST")
+    except RespError:
+        return False
+    return True
+
+
+async def test_a_server_without_a_search_module(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    if has_search(core_resp):
+        pytest.skip("this server has a search module")
+    async with Queue(queue_name, core_url) as queue:
+        for attempt in (queue.create_job_index(), queue.drop_job_index(), queue.vector_search([1.0, 2.0]),
+                        queue.vector_search([1.0], field="v")):  # fmt: skip
+            with pytest.raises(SearchUnavailableError):
+                await attempt
+
+
+async def test_a_vector_is_stored_as_float32_and_revives_nothing(url: str, queue_name: str, resp: RespClient) -> None:
+    async def handle(job: Job) -> Any:
+        await job.store_vector("embedding", [0.5, -1, 2])
+
+    with RespClient.from_url(url) as raw_bytes:
+        async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+            job = await queue.add("n")
+            await job.wait_until_finished()
+            stored = raw_bytes.execute("HGET", f"glide:{{{queue_name}}}:job:{job.id}", "embedding")
+            assert stored.encode("utf-8", "surrogateescape") == struct.pack("<fff", 0.5, -1.0, 2.0)
+            read = await queue.get_job(job.id)
+            assert read is not None
+            await read.remove()
+            with pytest.raises(JobNotFoundError):
+                await read.store_vector("embedding", [1, 2, 3])
+            assert Raw(resp, queue_name).run("EXISTS", f"job:{job.id}") == 0
+            assert (await queue.check(settle=50)).ok
+
+
+async def test_an_attempt_that_is_over_stores_nothing(url: str, queue_name: str, resp: RespClient) -> None:
+    gate, raw = Gate(), Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n")
+        running = await gate.next()
+        raw.run("HINCRBY", f"job:{job.id}", "fence", 1)
+        with pytest.raises(StaleAttemptError):
+            await running.store_vector("embedding", [1])
+        assert raw.run("HEXISTS", f"job:{job.id}", "embedding") == 0
+        gate.open()
+        await told.wait("error")
+        await queue.obliterate(force=True)
+
+
+async def test_the_nearest_jobs_are_found(url: str, queue_name: str, resp: RespClient) -> None:
+    """Runs where GLIDEMQ_TEST_SERVER names a server with a search module."""
+    if not has_search(resp):
+        pytest.skip("the server has no search module (set GLIDEMQ_TEST_SERVER to one that has)")
+    async with Queue(queue_name, url) as queue, Queue(queue_name + "2", url) as other:
+        index = await queue.create_job_index(vector={"name": "v", "dimensions": 2, "metric": "l2"})
+        try:
+            near, far = await queue.add("near"), await queue.add("far")
+            await near.store_vector("v", [1, 1])
+            await far.store_vector("v", [5, 5])
+            stranger = await other.add("stranger")
+            await stranger.store_vector("v", [0, 0])
+
+            def info() -> str:
+                return str(resp.execute("FT.INFO", index))
+
+            await soon(until(lambda: "num_docs" in info()))
+            found: list[Any] = []
+            async with asyncio.timeout(30):
+                while len(found) < 2:
+                    found = await queue.vector_search([0, 0], k=10)
+            assert [match.job.id for match in found] == [near.id, far.id]
+            assert found[0].score < found[1].score
+            assert [m.job.id for m in await queue.vector_search([0, 0], filter="@name:{far}")] == [far.id]
+        finally:
+            assert await queue.drop_job_index()
+            assert not await queue.drop_job_index()
