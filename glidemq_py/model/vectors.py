@@ -26,38 +26,40 @@ class VectorMatch(Generic[JobT]):
     score: float
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+def _pairs(value: object) -> Iterator[tuple[str, object]]:
     """Names and values of a map, or of the flat list that stands for one."""
     if isinstance(value, Mapping):
-        for name, item in cast("Mapping[Any, Any]", value).items():
+        for name, item in cast("Mapping[object, object]", value).items():
             yield _text(name), item
     elif isinstance(value, list):
-        items = cast("list[Any]", value)
+        items = cast("list[object]", value)
         for i in range(0, len(items) - 1, 2):
             yield _text(items[i]), items[i + 1]
 
 
-def hits_of(reply: Any, score_field: str) -> list[tuple[str, float]]:
+def hits_of(reply: object, score_field: str) -> list[tuple[str, float]]:
     """Keys and scores of a reply to FT.SEARCH: ``[count, {key: {field: value}}]`` or ``[count, key, [...], ...]``."""
-    items = cast("list[Any]", reply) if isinstance(reply, list) else []
-    rest: Any = items[1] if len(items) == 2 and isinstance(items[1], Mapping) else items[1:]
+    items = cast("list[object]", reply) if isinstance(reply, list) else []
+    rest: object = items[1:]
+    if len(items) == 2 and isinstance(items[1], Mapping):
+        rest = cast("object", items[1])
     found: list[tuple[str, float]] = []
     for key, fields in _pairs(rest):
         score = next((value for name, value in _pairs(fields) if name == score_field), None)
         if score is not None:
-            found.append((key, float(score)))
+            found.append((key, float(_text(score))))
     return sorted(found, key=lambda hit: hit[1])
 
 
-def vector_fields_of(reply: Any) -> list[str]:
+def vector_fields_of(reply: object) -> list[str]:
     """Names of the vector fields in a reply to FT.INFO."""
     attributes = next((value for name, value in _pairs(reply) if name == "attributes"), None)
     names: list[str] = []
-    for attribute in cast("list[Any]", attributes) if isinstance(attributes, list) else []:
+    for attribute in cast("list[object]", attributes) if isinstance(attributes, list) else []:
         fields = dict(_pairs(attribute))
         if _text(fields.get("type", "")).upper() == "VECTOR":
             names.append(_text(fields.get("attribute") or fields.get("identifier")))

@@ -136,9 +136,9 @@ def encode_vector(option: str, embedding: Iterable[float]) -> bytes:
 def create_arguments(index: str, prefix: str, fields: object, vector: object) -> list[str]:
     """The words of FT.CREATE."""
     words = ["FT.CREATE", index, "ON", "HASH", "PREFIX", "1", prefix, "SCHEMA", *_INDEXED]
-    given: Mapping[Any, Any] = {} if fields is None else cast("Mapping[Any, Any]", fields)
-    if not isinstance(given, Mapping):
+    if fields is not None and not isinstance(fields, Mapping):
         raise GlideMQValidationError("fields", fields, "must be a mapping of names to 'tag', 'numeric' or 'text'")
+    given = cast("Mapping[object, Any]", fields or {})
     for name, kind in given.items():
         check_choice(f"fields[{name!r}]", kind, ("tag", "numeric", "text"))
         words += [check_field("fields", name), kind.upper()]
