@@ -75,5 +75,5 @@ G.export('group_info', { 'no-writes' }, function(keys, args)
   local now = G.now(q)
   local g = M.group(q, args[1])
   return cmsgpack.pack({ g.active, redis.call('ZCARD', g.queue), math.max(1, g.nextSeq), g.maxConcurrency, g.rateMax,
-    g.rateDuration, g.tbCapacity, g.tbRefillRate, M.limited_until(q, g, now) or 0 })
+    g.rateDuration or 0, g.tbCapacity, g.tbRefillRate or 0, M.limited_until(q, g, now) or 0 })
 end)

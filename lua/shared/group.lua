@@ -3,17 +3,26 @@
 G.groups = {}
 local M = G.groups
 
-local FIELDS = { 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'rateDuration', 'rateWindowStart', 'rateCount',
-  'tbCapacity', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder', 'tbTokens' }
+-- What every group has to be asked for, and what only those with a limit have.
+local FIELDS = { 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'tbCapacity' }
+local LIMITED = { 'rateDuration', 'rateWindowStart', 'rateCount', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder',
+  'tbTokens' }
 local SKIPS_MAX = 1000
+
+local function read(g, fields)
+  local values = redis.call('HMGET', g.key, unpack(fields))
+  for i = 1, #fields do g[fields[i]] = values[i] and G.num(values[i]) or 0 end
+  return values
+end
 
 M.group = function(q, name)
   local known = q.groups[name]
   if known then return known end
   local g = { q = q, name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name, dirty = {} }
-  local values = redis.call('HMGET', g.key, unpack(FIELDS))
-  for i = 1, #FIELDS do g[FIELDS[i]] = G.num(values[i] or '') end
-  if not values[#FIELDS] then g.tbTokens = g.tbCapacity end
+  read(g, FIELDS)
+  if g.rateMax > 0 or g.tbCapacity > 0 then
+    if not read(g, LIMITED)[#LIMITED] then g.tbTokens = g.tbCapacity end
+  end
   q.groups[name] = g
   return g
 end

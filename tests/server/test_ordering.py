@@ -176,8 +176,8 @@ async def test_a_stalled_job_comes_back_before_the_next(url: str, queue_name: st
         lost = Worker(queue_name, gate, url, lock_duration=1000, stalled_interval=1000)
         await lost.start()
         await gate.next()
-        assert lost._heartbeat is not None
-        await lost._heartbeat.close()  # it seems dead to all others
+        assert lost._life.parts is not None
+        await lost._life.parts.heartbeat.close()  # it seems dead to all others
         other = Worker(queue_name, finish, url, lock_duration=1000, stalled_interval=1000)
         async with other:
             await jobs[-1].wait_until_finished()
