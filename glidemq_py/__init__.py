@@ -9,9 +9,12 @@ from glidemq_py.errors import (
     BatchMismatchError,
     BudgetExceededError,
     BulkAddError,
+    ChildFailedError,
     ClosedError,
     ColumnError,
+    CycleError,
     DelayedError,
+    DuplicateJobError,
     EmbeddedServerError,
     EventsLostError,
     GlideMQConnectionError,
@@ -41,6 +44,7 @@ from glidemq_py.errors import (
     UnknownOptionError,
     UnrecoverableError,
     UnsupportedOptionError,
+    WaitingChildrenError,
     WaitTimeoutError,
     WorkerTargetError,
 )
@@ -65,6 +69,7 @@ from glidemq_py.options.fallbacks import Fallback
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
 from glidemq_py.options.ordering import Ordering
+from glidemq_py.options.parent import JobRef
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
 from glidemq_py.options.vectors import VectorField
@@ -92,12 +97,15 @@ __all__ = [
     "BudgetExceededError",
     "BulkAddError",
     "CheckReport",
+    "ChildFailedError",
     "ClosedError",
     "ColumnError",
     "ConnectionOptions",
+    "CycleError",
     "DeadLetterOptions",
     "Deduplication",
     "DelayedError",
+    "DuplicateJobError",
     "EmbeddedServerError",
     "EventsLostError",
     "Fallback",
@@ -122,6 +130,7 @@ __all__ = [
     "JobNotFoundError",
     "JobOptions",
     "JobOutcome",
+    "JobRef",
     "JobRevokedError",
     "JobSignal",
     "JobSpec",
@@ -166,6 +175,7 @@ __all__ = [
     "VectorField",
     "VectorMatch",
     "WaitTimeoutError",
+    "WaitingChildrenError",
     "Worker",
     "WorkerInfo",
     "WorkerTargetError",

@@ -18,9 +18,12 @@ __all__ = [
     "BatchMismatchError",
     "BudgetExceededError",
     "BulkAddError",
+    "ChildFailedError",
     "ClosedError",
     "ColumnError",
+    "CycleError",
     "DelayedError",
+    "DuplicateJobError",
     "EmbeddedServerError",
     "EventsLostError",
     "GlideMQConnectionError",
@@ -51,6 +54,7 @@ __all__ = [
     "UnrecoverableError",
     "UnsupportedOptionError",
     "WaitTimeoutError",
+    "WaitingChildrenError",
     "WorkerTargetError",
 ]
 
@@ -270,6 +274,32 @@ class JobCostError(GlideMQError):
         return f"a job of cost {cost} was not added: the token bucket of group {self.key!r} holds less than that"
 
 
+class DuplicateJobError(GlideMQError):
+    """A job of that id is there already; nothing was added."""
+
+    job_id: str
+    queue: str
+
+    def __init__(self, job_id: str, queue: str) -> None:
+        super().__init__(job_id, queue)
+        self.job_id = job_id
+        self.queue = queue
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r} has a job {self.job_id!r} already; nothing was added"
+
+
+class CycleError(GlideMQValidationError):
+    """Jobs wait for one another in a circle. `cycle` names them, the first one again at the end."""
+
+    cycle: tuple[str, ...]
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        super().__init__("nodes", tuple(cycle), "wait for one another in a circle")
+        self.args = (tuple(cycle),)
+        self.cycle = tuple(cycle)
+
+
 class JobNotFoundError(GlideMQError):
     """There is no such job."""
 
@@ -363,6 +393,10 @@ class BudgetExceededError(GlideMQError):
 
     def __str__(self) -> str:
         return "Budget exceeded"
+
+
+class ChildFailedError(UnrecoverableError):
+    """A child has failed, and its parent fails with it."""
 
 
 class NoHandlerError(GlideMQError):
@@ -491,6 +525,23 @@ class DelayedError(JobSignal):
 
     def __str__(self) -> str:
         return f"delayed by {self.delay} ms" if self.until is None else f"delayed until {self.until}"
+
+
+class WaitingChildrenError(JobSignal):
+    """The job goes on when its children have ended: what `Job.move_to_waiting_children` raises.
+
+    Args:
+        data: the job's data from now on, as `Job.update_data` takes it; with ``replace`` only.
+        replace: whether ``data`` is given.
+    """
+
+    def __init__(self, data: object = None, replace: bool = False) -> None:
+        super().__init__()
+        self.data = data
+        self.replace = replace
+
+    def __str__(self) -> str:
+        return "waits for its children"
 
 
 class GroupRateLimitError(JobSignal):

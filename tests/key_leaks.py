@@ -36,11 +36,13 @@ PERMANENT = frozenset(
             "wake",
             "workers",
             "writes",
+            "waiting-children",
+            "flows",
         ),
     }
 )
 # data-model.md section 3: the part of the key before the job's id.
-_OF_A_JOB = re.compile(r"(?:job|log|deps|parents|jstream|signals):(?P<id>[^:]+)")
+_OF_A_JOB = re.compile(r"(?:job|log|deps|depvals|parents|jstream|signals):(?P<id>[^:]+)")
 _KEY = re.compile(r"(?P<base>[^{]*\{[^}]*\}):(?P<rest>.+)", re.DOTALL)
 
 
@@ -84,7 +86,7 @@ class KeyLeaks:
         """The ids that the queue's indexes name. (Members of broadcast retries are `id||group`.)"""
         run = self._resp.execute
         ids: set[str] = set()
-        for index in ("completed", "failed", "scheduled", "suspended", "list-active-ids"):
+        for index in ("completed", "failed", "scheduled", "suspended", "list-active-ids", "waiting-children"):
             if run("TYPE", f"{base}:{index}") == "zset":
                 ids.update(run("ZRANGE", f"{base}:{index}", 0, -1))
         for index in ("lifo", "priority"):

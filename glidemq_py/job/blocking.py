@@ -14,13 +14,14 @@ from typing_extensions import TypeVar
 
 from glidemq_py.job.control import RevokeOutcome
 from glidemq_py.job.job import LOG_LINES_KEPT, Job
-from glidemq_py.job.steps import _SAME
+from glidemq_py.job.steps import SAME
 from glidemq_py.job.streaming import CHUNKS_KEPT
 from glidemq_py.job.thread_side import wait_for
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.suspension import Signal
 from glidemq_py.model.usage import JobUsage
 from glidemq_py.options.fallbacks import Fallback
+from glidemq_py.options.parent import JobRef
 from glidemq_py.options.times import Milliseconds
 
 __all__ = ["BlockingJob"]
@@ -238,7 +239,7 @@ class BlockingJob(Generic[DataT, ResultT]):
         return self._job.ordering_key
 
     def move_to_delayed(
-        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = _SAME
+        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
     ) -> NoReturn:
         """End this attempt here and go on later, without spending an attempt. It always raises, so call it last.
         See `Job.move_to_delayed`.
@@ -307,6 +308,30 @@ class BlockingJob(Generic[DataT, ResultT]):
         `Job.current_fallback`.
         """
         return self._job.current_fallback
+
+    def get_parents(self) -> list[JobRef]:
+        """The jobs that wait for this one; several for a node of a `FlowProducer.add_dag`."""
+        return wait_for(self._job, self._job.get_parents())
+
+    def get_children_values(self) -> dict[str, Any]:
+        """What the children that have completed returned, by their full names (``glide:{queue}:id``). See
+        `Job.get_children_values`.
+        """
+        return wait_for(self._job, self._job.get_children_values())
+
+    def get_children_failures(self) -> dict[str, str]:
+        """Why children have failed (expired, were removed, ...) that the parent did not fail with, by full name."""
+        return wait_for(self._job, self._job.get_children_failures())
+
+    def get_open_children(self) -> list[JobRef]:
+        """The children that have not ended yet."""
+        return wait_for(self._job, self._job.get_open_children())
+
+    def move_to_waiting_children(self, *, next_step: str | None = None, data: Any = SAME) -> None:
+        """Go on when all children have ended: ends this attempt unless they have, without spending it. See
+        `Job.move_to_waiting_children`.
+        """
+        wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
 
     def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
         """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read. See `Job.stream`."""

@@ -20,6 +20,7 @@ from glidemq_py.errors import (
 from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.control import JobControl
 from glidemq_py.job.fallbacks import JobFallbacks
+from glidemq_py.job.family import JobFamily
 from glidemq_py.job.link import QueueLink
 from glidemq_py.job.steps import JobSteps
 from glidemq_py.job.streaming import JobStreams
@@ -57,7 +58,7 @@ _UNREAD: Any = object()
 
 
 class Job(
-    JobControl, JobSteps, JobSuspension, JobFallbacks, JobStreams, JobUsageReports, JobVectors,
+    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobStreams, JobUsageReports, JobVectors,
     Generic[DataT, ResultT],
 ):  # fmt: skip
     """A job. Times are epoch ms by the server's clock, durations ms.

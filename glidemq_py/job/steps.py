@@ -27,9 +27,23 @@ if TYPE_CHECKING:
     from glidemq_py.job.attempt import Attempt
     from glidemq_py.job.link import QueueLink
 
-__all__ = ["JobSteps"]
+__all__ = ["SAME", "JobSteps", "next_data"]
 
-_SAME: Final[Any] = object()
+SAME: Final[Any] = object()
+"""Stands for data that is not given."""
+
+
+def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]:
+    """The data with which a job goes on, and whether it is to be written. Raises GlideMQValidationError."""
+    replace = data is not SAME
+    if next_step is None:
+        return (data, True) if replace else (None, False)
+    check_text("next_step", next_step, maximum=1024)
+    if replace:
+        before = data
+    if before is not None and not isinstance(before, Mapping):
+        raise GlideMQValidationError("next_step", next_step, "needs data that is a mapping")
+    return {**cast("Mapping[str, Any]", before or {}), "step": next_step}, True
 
 
 class JobSteps:
@@ -70,7 +84,7 @@ class JobSteps:
         return signal
 
     def move_to_delayed(
-        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = _SAME
+        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
     ) -> NoReturn:
         """End this attempt here and go on later, without spending an attempt. It always raises, so call it last.
 
@@ -89,14 +103,8 @@ class JobSteps:
             until = max(1, epoch_ms(to_instant("when", when)))
         else:
             delay = to_ms("when", when)
-        replace = data is not _SAME
-        if next_step is not None:
-            check_text("next_step", next_step, maximum=1024)
-            before = data if replace else self.data
-            if before is not None and not isinstance(before, Mapping):
-                raise GlideMQValidationError("next_step", next_step, "needs data that is a mapping")
-            data, replace = {**cast("Mapping[str, Any]", before or {}), "step": next_step}, True
-        raise self._own(DelayedError(delay, until, data if replace else None, replace))
+        after, replace = next_data(None if next_step is None else self.data, next_step, data)
+        raise self._own(DelayedError(delay, until, after, replace))
 
     def rate_limit_group(
         self,

@@ -50,6 +50,7 @@ class JobCounts:
         completed: finished and kept.
         failed: failed for good and kept.
         suspended: waiting for a signal from outside.
+        waiting_children: parents that wait for their children.
         paused: whether the queue hands out jobs; not a number.
     """
 
@@ -60,12 +61,14 @@ class JobCounts:
     completed: int = 0
     failed: int = 0
     suspended: int = 0
+    waiting_children: int = 0
     paused: bool = False
 
     @property
     def unfinished(self) -> int:
-        """Jobs that are yet to finish: waiting, active, delayed, prioritized and suspended."""
-        return self.waiting + self.active + self.delayed + self.prioritized + self.suspended
+        """Jobs that are yet to finish: waiting, active, delayed, prioritized, suspended and waiting for children."""
+        ready = self.waiting + self.active + self.delayed + self.prioritized
+        return ready + self.suspended + self.waiting_children
 
     @property
     def total(self) -> int:

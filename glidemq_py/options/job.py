@@ -14,12 +14,13 @@ from typing import Any, Final, TypedDict
 
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.options.backoff import Backoff
-from glidemq_py.options.checks import check_bool, check_int, refuse_unknown
+from glidemq_py.options.checks import check_bool, check_choice, check_int, refuse_unknown
 from glidemq_py.options.deduplication import Deduplication, DeduplicationInput
 from glidemq_py.options.fallbacks import Fallback, FallbacksInput, parse_fallbacks
 from glidemq_py.options.limits import check_tokens
 from glidemq_py.options.names import validate_job_id
 from glidemq_py.options.ordering import Ordering, OrderingInput
+from glidemq_py.options.parent import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py.options.retention import (
     Retention,
     RetentionInput,
@@ -35,14 +36,13 @@ MAX_PRIORITY: Final = 2047
 UNSUPPORTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
-            "parent",
-            "parents",
             "repeat",
             "schedule",
             "scheduler",
         ),
         "is not supported yet",
     ),
+    "parents": "is for flows: a job gets several parents by FlowProducer.add_dag",
     "wait_timeout": "belongs to add_and_wait",
 }
 """Options that are known, and why they are refused."""
@@ -82,6 +82,8 @@ class JobOptionsDict(TypedDict, total=False):
     cost: float | None
     deduplication: DeduplicationInput | None
     fallbacks: FallbacksInput | None
+    parent: ParentInput | None
+    on_failure: FailurePolicy | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -108,6 +110,10 @@ class JobOptions:
         deduplication: not to be added where the same thing stands: a `Deduplication` or a mapping of its fields.
         fallbacks: what attempts after the first are to use: models, mappings or `Fallback` objects, at most 100, in
             order. Handlers read `Job.current_fallback`.
+        parent: the job that waits for this one: a `Job`, a `JobRef`, or ``(queue, id)``. Not with `deduplication`.
+        on_failure: what it means for the jobs that wait for this one if it does not complete (it fails for good,
+            expires, is revoked or removed): "fail_parent" (also where nothing is said) fails them too, "ignore" lets
+            them go on without its result, "remove" as if there had been no such child.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -129,6 +135,8 @@ class JobOptions:
     cost: float | None
     deduplication: Deduplication | None
     fallbacks: tuple[Fallback, ...] | None
+    parent: JobRef | None
+    on_failure: str | None
     _wire_json: str | None = field(repr=False, compare=False)
 
     def __init__(
@@ -150,6 +158,8 @@ class JobOptions:
         cost: float | None = None,
         deduplication: DeduplicationInput | None = None,
         fallbacks: FallbacksInput | None = None,
+        parent: ParentInput | None = None,
+        on_failure: FailurePolicy | None = None,
     ) -> None:
         # `init=False`: what may be given (a timedelta, a mapping) is wider than what is kept.
         keep = object.__setattr__
@@ -177,6 +187,10 @@ class JobOptions:
             None if deduplication is None else Deduplication.parse("deduplication", deduplication),
         )
         keep(self, "fallbacks", None if fallbacks is None else parse_fallbacks("fallbacks", fallbacks))
+        keep(self, "parent", None if parent is None else parse_parent("parent", parent))
+        if on_failure is not None:
+            check_choice("on_failure", on_failure, FAILURE_POLICIES)
+        keep(self, "on_failure", on_failure)
         _check_together(self)
         keep(self, "_wire_json", None)
 
@@ -253,6 +267,8 @@ class JobOptions:
                 value = [fallback.to_wire() for fallback in value]
             elif name in ("remove_on_complete", "remove_on_fail"):
                 value = retention_to_wire(value)
+            elif name == "parent":
+                value = {"queue": value.queue, "id": value.id}
             wire[key] = value
         return wire
 
@@ -281,6 +297,8 @@ _WIRE_NAMES: Final = (
     ("cost", "cost"),
     ("deduplication", "deduplication"),
     ("fallbacks", "fallbacks"),
+    ("parent", "parent"),
+    ("on_failure", "onFailure"),
 )
 _FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
 _NAMES: Final = frozenset(_FIELDS)
@@ -289,6 +307,8 @@ _NAMES: Final = frozenset(_FIELDS)
 def _check_together(options: JobOptions) -> None:
     if options.lifo and options.ordering is not None:
         raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")
+    if options.parent is not None and options.deduplication is not None:
+        raise GlideMQValidationError("parent", options.parent, "cannot be used together with 'deduplication'")
 
 
 NO_OPTIONS: Final = JobOptions()

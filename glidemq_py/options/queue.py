@@ -75,6 +75,10 @@ class QueueOptions:
             raise GlideMQValidationError(
                 "default_job_options.job_id", defaults.job_id, "would give every job of the queue the same id"
             )
+        if defaults.parent is not None:
+            raise GlideMQValidationError(
+                "default_job_options.parent", defaults.parent, "would give every job of the queue the same parent"
+            )
         keep(self, "default_job_options", defaults)
         keep(self, "compression", check_choice("compression", compression, _COMPRESSIONS))
         if isinstance(serializer, str):

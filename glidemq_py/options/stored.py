@@ -44,6 +44,8 @@ def read_stored_options(text: str) -> JobOptions:
             continue
     if kept.get("lifo") and "ordering" in kept:
         del kept["lifo"]  # of the two, the one that the server went by
+    if "deduplication" in kept:
+        kept.pop("parent", None)
     return JobOptions(**kept) if kept else NO_OPTIONS
 
 
@@ -104,6 +106,8 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "cost": ("cost", _same),
     "deduplication": ("deduplication", _same),
     "fallbacks": ("fallbacks", read_fallbacks),
+    "parent": ("parent", _same),
+    "onFailure": ("on_failure", _same),
 }
 
 

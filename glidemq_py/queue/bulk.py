@@ -16,11 +16,14 @@ from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
     JobCostError,
+    JobNotFoundError,
+    JobStateError,
 )
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobOutcome
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.queue import JobSpec
+from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewhere, unfit_parent
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.wire.calls.adding import Row, add
 
@@ -31,7 +34,10 @@ CHUNK_CHARS = 512 * 1024
 
 
 def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
-    """The job that a row's result stands for. Raises JobCostError where it was not added for its cost."""
+    """The job that a row's result stands for.
+
+    Raises JobCostError, or JobNotFoundError or JobStateError about its parent, where it was not added for that.
+    """
     if type(result) is str:
         job: Job[Any, Any] = Job(link, result, name)
         job.timestamp = now
@@ -39,6 +45,9 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         outcome, job_id = result
         if outcome == "cost":
             raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+        if outcome == "parent":
+            assert options.parent is not None
+            raise unfit_parent(options.parent, job_id)
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
         if job.outcome is JobOutcome.REPLACED:
@@ -85,10 +94,12 @@ class BulkAdd:
         self._data: list[Any] = []
         self._options: list[JobOptions] = []
         self._rows: list[Row] = []
+        self._have_parents = False
         self._read(jobs, defaults)
         self._results: list[Any] = [None] * len(self._rows)
         self._broken: BaseException | None = None
-        self._refused: JobCostError | None = None
+        self._refused: GlideMQError | None = None
+        self._elsewhere = parents_elsewhere(link, self._options) if self._have_parents else {}
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
@@ -103,6 +114,8 @@ class BulkAdd:
                 spec = _spec(job, i)
                 name, value, options = spec.name, spec.data, merge(defaults, spec.options)
                 known.add(name)
+                if options.parent is not None:
+                    self._have_parents = True
             try:
                 rows.append(encode_row(link, name, value, options))
             except GlideMQValidationError:
@@ -129,6 +142,7 @@ class BulkAdd:
             BulkAddError: some rows were not added, or it is not known whether they were.
         """
         under_way: Awaitable[None] | None = None
+        await ask_parents(self._link, self._elsewhere)
         for start, rows in self._chunks():
             call = add(self._link.keys.meta, rows, self._quiet)
             if under_way is not None:
@@ -148,9 +162,16 @@ class BulkAdd:
             raise self._failure() from self._refused
         return self._results
 
+    async def _tell_parents(self, start: int, results: list[Any]) -> None:
+        for parent, positions in self._elsewhere.items():
+            mine = [results[i - start] for i in positions if start <= i < start + len(results)]
+            await adopt_children(self._link, parent, mine)
+
     async def _send(self, start: int, count: int, call: Any) -> None:
         try:
             reply = await self._link.transport.call(call)
+            if self._elsewhere:
+                await self._tell_parents(start, reply.results)
         except GlideMQError as error:
             self._broken = error
             self._results[start : start + count] = [error] * count
@@ -159,7 +180,7 @@ class BulkAdd:
         for i, result in enumerate(reply.results, start):
             try:
                 self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
-            except JobCostError as error:
+            except (JobCostError, JobNotFoundError, JobStateError) as error:
                 self._results[i] = self._refused = error
 
     def _failure(self) -> BulkAddError:

@@ -33,9 +33,9 @@ FEW: Final = 60
 """Jobs a call. Both come to about a millisecond of the server's time."""
 
 _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",
-         "dedup-expiry")  # fmt: skip
+         "dedup-expiry", "waiting-children")  # fmt: skip
 _READY = ("stream", "pending", "lifo", "priority")
-_OF_A_JOB = re.compile(r"(?:log|deps|parents|jstream|signals):[^:]+")
+_OF_A_JOB = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")
 _ALIVE_MS = 300_000
 """A peer's list job stands in no set of ours: one that got a heartbeat in this time is at work."""
 _KINDS = {

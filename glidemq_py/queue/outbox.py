@@ -1,7 +1,8 @@
 """Delivering what a queue owes to other queues. Workers do it as a duty; a queue does it before it looks.
 
-A delivery is an add under an id that follows from what is owed, so a repeated one is a duplicate; what was delivered is
-crossed off by a later call. A crash between the two repeats the delivery, and that changes nothing.
+A dead letter is an add under an id that follows from what is owed, so a repeated one is a duplicate; a parent counts
+each child once. What was delivered is crossed off by a later call. A crash between the two repeats the delivery, and
+that changes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+from collections.abc import Collection
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
@@ -16,6 +18,7 @@ from glidemq_py.job import QueueLink
 from glidemq_py.queue.charges import deliver_charge
 from glidemq_py.wire import json
 from glidemq_py.wire.calls.adding import Row, add, row
+from glidemq_py.wire.calls.flows import ChildEnd, children_ended
 from glidemq_py.wire.calls.outbox import OutboxEntry, outbox
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.payload import JSON_SERIALIZER, decode_data, encode_data
@@ -31,10 +34,16 @@ _NO_LIMIT: Final = 2**40
 
 
 class Outbox:
-    """The outbox of one queue. One round at a time is made, however many ask."""
+    """The outbox of one queue. One round at a time is made, however many ask.
 
-    def __init__(self, link: QueueLink) -> None:
+    Args:
+        link: the queue.
+        kinds: entries to deliver; None = all.
+    """
+
+    def __init__(self, link: QueueLink, kinds: Collection[str] | None = None) -> None:
         self._link = link
+        self._kinds = kinds
         self._holder = secrets.token_hex(8)
         self._busy = link.pace.lock()
         self.writes = 0
@@ -60,41 +69,60 @@ class Outbox:
             if not reply.entries:
                 break
             cursor = reply.entries[-1].id
-            for queue, letters in _by_queue(reply.entries).items():
+            for (kind, to), entries in _by_target(reply.entries).items():
+                if self._kinds is not None and kind not in self._kinds:
+                    continue
                 try:
-                    await self._deliver_letters(queue, letters)
+                    await _DELIVERIES[kind](self._link, to, entries)
                 except GlideMQError as error:
                     failure = failure or error
                 else:
-                    done += [entry.id for entry in letters]
-            for entry in reply.entries:
-                if entry.kind == "budget":
-                    try:
-                        await deliver_charge(link, entry)
-                    except GlideMQError as error:
-                        failure = failure or error
-                    else:
-                        done.append(entry.id)
+                    done += [entry.id for entry in entries]
             count += len(done)
         if failure is not None:
             raise failure
         return count
 
-    async def _deliver_letters(self, queue: str, letters: list[OutboxEntry]) -> None:
-        keys = QueueKeys(self._link.keys.prefix, queue)
-        rows = [_letter_row(self._link, entry) for entry in letters]
-        await self._link.transport.call(add(keys.meta, rows, False))
 
-
-def _by_queue(entries: list[OutboxEntry]) -> dict[str, list[OutboxEntry]]:
-    """Dead letters by the queue they go to; entries of kinds that a later version brings are left to it."""
-    by_queue: dict[str, list[OutboxEntry]] = {}
+def _by_target(entries: list[OutboxEntry]) -> dict[tuple[str, str], list[OutboxEntry]]:
+    """Entries by their kind and where they go; those of kinds that a later version brings are left to it."""
+    by_target: dict[tuple[str, str], list[OutboxEntry]] = {}
     for entry in entries:
-        if entry.kind == "dead":
-            by_queue.setdefault(entry.fields["to"], []).append(entry)
-        elif entry.kind != "budget":
+        if entry.kind in _DELIVERIES:
+            # A charge is by itself: one that cannot be made must not keep others.
+            to = entry.id if entry.kind == "budget" else entry.fields["to"]
+            by_target.setdefault((entry.kind, to), []).append(entry)
+        else:
             _log.debug("outbox entry %s is of the unknown kind %r", entry.id, entry.kind)
-    return by_queue
+    return by_target
+
+
+async def _deliver_letters(link: QueueLink, queue: str, letters: list[OutboxEntry]) -> None:
+    keys = QueueKeys(link.keys.prefix, queue)
+    rows = [_letter_row(link, entry) for entry in letters]
+    await link.transport.call(add(keys.meta, rows, False))
+
+
+async def _tell_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> None:
+    """Children of ours have ended; ``stem`` is that of their parents' queue, which may owe that to others now."""
+    names = ("parent", "child", "how", "text", "policy")
+    ends = [ChildEnd(*(entry.fields[name] for name in names)) for entry in entries]
+    if not await link.transport.call(children_ended(f"{stem}meta", ends)):
+        return
+    prefix, _, name = stem[:-2].rpartition(":{")
+    onward = QueueLink(transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter)
+    try:
+        await Outbox(onward, kinds=("child",)).deliver()
+    except GlideMQError as error:
+        _log.debug("queue %r: what it owes is left to its own workers: %s", name, error)
+
+
+async def _charge(link: QueueLink, _: str, entries: list[OutboxEntry]) -> None:
+    for entry in entries:
+        await deliver_charge(link, entry)
+
+
+_DELIVERIES: Final = {"dead": _deliver_letters, "child": _tell_parents, "budget": _charge}
 
 
 def dead_letter_id(queue: str, job_id: str, activation: str) -> str:

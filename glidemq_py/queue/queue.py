@@ -29,6 +29,7 @@ from glidemq_py.queue.coalescer import AddCoalescer, Adder
 from glidemq_py.queue.control import QueueControl
 from glidemq_py.queue.dead_letters import DeadLetters, declare_dead_letters
 from glidemq_py.queue.limits import QueueLimits
+from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewhere
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.queue.search import Search
 from glidemq_py.queue.streams import QueueStreams
@@ -36,6 +37,7 @@ from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.queue.suspension import QueueSuspension
 from glidemq_py.queue.usage import QueueUsageReading
 from glidemq_py.queue.vectors import QueueVectors
+from glidemq_py.wire.calls.adding import Row
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 
@@ -183,6 +185,7 @@ class Queue(
         Raises:
             GlideMQValidationError: an option or the data cannot be; nothing was sent.
             JobCostError: it costs more than its group's token bucket holds; nothing was added.
+            JobNotFoundError, JobStateError: its parent is gone, or has ended; nothing was added.
             ServerOutOfMemoryError: the server is at maxmemory; nothing was added.
             AmbiguousResultError: the reply was lost: the job may have been added. With a ``job_id`` of your own,
                 adding it again is safe.
@@ -194,8 +197,19 @@ class Queue(
         job_options = self._options(cast("Mapping[str, Any]", options))
         row = encode_row(link, validate_job_name(name), data, job_options)
         assert self._coalescer is not None
+        if job_options.parent is not None:
+            return await self._add_child(link, name, data, job_options, row)
         now, result = await self._coalescer.add(row)
         return added_job(link, name, data, job_options, now, result)
+
+    async def _add_child(self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row) -> Job[Any, Any]:
+        parents = parents_elsewhere(link, (options,))
+        await ask_parents(link, parents)
+        assert self._coalescer is not None
+        now, result = await self._coalescer.add(row)
+        for parent in parents:
+            await adopt_children(link, parent, (result,))
+        return added_job(link, name, data, options, now, result)
 
     async def add_bulk(
         self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
@@ -253,8 +267,9 @@ class Queue(
         return await reading.get_job(await self._connected(), validate_job_id(str(job_id)))
 
     def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
-        """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed, group-waiting or
-        suspended. A call brings at most ``page`` (1..1000) of them, and never more than 200, for the server's sake.
+        """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed, group-waiting,
+        suspended or waiting-children. A call brings at most ``page`` (1..1000) of them, and never more than 200, for
+        the server's sake.
 
         A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
         leaves the state meanwhile may come or not.

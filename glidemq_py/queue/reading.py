@@ -39,6 +39,7 @@ _LISTABLE = (
     JobState.FAILED,
     JobState.GROUP_WAITING,
     JobState.SUSPENDED,
+    JobState.WAITING_CHILDREN,
 )
 
 _IN_ANY_ORDER = (JobState.ACTIVE, JobState.GROUP_WAITING)
@@ -111,10 +112,10 @@ def _listed(link: QueueLink, job_id: str, values: Sequence[str | bool], usage: J
 async def get_counts(link: QueueLink) -> JobCounts:
     """How many jobs are in each state."""
     numbers = await link.transport.call(reading.counts(link.keys.meta))
-    waiting, active, delayed, prioritized, completed, failed, paused, suspended = numbers
+    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children = numbers
     return JobCounts(
         waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, completed=completed,
-        failed=failed, suspended=suspended, paused=bool(paused),
+        failed=failed, suspended=suspended, waiting_children=waiting_children, paused=bool(paused),
     )  # fmt: skip
 
 

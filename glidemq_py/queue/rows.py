@@ -45,4 +45,5 @@ def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
         run_at=options.run_at_ms or 0,
         ordering=None if ordering is None else ordering.to_row(options.cost),
         deduplication=None if deduplication is None else deduplication.to_row(),
+        parent=None if options.parent is None else list(options.parent[::-1]),
     )

@@ -111,8 +111,8 @@ class Queue(Generic[DataT, ResultT]):
 
     def iter_jobs(self, state: str, page: int = 500) -> Iterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed,
-        group-waiting or suspended. A call brings at most ``page`` (1..1000) of them, and never more than 200,
-        for the server's sake. See `Queue.iter_jobs`.
+        group-waiting, suspended or waiting-children. A call brings at most ``page`` (1..1000) of them, and
+        never more than 200, for the server's sake. See `Queue.iter_jobs`.
         """
         return iterate_now(self._core.iter_jobs(state, page), twin_of)
 

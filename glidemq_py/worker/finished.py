@@ -18,7 +18,8 @@ __all__ = ["Finished", "lost_answer"]
 _COMPLETED: Final = 1
 _FAILED: Final = 2
 _GROUP_LIMITED: Final = 5
-_SIGNALLED: Final = (4, _GROUP_LIMITED, SUSPENDED_ROW)
+_WAITING_CHILDREN: Final = 6
+_SIGNALLED: Final = (4, _GROUP_LIMITED, _WAITING_CHILDREN, SUSPENDED_ROW)
 _LIMIT: Final = 8
 _HOW: Final = 7
 _KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
@@ -60,6 +61,8 @@ def lost_answer(finished: Finished, status: int) -> int:
         return status
     if kind == SUSPENDED_ROW:
         return AttemptStatus.SUSPENDED
+    if kind == _WAITING_CHILDREN:
+        return AttemptStatus.WAITING_CHILDREN
     if kind in _SIGNALLED:
         fails = kind == _GROUP_LIMITED and row[_HOW] == "fail"
         return AttemptStatus.FAILED if fails else AttemptStatus.DELAYED

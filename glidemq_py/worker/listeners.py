@@ -16,8 +16,8 @@ __all__ = ["WORKER_EVENTS", "Listeners"]
 _log = logging.getLogger(__name__)
 
 WORKER_EVENTS: Final = (
-    "active", "completed", "failed", "retrying", "delayed", "suspended", "stalled", "drained", "error", "closing",
-    "closed", "budget_exceeded",
+    "active", "completed", "failed", "retrying", "delayed", "suspended", "waiting-children", "stalled", "drained",
+    "error", "closing", "closed", "budget_exceeded",
 )  # fmt: skip
 
 Listener = Callable[..., Any]

@@ -44,6 +44,8 @@ class Settling:
             listeners.tell("delayed", job, finished.error)
         elif status == AttemptStatus.SUSPENDED:
             listeners.tell("suspended", job, finished.error)
+        elif status == AttemptStatus.WAITING_CHILDREN:
+            listeners.tell("waiting-children", job)
         elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
             # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
             what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from glidemq_py.errors import DelayedError, GlideMQError, GroupRateLimitError, JobSignal, RateLimitError, SuspendError
+from glidemq_py.errors import (
+    DelayedError,
+    GlideMQError,
+    GroupRateLimitError,
+    JobSignal,
+    RateLimitError,
+    SuspendError,
+    WaitingChildrenError,
+)
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.checks import check_choice
 from glidemq_py.options.times import MAX_EPOCH_MS, to_ms
@@ -32,6 +40,9 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         if signal.until is not None:
             return working.delayed(*token, 0, to_ms("until", signal.until, minimum=1, maximum=MAX_EPOCH_MS), data)
         return working.delayed(*token, to_ms("delay", signal.delay or 0), 0, data)
+    if isinstance(signal, WaitingChildrenError):
+        data = encode_data(signal.data, link.serializer, link.compression) if signal.replace else None
+        return working.waiting_children(*token, keep, data)
     if isinstance(signal, GroupRateLimitError):
         if run.job.ordering_key is None:
             raise GlideMQError(f"job {run.job.id!r} belongs to no group: it was added without `ordering`")

@@ -4,7 +4,8 @@ G.checks = {}
 local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
-  'orderingSeq', 'slot', 'attemptsMade', 'finishedOn', 'lastActive', 'suspendedAt', 'suspendTimeout', 'src' }
+  'orderingSeq', 'slot', 'attemptsMade', 'finishedOn', 'lastActive', 'suspendedAt', 'suspendTimeout', 'src',
+  'building' }
 local MARKED = { 'state', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'attemptsMade', 'slot' }
 
 local READY = { waiting = true, prioritized = true, delayed = true }
@@ -15,7 +16,7 @@ C.FITS = {
   lifo = READY, priority = READY, ['list-popped'] = READY,
   scheduled = { delayed = true, prioritized = true },
   completed = { completed = true }, failed = { failed = true }, suspended = { suspended = true },
-  groupq = { ['group-waiting'] = true },
+  groupq = { ['group-waiting'] = true }, ['waiting-children'] = { ['waiting-children'] = true },
   ['list-active-ids'] = { active = true }, ['list-taken'] = { active = true },
   ['stall-watch'] = { active = true, waiting = true },
 }
@@ -65,7 +66,7 @@ end
 
 -- Sets of which a member is taken out by name.
 C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
-  ['list-popped'] = 'ZREM', ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
+  ['list-popped'] = 'ZREM', ['waiting-children'] = 'ZREM', ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
 -- Deduplication entries that are kept in order by the sweep of reclaim; much later than that nobody has swept.
 local DEDUP_OVERDUE = 86400000

@@ -1,14 +1,16 @@
 -- add: one job or many, in one step.
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet}   -> packed {now, results}
--- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup}, cut after the last
---   one given; `false` is "not given". ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill
+-- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent}, cut after the
+--   last one given; `false` is "not given". ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill
 --   mtok/s, cost mtok}, numbers 0 where not given; dedup: {id, ttl ms, mode}
+--   parent: {id, queue name}, of this queue or another (own/add_parent.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the job that stands, 'replaced'
 -- with the new one's, 'cost' (more than the group's bucket holds: not added)
 -- errors: OOM (not allow-oom: a full server refuses new jobs)
 
-local NAME, DATA, OPTS, ID, DELAY, ATTEMPTS, PRIORITY, LIFO, TTL, RUN_AT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local ORDERING, DEDUP = 11, 12
+local NAME, DATA, OPTS, ID, DELAY, ATTEMPTS, PRIORITY = 1, 2, 3, 4, 5, 6, 7
+local DEDUP, PARENT = 12, 13
+local A = G.adding
 
 -- Ids for the rows that bring none. One INCRBY and one EXISTS for all of them; a counter that was lost or a
 -- custom id in its way (W64) makes us look one by one, and so do rows that may not be added after all.
@@ -73,73 +75,14 @@ local function add_plain(q, now_text, quiet, id, row, last)
   end
 end
 
--- What the job's group is, in the words of shared/group_setup.lua; nil where it has none.
-local function group_of(row, now_text)
-  local o = row[ORDERING]
-  if not o then return nil end
-  return { group = o[1], concurrency = o[2], rate_max = o[3], rate_duration = o[4], tb_capacity = o[5], tb_rate = o[6],
-    cost = o[7], timestamp_text = now_text }
-end
-
--- Unlike a Node peer, a job that says nothing of a limit leaves the group's as it is (W11).
-local function join_group(q, s)
-  local M = G.groups
-  local key = q.P .. 'group:' .. s.group
-  if s.concurrency > 0 or redis.call('HEXISTS', key, 'maxConcurrency') == 0 then
-    M.set_width(q, s.group, math.max(1, s.concurrency))
-  end
-  redis.call('HSETNX', key, 'nextSeq', '1')
-  if s.rate_max > 0 then M.set_rate(key, s) end
-  if s.tb_capacity > 0 then M.set_bucket(key, s) end
-  M.forget(q, s.group)
-  return M.next_seq(q, s.group)
-end
-
--- The bucket may be one that an earlier job or set_group_limits gave the group.
-local function too_costly(q, s)
-  if s.cost <= 0 and s.tb_capacity <= 0 then return false end
-  local capacity = s.tb_capacity
-  if capacity <= 0 then capacity = G.num(redis.call('HGET', q.P .. 'group:' .. s.group, 'tbCapacity') or '') end
-  return capacity > 0 and (s.cost > 0 and s.cost or 1000) > capacity
-end
-
-local function add_full(q, now, quiet, id, row, group)
-  local delay, run_at, priority = row[DELAY] or 0, row[RUN_AT], row[PRIORITY] or 0
-  local due = nil
-  if run_at and run_at > now then
-    due, delay = run_at, run_at - now
-  elseif not run_at and delay > 0 then
-    due = now + delay
-  end
-  local state, entry = G.place(q, now, {
-    id = id, name = row[NAME], priority = priority, lifo = row[LIFO] == 1, due = due,
-  })
-  local fields = {
-    'id', id, 'name', row[NAME], 'data', row[DATA], 'opts', row[OPTS], 'timestamp', G.int(now),
-    'attemptsMade', '0', 'delay', G.int(delay), 'priority', G.int(priority),
-    'maxAttempts', G.int(row[ATTEMPTS] or 0), 'state', state,
-  }
-  local n = #fields
-  local function put(field, value)
-    fields[n + 1], fields[n + 2] = field, value
-    n = n + 2
-  end
-  if entry ~= '' then put('eid', entry) end
-  if row[LIFO] == 1 then put('lifo', '1') end
-  if (row[TTL] or 0) > 0 then put('expireAt', G.int(now + row[TTL])) end
-  if group then
-    put('groupKey', group.group)
-    put('orderingSeq', G.int(join_group(q, group)))
-    if group.cost > 0 then put('cost', G.text(group.cost)) end
-  end
-  redis.call('HSET', q.J .. id, unpack(fields))
-  if not quiet then G.emit(q.events, 'added', id, 'name', row[NAME]) end
-end
-
 -- Why a row adds nothing: outcome and the id of the job that stands; nil = add. 'replaced' comes as a third value.
 local function hindrance(q, now, quiet, row, group)
   local id, dedup = row[ID], row[DEDUP]
-  if group and too_costly(q, group) then return 'cost', id or '' end
+  if group and A.too_costly(q, group) then return 'cost', id or '' end
+  if row[PARENT] then
+    local unfit = A.unfit_parent(q, row[PARENT])
+    if unfit then return 'parent', unfit end
+  end
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
   if not dedup then return nil end
   local outcome, stands = G.deduplicate(q, dedup[1], dedup[3], dedup[2], now, quiet)
@@ -153,14 +96,18 @@ local function add_row(q, now, now_text, quiet, id, row, group, last)
   elseif row[ID] and row[ID] ~= '' then
     G.advance_counter(q, id)
   end
-  if row[DELAY] or row[PRIORITY] or group then
-    add_full(q, now, quiet, id, row, group)
+  if row[PARENT] then
+    A.full(q, now, quiet, id, row, group, A.adopt(q, id, row[PARENT]))
+  elseif row[DELAY] or row[PRIORITY] or group then
+    A.full(q, now, quiet, id, row, group)
   else
     add_plain(q, now_text, quiet, id, row, last)
   end
   if row[DEDUP] then G.remember_dedup(q, row[DEDUP][1], id, row[DEDUP][2], now) end
   return id
 end
+
+A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
 -- now, results; also for adds that are part of something larger (stage_publish.lua, stage_once.lua).
 G.add_rows = function(q, rows, quiet)
@@ -170,13 +117,13 @@ G.add_rows = function(q, rows, quiet)
   local ids, next_auto = issue_ids(q, rows), 0
   for i = 1, #rows do
     local row = rows[i]
-    local group, id = group_of(row, now_text), row[ID] or ''
+    local group, id = A.group_of(row, now_text), row[ID] or ''
     if id == '' and not row[DEDUP] then
       next_auto = next_auto + 1
       id = ids and ids[next_auto] or ''
     end
     local outcome, stands, replaced
-    if row[ID] or group or row[DEDUP] then outcome, stands, replaced = hindrance(q, now, quiet, row, group) end
+    if row[ID] or group or row[DEDUP] or row[PARENT] then outcome, stands, replaced = hindrance(q, now, quiet, row, group) end
     if outcome then
       results[i] = { outcome, stands }
     else

@@ -25,6 +25,8 @@ C.hold = function(g, h)
   return seq > 0 and seq < g.nextSeq and 2 or 0
 end
 
+local function has_children(q, id, h) return h.building ~= nil or G.flows.open(q, id) > 0 end
+
 -- true: it stands in its place; false: it does not; nil: one look does not tell.
 C.stands = function(q, id, h)
   local index = INDEX[h.state]
@@ -39,7 +41,8 @@ C.stands = function(q, id, h)
     end
     return C.has_entry(q, id, h.eid) and C.is_pending(q, h.eid) or nil
   end
-  return true -- one that waits for its children stands in no place
+  -- One that waits for its children stands in no place (peers know none), but there has to be something to wait for.
+  return has_children(q, id, h)
 end
 
 local function maybe_foreign(h) return h.lifo == '1' or h.src == 'l' or G.count_of(h.priority) > 0 end

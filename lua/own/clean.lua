@@ -16,8 +16,12 @@ G.export('clean', { 'allow-oom' }, function(keys, args)
   local found = redis.call('ZRANGEBYSCORE', zset, '-inf', G.int(cutoff), 'LIMIT', 0, asked)
   local ids = {}
   for _, id in ipairs(found) do
-    local now_in = redis.pcall('HGET', q.J .. id, 'state')
-    if not now_in or now_in == state then ids[#ids + 1] = id end
+    local h = redis.pcall('HMGET', q.J .. id, 'state', 'parentId', 'parentIds')
+    if not h.err and (not h[1] or h[1] == state) then ids[#ids + 1] = id end
+    -- Its parents know, unless it was a peer that failed it.
+    if state == 'failed' and h[1] == state and (h[2] or h[3]) then
+      G.flows.child_ended(q, id, G.flows.REMOVED, 'failed', G.now(q))
+    end
   end
   G.purge(q, ids)
   if #found > 0 then redis.call('ZREM', zset, unpack(found)) end

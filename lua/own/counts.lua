@@ -1,5 +1,5 @@
 -- counts: how many jobs are in each state, and whether the queue is paused.
--- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended}
+-- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children}
 -- No scan: every number is a length that the server keeps, or two places in a sorted set for each priority in use,
 -- so the cost does not grow with the queue.
 
@@ -15,5 +15,6 @@ G.export('counts', { 'no-writes' }, function(keys)
     waiting, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,
     call('ZCARD', q.suspended),
+    call('ZCARD', q.waiting_children),
   }
 end)

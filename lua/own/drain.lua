@@ -17,7 +17,8 @@ local function group_of(q, d, name)
 end
 
 local function delete(q, d, id)
-  local ok, h = pcall(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
+  local ok, h = pcall(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId',
+    'parentQueue', 'parentIds', 'opts')
   if not ok or not NOT_BEGUN[h.state] then return end
   local name = G.given(h.groupKey)
   if name then
@@ -32,6 +33,7 @@ local function delete(q, d, id)
     end
     if h.state == 'group-waiting' then redis.call('ZREM', g.queue, id) end
   end
+  G.flows.child_ended(q, id, G.flows.REMOVED, 'drained', d.now, h)
   d.ids[#d.ids + 1] = id
 end
 

@@ -121,6 +121,8 @@ LOST['group-waiting'] = function(q, id, h, now)
   M.kick(q, g, now)
 end
 
+LOST['waiting-children'] = function(q, id, _, now) G.flows.release(q, id, now) end
+
 LOST.active = function(q, id, h, now)
   local entry = G.find_entry(q, id, h.eid, h.timestamp)
   if entry and C.is_pending(q, entry) then return false end
@@ -142,7 +144,7 @@ MEND.ghost = function(q, _, id)
   return 1
 end
 
-local SATELLITES = { log = true, deps = true, parents = true, jstream = true, signals = true }
+local SATELLITES = { log = true, depvals = true, deps = true, parents = true, jstream = true, signals = true }
 
 MEND.orphan = function(q, _, suffix)
   local kind, id = string.match(suffix, '^(%l+):(.+)$')

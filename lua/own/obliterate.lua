@@ -25,7 +25,7 @@ local function group_ids(q, count)
 end
 
 local function first_ids(q, count)
-  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids }
+  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children }
   for _, key in ipairs(sets) do
     local ids = redis.pcall('ZRANGE', key, 0, count - 1)
     if #ids > 0 then
@@ -72,6 +72,6 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
     q.suspended, P .. 'dedup', P .. 'dedup-expiry', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',
     P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim',
     P .. 'list-popped', P .. 'list-taken', q.retired,
-    q.outbox, P .. 'lock:outbox', q.writes)
+    q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows')
   return cmsgpack.pack({ 'done', 0 })
 end)

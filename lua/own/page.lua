@@ -12,7 +12,8 @@
 local GROUPS_A_SCAN = 100
 local BANDS_A_PAGE = 256
 
-local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended' }
+local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended',
+  ['waiting-children'] = 'waiting_children' }
 
 local function read(q, fields, rows, id, position)
   if fields.only and redis.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end

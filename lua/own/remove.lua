@@ -27,10 +27,12 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   redis.call('ZREM', q.completed, id)
   redis.call('ZREM', q.failed, id)
   redis.call('ZREM', q.suspended, id)
+  redis.call('ZREM', q.waiting_children, id)
   redis.call('ZREM', q.list_active_ids, id)
   redis.call('HDEL', q.stall_watch, id)
   local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
   if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
+  if not G.TERMINAL[job.state] then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
   G.purge(q, { id })
   redis.call('UNLINK', q.P .. 'budget:' .. id)
   G.emit(q.events, 'removed', id)

@@ -1,9 +1,9 @@
 -- revoke: a job shall not run, or stop running.
 -- KEYS 1 meta   ARGV 1 id   -> 'revoked' | 'flagged' | 'not_found'
--- What has not begun, and what is suspended, ends as failed, reason `revoked`. All else gets the mark `revoked`: an
--- active job's worker reads it
--- with its next heartbeat and stops the handler; a waiting job that is not found by a bounded look (deep in a list, or
--- pushed by a peer) is refused when it is taken; for one that has ended it means nothing.
+-- What has not begun, is suspended or waits for its children ends as failed, reason `revoked`. All else gets the mark
+-- `revoked`: an active job's worker reads it with its next heartbeat and stops the handler; a waiting job that is not
+-- found by a bounded look (deep in a list, or pushed by a peer) is refused when it is taken; for one that has ended it
+-- means nothing.
 -- Bound: shared/waiting_place.lua, nothing that grows with the queue (W56).
 
 -- A call that is repeated because its reply was lost.
@@ -12,7 +12,8 @@ local function ended_by_this(q, id, h)
 end
 
 -- States of jobs that end at once; so do waiting ones whose place is found.
-local ENDS = { delayed = true, prioritized = true, ['group-waiting'] = true, suspended = true }
+local ENDS = { delayed = true, prioritized = true, ['group-waiting'] = true, suspended = true,
+  ['waiting-children'] = true }
 
 G.export('revoke', { 'allow-oom' }, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]

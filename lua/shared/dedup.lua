@@ -7,6 +7,7 @@ local SWEEP_MAX, LOOK_AGAIN_MS = 100, 3600000
 local function replace(q, id, h, now, quiet)
   redis.call('ZREM', q.scheduled, id)
   G.groups.leave_group(q, id, h, now, true)
+  G.flows.child_ended(q, id, G.flows.REMOVED, 'replaced by a newer job', now)
   G.purge(q, { id })
   if not quiet then G.emit(q.events, 'removed', id) end
 end

@@ -4,6 +4,7 @@
 G.OK, G.ALREADY, G.GONE, G.STALE, G.RETRYING, G.FAILED, G.RELEASED = 0, 1, 2, 3, 4, 5, 6
 G.DELAYED, G.LIMITED = 8, 9 -- 7 is own/heartbeat.lua's
 G.SUSPENDED = 11
+G.WAITING_CHILDREN = 10
 
 -- h: {state, fence, processedOn}; `ended` = states that this very attempt may have led to, for a call that is
 -- repeated because its reply was lost. Returns nil if the attempt is current, else the status to answer.

@@ -4,10 +4,10 @@
 --     attempt is for the next of its fallbacks
 --   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
 --   {4, …} goes on later (finish_delay.lua)   {5, …} its group rests (finish_group.lua)
---   {7, …} is suspended (finish_suspend.lua)
+--   {6, …} waits for its children (finish_children.lua)   {7, …} is suspended (finish_suspend.lua)
 -- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
--- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.SUSPENDED, G.ALREADY,
--- G.GONE, G.STALE.
+-- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
+-- G.SUSPENDED, G.ALREADY, G.GONE, G.STALE.
 -- Of a row, what can fail comes first and the hash second: a job whose new place cannot be written stays active.
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
@@ -69,10 +69,11 @@ end
 
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'groupKey')
+  local h = read(key, 'groupKey', 'parentId', 'parentIds')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
   if refused then return refused end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
+  if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
   leave_source(b, row)
   leave_group(b, row[ID], h[4], true)
@@ -107,6 +108,7 @@ local function fail_at_once(b, row, group, reason, kind, keep, ...)
     G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE])
   end
   index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
+  G.flows.child_ended(b.q, row[ID], G.flows.FAILED, reason, b.now)
   redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
     'finishedOn', b.now_text, ...)
   leave_source(b, row)

@@ -8,7 +8,7 @@ local STATIC = {
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', retired = 'retired',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
-  outbox = 'outbox', writes = 'writes',
+  outbox = 'outbox', writes = 'writes', waiting_children = 'waiting-children',
 }
 
 local names = {
@@ -34,7 +34,8 @@ end
 -- Keys that a job may own beside its hash (data-model.md section 3).
 G.satellites = function(q, id)
   local P = q.P
-  return P .. 'log:' .. id, P .. 'deps:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id, P .. 'signals:' .. id
+  return P .. 'log:' .. id, P .. 'deps:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id, P .. 'signals:' .. id,
+    P .. 'depvals:' .. id
 end
 
 G.GROUP = 'workers'

@@ -4,11 +4,17 @@
 -- h: name, priority, lifo, groupKey of a job that has failed. The caller takes it out of the index of failed jobs.
 G.retry_failed = function(q, id, now, h)
   local key = q.J .. id
-  local state, entry = G.place(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
-  })
+  G.flows.child_ended(q, id, G.flows.AGAIN, '', now)
+  local state, entry = 'waiting-children', ''
+  if G.flows.open(q, id) > 0 then
+    G.flows.wait(q, id, now)
+  else
+    state, entry = G.place(q, now, {
+      id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
+    })
+  end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
-    'lastActive')
+    'lastActive', 'childFailed')
   if h.groupKey then redis.call('HSET', key, 'slot', '0') end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end

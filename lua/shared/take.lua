@@ -2,11 +2,9 @@
 
 -- What a worker gets of a job, in this order after {id, entry, fence}; absent fields are false.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'parentId', 'parentIds', 'processedOn', 'priority', 'stacktrace',
-  'budgetKey' }
+  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey' }
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local EXPIRE_AT, REVOKED, GROUP_KEY, PARENT_ID, PARENT_IDS, PROCESSED_ON = 10, 11, 12, 13, 14, 15
-local PRIORITY, STACKTRACE, BUDGET_KEY = 16, 17, 18
+local EXPIRE_AT, REVOKED, GROUP_KEY, PROCESSED_ON, PRIORITY, STACKTRACE, BUDGET_KEY = 10, 11, 12, 13, 14, 15, 16
 
 local M = G.groups
 
@@ -15,7 +13,7 @@ local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 -- A taking in progress: what was taken, what was set aside, entries to acknowledge.
 G.taking = function(_, now, consumer, quiet)
   return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
-    settled = {}, from_lists = {}, deferred = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
+    settled = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
 end
 
 -- Set something aside for good: acknowledge its entry, tell the worker why.
@@ -110,10 +108,6 @@ G.activate = function(q, taking, id, entry)
     return false
   end
   if refuse(q, taking, id, entry, h) then return false end
-  if h[PARENT_ID] or h[PARENT_IDS] then
-    taking.deferred[#taking.deferred + 1] = { id, entry, h[NAME] }
-    return false
-  end
   if h[GROUP_KEY] and not (taking.regain and h[STATE] == 'active') and not enter_group(q, taking, id, entry, h) then
     return false
   end
@@ -128,14 +122,6 @@ G.activate = function(q, taking, id, entry)
   write_active(q, taking, id, entry, h)
   if h[BUDGET_KEY] then G.budgets.gate(q, taking, id, h[BUDGET_KEY]) end
   return true
-end
-
--- Jobs that this library must not run (a parent) go back to the end of the stream for others.
-local function give_back(q, taking)
-  for _, job in ipairs(taking.deferred) do
-    if job[2] ~= '' then taking.settled[#taking.settled + 1] = job[2] end
-    redis.call('HSET', q.J .. job[1], 'state', 'waiting', 'eid', G.push_stream(q, job[1], job[3]))
-  end
 end
 
 -- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
@@ -156,7 +142,6 @@ G.take = function(q, taking, want)
     if not empty then exhausted = false end
   end
   G.list_taken(q, taking.from_lists, taking.now_text)
-  give_back(q, taking)
   G.kick_groups(q, taking)
   G.settle_entries(q, taking.settled)
   -- A source that cannot be read fails the call, but not before what was taken on the way is handed out.

@@ -16,12 +16,14 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local started = tonumber(processed_on or '')
   G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
+  G.flows.child_ended(q, id, G.flows.FAILED, reason, now)
 end
 
 -- The same for a job that may belong to a group: its slot or its turn goes to the next.
 G.end_job = function(q, id, now, reason, event, processed_on)
   local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
   G.end_failed(q, id, now, reason, event, processed_on)
+  if h.state == 'waiting-children' then redis.call('ZREM', q.waiting_children, id) end
   if h.groupKey then G.groups.leave_group(q, id, h, now) end
   G.retain_failed(q, id, now)
 end

@@ -8,9 +8,9 @@ local W = G.W
 
 local function parents(q, keys, c)
   if c.member and c.parent_id and #keys >= 9 then
-    W.notify_parent({ id = c.parent_id, deps = keys[6], job = keys[7], stream = keys[8], events = keys[9] }, c.member)
+    W.notify_parent(keys[8], c.parent_id, c.member, c.value, c.now)
   end
-  W.notify_dag(q, c.id)
+  W.notify_dag(q, c.id, c.value, c.now)
 end
 
 -- A refused list job was counted when it was popped; a removed or finished one was counted out already.

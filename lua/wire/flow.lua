@@ -102,6 +102,7 @@ local function write(jobs, members)
   local parent = jobs[1]
   local deps = parent.q.P .. 'deps:' .. parent.id
   W.write_job(parent.q, parent.id, parent.s, join_group(parent.q, parent.s, true), 'waiting-children', '')
+  G.flows.wait(parent.q, parent.id, parent.s.timestamp)
   for i = 2, #jobs do
     local child = jobs[i]
     child.s.parent_id = parent.id

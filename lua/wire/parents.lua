@@ -5,45 +5,33 @@
 --   -> 'ok' | 'already_completed' | 'error:child_not_found'
 local W = G.W
 
-local function open_children(deps, job)
-  return redis.call('SCARD', deps) - G.count_of(redis.call('HGET', job, 'depsCompleted'))
-end
+local F = G.flows
 
 -- PNOTIFY: a child has completed. Counted once a child; a parent that is gone is not brought back as a ghost.
-W.notify_parent = function(parent, member)
-  local h = W.pick(parent.job, 'state', 'name')
-  if not h.state or redis.call('HSETNX', parent.job, 'depdone:' .. member, '1') == 0 then return end
-  redis.call('HINCRBY', parent.job, 'depsCompleted', 1)
-  if h.state ~= 'waiting-children' or open_children(parent.deps, parent.job) > 0 then return end
-  local entry = redis.call('XADD', parent.stream, '*', 'jobId', parent.id, 'name', h.name or '')
-  redis.call('HSET', parent.job, 'state', 'waiting', 'eid', entry)
-  G.emit(parent.events, 'active', parent.id)
+W.notify_parent = function(stream, id, member, value, now)
+  local q = W.queue(stream, 'stream')
+  F.told(q, id, member, F.COMPLETED, value, nil, now or G.now(q))
 end
 
-local function parent_in(P, id)
-  return { id = id, job = P .. 'job:' .. id, deps = P .. 'deps:' .. id, stream = P .. 'stream', events = P .. 'events' }
-end
-
--- Whether keys of another queue may be touched from here: a cluster refuses those of other slots (W45).
-local function reachable(parent)
-  local probe = redis.pcall('EXISTS', parent.job)
-  return type(probe) == 'number'
-end
-
--- DAGNOTIFY: all parents of a child with several. Their members are split at the last colon.
-W.notify_dag = function(q, id)
-  for _, member in ipairs(redis.call('SMEMBERS', q.P .. 'parents:' .. id)) do
-    local P, parent_id = string.match(member, '^(.*:)([^:]*)$')
-    if P then
-      local parent = parent_in(P, parent_id)
-      if P == q.P or reachable(parent) then W.notify_parent(parent, q.P .. id) end
-    end
+-- Parents in other queues are told at once where one server holds both (W45). In a cluster a worker of glidemq_py
+-- carries it over, where the queue has one.
+F.tell_elsewhere = function(q, P, parent, member, how, text, policy, now)
+  if type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number' then
+    return F.told(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
   end
+  if redis.call('EXISTS', q.workers) == 0 then return end
+  G.outbox_put(q, 'child', 'to', P, 'parent', parent, 'child', member, 'how', how, 'text', text, 'policy', policy or '')
+end
+
+-- DAGNOTIFY: all parents of a child with several.
+W.notify_dag = function(q, id, value, now)
+  if redis.call('EXISTS', q.P .. 'parents:' .. id) == 0 then return end
+  F.child_ended(q, id, F.COMPLETED, value, now, { parentIds = '' })
 end
 
 G.export('completeChild', { 'allow-oom' }, function(keys, args)
-  W.notify_parent({ id = args[2], deps = keys[1], job = keys[2], stream = keys[3], events = keys[4] }, args[1])
-  return open_children(keys[1], keys[2])
+  W.notify_parent(keys[3], args[2], args[1])
+  return redis.call('SCARD', keys[1]) - G.count_of(redis.call('HGET', keys[2], 'depsCompleted'))
 end)
 
 G.export('registerParent', {}, function(keys, args)
@@ -51,7 +39,9 @@ G.export('registerParent', {}, function(keys, args)
   if not state then return 'error:child_not_found' end
   redis.call('SADD', keys[2], args[3] .. ':' .. args[2])
   redis.call('SADD', keys[3], args[4])
+  -- Clients write that into the child's record themselves; who did not is told all the same.
+  redis.call('HSETNX', keys[1], 'parentIds', cjson.encode({ args[2] }))
   if state ~= 'completed' then return 'ok' end
-  W.notify_parent({ id = args[2], deps = keys[3], job = keys[4], stream = keys[5], events = keys[6] }, args[4])
+  W.notify_parent(keys[5], args[2], args[4], redis.call('HGET', keys[1], 'returnvalue') or nil)
   return 'already_completed'
 end)

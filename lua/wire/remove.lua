@@ -27,10 +27,13 @@ G.export('removeJob', { 'allow-oom' }, function(keys, args)
   if redis.call('EXISTS', keys[1]) == 0 then return 0 end
   leave_place(q, id, h)
   if h.groupKey then redis.call('ZREM', q.P .. 'groupq:' .. h.groupKey, id) end
-  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.P .. 'list-popped' }) do
+  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.waiting_children, q.P .. 'list-popped' }) do
     redis.call('ZREM', key, id)
   end
-  if not W.TERMINAL[h.state] then W.leave_group(q, id, h, 0, true) end
+  if not W.TERMINAL[h.state] then
+    W.leave_group(q, id, h, 0, true)
+    G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q))
+  end
   G.purge(q, { id })
   G.emit(q.events, 'removed', id)
   return 1
@@ -58,6 +61,7 @@ local function delete(q, d, id)
     local g = d.groups[name]
     if W.holds_slot(g, h) then W.free_slot(q, g, id, true) else W.mark_skip(g, G.count_of(h.orderingSeq)) end
   end
+  G.flows.child_ended(q, id, G.flows.REMOVED, 'drained', G.now(q))
   G.purge(q, { id })
   d.count = d.count + 1
 end

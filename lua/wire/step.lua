@@ -44,12 +44,12 @@ G.export('moveToWaitingChildren', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[1], id)
   local h, refusal = W.step_aside(q, id, entry, args[3], args[5] == '1')
   if not h then return refusal end
+  local now = W.num(args[4])
   redis.call('HSET', keys[1], 'state', 'waiting-children')
-  W.pause_in_group(q, id, h, W.num(args[4]))
-  local done = G.count_of(redis.call('HGET', keys[1], 'depsCompleted'))
-  if done >= redis.call('SCARD', q.P .. 'deps:' .. id) then
-    W.push_stream(q, id, h.name)
-    G.emit(q.events, 'active', id)
+  G.flows.wait(q, id, now)
+  W.pause_in_group(q, id, h, now)
+  if G.flows.open(q, id) <= 0 then
+    G.flows.release(q, id, now)
     return 'completed'
   end
   G.emit(q.events, 'waiting-children', id)

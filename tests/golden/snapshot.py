@@ -16,7 +16,10 @@ DATA = Path(__file__).parent / "data"
 Snapshot = dict[str, dict[str, Any]]
 
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
-OUR_KEYS = re.compile(r":(wake|workers|retired|list-active-ids|stall-watch|lock:[a-z]+|dedup-expiry|w:.*)$")
+OUR_KEYS = re.compile(
+    r":(wake|workers|retired|list-active-ids|stall-watch|lock:[a-z]+|dedup-expiry|w:.*|outbox|waiting-children|flows"
+    r"|depvals:.*)$"
+)
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot"})
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip

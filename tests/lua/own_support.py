@@ -174,7 +174,8 @@ class OwnQueue:
         return sums
 
     def counts(self) -> dict[str, int]:
-        names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended")
+        names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended",
+                 "waiting_children")  # fmt: skip
         return dict(zip(names, self.fcall("counts", self.meta), strict=True))
 
     def key_names(self) -> set[str]:

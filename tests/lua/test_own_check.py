@@ -233,9 +233,10 @@ def test_orphans(q: OwnQueue) -> None:
     q.redis("RPUSH", "log:gone", "line")
     q.redis("RPUSH", "signals:gone", "{}")
     q.redis("SADD", "deps:gone", "x")
+    q.redis("HSET", "depvals:gone", "x", "v1")
     q.redis("SADD", "parents:gone", "x")
     q.redis("XADD", "jstream:gone", "*", "a", "b")
-    kinds = ("log", "signals", "deps", "parents", "jstream")
+    kinds = ("log", "signals", "deps", "depvals", "parents", "jstream")
     assert_mends(q, *((Kind.ORPHAN_KEY, q.key(f"{kind}:gone")) for kind in kinds))
     assert q.redis("EXISTS", f"log:{job}") == 1
 

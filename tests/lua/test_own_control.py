@@ -10,7 +10,7 @@ from glidemq_py.wire.calls.working import AttemptStatus as S
 from glidemq_py.wire.calls.working import heartbeat, reclaim
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, library
 
-SATELLITES = ("log", "deps", "parents", "jstream", "signals")
+SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
 NOT_OF_A_JOB = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active"}
 
 

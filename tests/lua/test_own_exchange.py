@@ -168,17 +168,6 @@ def test_a_job_runs_at_the_very_moment_of_its_expiry(q: OwnQueue) -> None:
     assert q.take_one().id == "1"
 
 
-@pytest.mark.parametrize("field", ["parentId", "parentIds"])
-def test_jobs_of_flows_are_left_to_others(q: OwnQueue, field: str) -> None:
-    q.push_entry(q.put_job("7", **{field: "x"}))
-    q.add_job()
-    reply = q.exchange(5)
-    assert [job[0] for job in reply.jobs] == ["1"]
-    assert q.state("7") == "waiting"
-    assert [entry["jobId"] for entry in q.entries()] == ["1", "7"]
-    assert [consumer for _, consumer in q.pending()] == ["py-1"]
-
-
 def test_many_refusals_in_a_row_are_spread_over_calls(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
     for i in range(1, 250):

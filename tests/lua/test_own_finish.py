@@ -180,7 +180,7 @@ def test_junk_in_the_counters_of_a_job(q: OwnQueue, junk: str) -> None:
 # -- what is kept ------------------------------------------------------------------------------------------
 
 
-SATELLITES = ("log", "deps", "parents", "jstream", "signals")
+SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
 
 
 def with_satellites(q: OwnQueue, job_id: str) -> None:

@@ -15,7 +15,7 @@ from glidemq_py.wire.calls.control import retry
 from glidemq_py.wire.calls.working import heartbeat, reclaim
 from tests.lua.own_support import BAND, START, OwnQueue
 
-SATELLITES = ("log", "deps", "parents", "jstream", "signals")
+SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
 BOOKKEEPING = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active",
                "ordering", "ratelimited"}  # fmt: skip
 

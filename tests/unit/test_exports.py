@@ -16,7 +16,7 @@ EXPORTED = {
     "FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary", "get_usage_summary",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
-    "TokenLimiter",
+    "TokenLimiter", "JobRef",
     # errors
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError",
@@ -26,10 +26,11 @@ EXPORTED = {
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
     "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StagedWriteError", "StaleAttemptError",
     "UnknownOptionError", "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
-    "JobCostError",
+    "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
     "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
+    "WaitingChildrenError",
     # the package
     "__version__",
 }  # fmt: skip

@@ -11,7 +11,7 @@ __all__ = ["AddReply", "Row", "add", "row"]
 
 Row = list[object]
 """Positional and cut after the last value given: name, data, opts JSON, id or '', delay, attempts, priority,
-lifo 0|1, ttl, run_at, ordering, deduplication (``lua/own/add.lua``)."""
+lifo 0|1, ttl, run_at, ordering, deduplication, parent (id, queue name) (``lua/own/add.lua``)."""
 
 
 class AddReply(NamedTuple):
@@ -36,12 +36,15 @@ def row(
     run_at: int = 0,
     ordering: list[object] | None = None,
     deduplication: list[object] | None = None,
+    parent: list[object] | None = None,
 ) -> Row:
     """One job of an `add`, as short as its options allow."""
-    if ordering or deduplication:
+    if ordering or deduplication or parent:
         timed = delay or priority or lifo or ttl or run_at
         head: Row = [name, data, opts, job_id, delay if timed else False, attempts, priority if timed else False]
         head += [int(lifo), ttl, run_at or False, ordering or False]
+        if parent:
+            return [*head, deduplication or False, parent]
         return [*head, deduplication] if deduplication else head
     full: Row = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at]
     if not (delay or priority or lifo or ttl or run_at):

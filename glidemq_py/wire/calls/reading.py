@@ -20,7 +20,7 @@ class Page(NamedTuple):
 
 
 def counts(meta: str) -> Call[list[int]]:
-    """waiting, active, delayed, prioritized, completed, failed, paused, suspended."""
+    """waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children."""
     return Call("counts", meta, (), list, repeatable=True)
 
 

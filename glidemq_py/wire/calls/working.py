@@ -30,6 +30,7 @@ __all__ = [
     "regain",
     "released",
     "retire",
+    "waiting_children",
 ]
 
 FOREIGN_CONSUMER_PREFIX = "worker-"
@@ -59,6 +60,7 @@ class AttemptStatus(IntEnum):
     DELAYED = 8
     LIMITED = 9
     SUSPENDED = 11
+    WAITING_CHILDREN = 10
 
 
 class ExchangeFlags(IntFlag):
@@ -168,6 +170,16 @@ def group_limited(
     head: Finished = [5, job_id, entry, fence, processed_on, ms, int(replace), how]
     if keep:
         head.append(keep)
+    return head
+
+
+def waiting_children(
+    job_id: str, entry: str, fence: int, processed_on: int, keep: Keep = 0, data: str | None = None
+) -> Finished:
+    """A finished row: the job goes on when its children have ended, with new data; ``keep`` is for its failure."""
+    head: Finished = [6, job_id, entry, fence, processed_on, keep]
+    if data is not None:
+        head.append(data)
     return head
 
 

@@ -1,0 +1,167 @@
+"""Calls about parents and children, and those that add flows (``lua/own/flow*.lua``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from glidemq_py.wire.calls.adding import Row
+from glidemq_py.wire.calls.packing import Call, pack, unpack
+
+__all__ = [
+    "ChildEnd",
+    "Children",
+    "FlowAdded",
+    "Open",
+    "Reserved",
+    "adopt",
+    "children",
+    "children_ended",
+    "family",
+    "flow_add",
+    "flow_done",
+    "flow_request",
+    "flow_reserve",
+    "flow_stage",
+    "flow_step",
+    "flows_due",
+    "open_children",
+]
+
+
+class ChildEnd(NamedTuple):
+    """How a child of another queue ended."""
+
+    parent: str
+    """Id of the parent."""
+    member: str
+    """Key base and id of the child."""
+    how: str
+    text: str
+    policy: str
+
+
+class Open(NamedTuple):
+    """What a parent still waits for."""
+
+    number: int
+    failure: str | bool
+    """Why a child has failed that takes its parent along; False if none has."""
+
+
+class Children(NamedTuple):
+    """One page of a parent's children."""
+
+    rows: list[tuple[str, str]]
+    """Member, and '' (open), 'd' (ended), 'v' and its result, or 'f' and why it failed."""
+    cursor: str
+
+
+class Reserved(NamedTuple):
+    """Ids for jobs that are still to be added."""
+
+    ids: list[str]
+    taken: str | bool
+    """A custom id that another job has; False if none is."""
+    costly: int
+    """Number of the ordering whose bucket holds less than the job costs; 0 if none."""
+
+
+class FlowAdded(NamedTuple):
+    """What became of one `flow_add`."""
+
+    now: int
+    ids: list[str]
+    refused: tuple[int, str] | bool
+    """Number of a row and why nothing was added: duplicate, cost; False if all was."""
+
+
+def children_ended(meta: str, ends: Sequence[ChildEnd]) -> Call[bool]:
+    """Tell parents in this queue; True if the queue owes something to others now."""
+    return Call("children_ended", meta, (pack(ends),), bool, repeatable=True)
+
+
+def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
+    """Have a parent wait for children of other queues: 'ok', 'gone', or the state in which it has ended."""
+    return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
+
+
+def open_children(meta: str, parent: str) -> Call[Open]:
+    """Whether a parent has anything to wait for."""
+    return Call("open_children", meta, (parent,), _open, repeatable=True)
+
+
+def _open(reply: bytes) -> Open:
+    return Open(*unpack(reply))
+
+
+def children(meta: str, parent: str, cursor: str, count: int) -> Call[Children]:
+    """One page of a parent's children; one may come twice."""
+    return Call("children", meta, (pack((parent, cursor, count)),), _children, repeatable=True)
+
+
+def _children(reply: bytes) -> Children:
+    return Children(*unpack(reply))
+
+
+def family(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
+    """Number of children and values of some fields of jobs; False for one that is gone."""
+    return Call("family", meta, (pack((ids, fields)),), _unpacked, repeatable=True)
+
+
+def _unpacked(reply: bytes) -> Any:
+    return unpack(reply)
+
+
+# -- adding ----------------------------------------------------------------------------------------------------
+
+
+def flow_reserve(meta: str, count: int, custom: Sequence[str], orderings: Sequence[object]) -> Call[Reserved]:
+    """Ids for ``count`` jobs, if none of the ``custom`` ones is taken and every cost can be paid."""
+    return Call("flow_reserve", meta, (pack((count, custom, orderings)),), _reserved)
+
+
+def _reserved(reply: bytes) -> Reserved:
+    return Reserved(*unpack(reply))
+
+
+def flow_request(
+    token: str,
+    number: int,
+    rows: Sequence[Row],
+    deps: Sequence[tuple[str, Sequence[str]]],
+    ready: Sequence[str],
+    quiet: bool,
+    budget: tuple[str, Sequence[str] | bool] | None,
+) -> bytes:
+    """The packed argument of `flow_add`; see ``lua/own/flow_add.lua``."""
+    return pack((token, number, rows, deps, ready, quiet, budget or False))
+
+
+def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:
+    """A whole flow in one step. Not repeatable."""
+    return Call("flow_add", meta, (request,), _added)
+
+
+def flow_step(meta: str, request: bytes) -> Call[FlowAdded]:
+    """One step of a flow that was written down; a second time it does nothing."""
+    return Call("flow_add", meta, (request,), _added, repeatable=True)
+
+
+def _added(reply: bytes) -> FlowAdded:
+    return FlowAdded(*unpack(reply))
+
+
+def flow_stage(meta: str, token: str, commit: bool, steps: Sequence[str | bytes]) -> Call[bool]:
+    """Write down steps (meta key and request, flat); with ``commit`` they will be done, whatever happens to us."""
+    return Call("flow_stage", meta, (pack((token, int(commit), steps)),), bool)
+
+
+def flow_done(meta: str, token: str) -> Call[bool]:
+    """All steps are done: the record goes."""
+    return Call("flow_done", meta, (token,), bool, repeatable=True)
+
+
+def flows_due(meta: str, age: int, count: int) -> Call[list[str]]:
+    """Tokens of flows that were committed at least ``age`` ms ago and are not done."""
+    return Call("flows_due", meta, (pack((age, count)),), _unpacked, repeatable=True)

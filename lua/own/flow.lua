@@ -1,0 +1,67 @@
+-- Parents and children, across queues (docs/reference/functions.md, "Flows").
+-- children_ended: children of other queues have ended. What the outbox of their queue owes is brought here.
+--   KEYS 1 meta   ARGV 1 packed rows {parent id, member, how, text, policy}   -> packed 1 if this queue owes now
+-- adopt: a parent shall wait for children of other queues that have just been added.
+--   KEYS 1 meta   ARGV 1 packed {parent id, members}   -> 'ok' | 'gone' | 'completed' | 'failed' (nothing is changed)
+-- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {children that have not ended, why one has failed that takes
+--   its parent along or false}
+-- children: a page of a parent's children.   KEYS 1 meta   ARGV 1 packed {parent id, cursor, count}
+--   -> packed {rows, cursor}   row: {member, '' | 'd' ended, nothing kept | 'v' and its result | 'f' and why it failed}
+--   cursor '' = the end; a child may come twice.
+-- family: records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
+--   children, values}; false for a job that is gone. Bound: the ids.
+local F = G.flows
+
+-- Nothing waits for ever: a job that does not say otherwise takes its parents along.
+F.default_policy = 'fail_parent'
+
+G.export('children_ended', { 'allow-oom' }, function(keys, args)
+  local q = G.queue(keys[1])
+  local now = G.now(q)
+  for _, row in ipairs(cmsgpack.unpack(args[1])) do
+    F.told(q, row[1], row[2], row[3], row[4], row[5], now, row[2] ~= q.P .. (string.match(row[2], '([^:]*)$')))
+  end
+  return G.owes(q) and 1 or 0
+end)
+
+G.export('adopt', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local state = redis.call('HGET', q.J .. r[1], 'state')
+  if not state then return 'gone' end
+  if G.TERMINAL[state] then return state end
+  for _, member in ipairs(r[2]) do
+    -- One that has ended already is counted, or is not to be.
+    if redis.call('HEXISTS', q.J .. r[1], 'depdone:' .. member) == 0 then
+      redis.call('SADD', q.P .. 'deps:' .. r[1], member)
+    end
+  end
+  return 'ok'
+end)
+
+G.export('open_children', { 'no-writes' }, function(keys, args)
+  local q, id = G.queue(keys[1]), args[1]
+  return cmsgpack.pack({ math.max(0, F.open(q, id)), redis.call('HGET', q.J .. id, 'childFailed') })
+end)
+
+G.export('children', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local id, cursor, rows = r[1], r[2], {}
+  local page = redis.call('SSCAN', q.P .. 'deps:' .. id, cursor == '' and '0' or cursor, 'COUNT', r[3])
+  for _, member in ipairs(page[2]) do
+    local brought = redis.call('HGET', q.P .. 'depvals:' .. id, member)
+    if not brought and redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then brought = 'd' end
+    rows[#rows + 1] = { member, brought or '' }
+  end
+  return cmsgpack.pack({ rows, page[1] ~= '0' and page[1] or '' })
+end)
+
+G.export('family', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local rows = {}
+  for i, id in ipairs(r[1]) do
+    local values = redis.pcall('HMGET', q.J .. id, unpack(r[2]))
+    rows[i] = not values.err and redis.call('EXISTS', q.J .. id) == 1
+      and { redis.call('SCARD', q.P .. 'deps:' .. id), values } or false
+  end
+  return cmsgpack.pack(rows)
+end)

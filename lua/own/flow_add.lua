@@ -1,0 +1,187 @@
+-- flow_reserve: ids for the jobs of a flow that takes several calls to add.
+-- KEYS 1 meta   ARGV 1 packed {count, custom ids, orderings}   -> packed {ids, taken custom id or false, too costly}
+--   too costly: the number of the ordering (as in `add`) whose bucket holds less than it costs, or 0
+-- flow_add: jobs of a flow, parents before their children, in one step.
+-- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget}   -> packed {now, ids, refused}
+--   row: as in `add`, its 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi = it is
+--   written as one that may have several parents; parent: number of a row of this call, or {id, queue name}
+--   token '': the whole flow is here. Where a custom id is taken or a cost too high, nothing is written; refused = {number
+--     of the row, 'duplicate' | 'cost'}
+--   else one step of a flow (flow_stage.lua): `number` counts all of them, and a step that was done is not done again.
+--     Its ids were reserved. A custom id that was taken since makes the job a failed child.
+--   deps: {parent id, members} of this queue's parents, written before any of these children is there
+--   ready: ids of this queue's parents, for the end: all deps of all of them are written
+--   budget: false or {key, flat fields or false}: the budget of the flow, whose key every job gets (W49)
+-- Bound: the rows and members that it is given.
+local A = G.adding
+
+local ID, ORDERING, FLOW = 4, 11, 13
+local INNER, MULTI, PARENTS = 1, 2, 3
+local MARK_MS = 604800000 -- a flow that was cut off is finished within a week, or a step of it may be done twice
+local BUDGET_MS = 2592000000
+
+local function name_of(q) return string.match(q.P, '{(.*)}:$') end
+
+-- ------------------------------------------------------------------ ids
+
+local function costly(q, ordering, now_text)
+  local row = {}
+  row[ORDERING] = ordering
+  return A.too_costly(q, A.group_of(row, now_text))
+end
+
+G.export('flow_reserve', {}, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local rows, now_text, taken = {}, G.int(G.now(q)), false
+  for _, id in ipairs(r[2]) do
+    if redis.call('EXISTS', q.J .. id) == 1 then taken = id end
+  end
+  for i, ordering in ipairs(r[3]) do
+    if costly(q, ordering, now_text) then return cmsgpack.pack({ {}, taken, i }) end
+  end
+  if taken then return cmsgpack.pack({ {}, taken, 0 }) end
+  for _, id in ipairs(r[2]) do G.advance_counter(q, id) end
+  for i = 1, r[1] do rows[i] = {} end
+  local ids = A.issue_ids(q, rows) or {}
+  for i = #ids + 1, r[1] do ids[i] = A.next_free_id(q) end
+  return cmsgpack.pack({ ids, false, 0 })
+end)
+
+-- Why the whole flow cannot be added: {number of the row, why}.
+local function refusal(q, rows, now_text)
+  local given = {}
+  for i, row in ipairs(rows) do
+    local id = row[ID]
+    if id and id ~= '' then
+      if given[id] or redis.call('EXISTS', q.J .. id) == 1 then return { i, 'duplicate' } end
+      given[id] = true
+    end
+    if row[ORDERING] and costly(q, row[ORDERING], now_text) then return { i, 'cost' } end
+  end
+  return nil
+end
+
+local function ids_of(q, rows)
+  local ids, next_auto = {}, 0
+  for _, row in ipairs(rows) do
+    if row[ID] and row[ID] ~= '' then G.advance_counter(q, row[ID]) end
+  end
+  local auto = A.issue_ids(q, rows)
+  for i, row in ipairs(rows) do
+    if row[ID] and row[ID] ~= '' then
+      ids[i] = row[ID]
+    else
+      next_auto = next_auto + 1
+      ids[i] = auto and auto[next_auto] or A.next_free_id(q)
+    end
+  end
+  return ids
+end
+
+-- ------------------------------------------------------------------ writing
+
+-- f: q, now, now_text, quiet, ids, members (of parents in this call), budget
+local function parents_of(f, row)
+  local found = {}
+  for i, parent in ipairs(row[FLOW][PARENTS]) do
+    if type(parent) == 'number' then
+      found[i] = { f.ids[parent], name_of(f.q), true }
+    else
+      found[i] = parent
+    end
+  end
+  return found
+end
+
+local function fields_of(f, id, row, parents)
+  local q, extra = f.q, {}
+  if row[FLOW][MULTI] == 1 and #parents > 0 then
+    local ids, queues, members = {}, {}, {}
+    for i, parent in ipairs(parents) do
+      ids[i], queues[i] = parent[1], parent[2]
+      members[i] = G.flows.P_of(q, parent[2]) .. parent[1]
+    end
+    redis.call('SADD', q.P .. 'parents:' .. id, unpack(members))
+    extra = { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
+  elseif parents[1] then
+    extra = { 'parentId', parents[1][1], 'parentQueue', parents[1][2] }
+  end
+  if row[FLOW][INNER] == 1 and f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
+  if f.budget then extra[#extra + 1], extra[#extra + 2] = 'budgetKey', f.budget end
+  return extra
+end
+
+local function write(f, id, row)
+  local q, parents = f.q, parents_of(f, row)
+  local group = A.group_of(row, f.now_text)
+  A.full(q, f.now, f.quiet, id, row, group, fields_of(f, id, row, parents), row[FLOW][INNER] == 1)
+  for _, parent in ipairs(parents) do
+    if parent[3] then
+      local members = f.members[parent[1]] or {}
+      f.members[parent[1]] = members
+      members[#members + 1] = q.P .. id
+    end
+  end
+end
+
+local function write_members(q, parent, members)
+  for i = 1, #members, 1000 do
+    redis.call('SADD', q.P .. 'deps:' .. parent, unpack(members, i, math.min(i + 999, #members)))
+  end
+end
+
+-- Its id is another job's by now: its parents must not wait for that one.
+local function refuse_child(f, id, row)
+  local first = row[FLOW][PARENTS][1]
+  if not first then return end
+  local h = { parentId = first[1], parentQueue = first[2], opts = row[3] }
+  G.flows.child_ended(f.q, id, G.flows.REMOVED, 'there is a job of this id already', f.now, h)
+end
+
+local function write_budget(f, budget)
+  if not budget then return end
+  f.budget = budget[1]
+  if f.budget == '' then f.budget = f.q.P .. 'budget:' .. f.ids[1] end
+  if budget[2] then
+    redis.call('HSET', f.budget, unpack(budget[2]))
+    redis.call('PEXPIRE', f.budget, BUDGET_MS)
+  end
+end
+
+local function make_ready(q, ids, now)
+  for _, id in ipairs(ids) do
+    redis.call('HDEL', q.J .. id, 'building')
+    if redis.call('HGET', q.J .. id, 'state') == 'waiting-children' and G.flows.open(q, id) <= 0 then
+      G.flows.release(q, id, now)
+    end
+  end
+end
+
+G.export('flow_add', {}, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local token, number, rows, now = r[1], r[2], r[3], G.now(q)
+  local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], members = {} }
+  local mark = q.P .. 'flow-mark:' .. token
+  if token == '' then
+    local refused = refusal(q, rows, f.now_text)
+    if refused then return cmsgpack.pack({ now, {}, refused }) end
+    f.ids = ids_of(q, rows)
+  else
+    if G.num(redis.call('GET', mark) or '') >= number then return cmsgpack.pack({ now, {}, false }) end
+    f.ids = {}
+    for i, row in ipairs(rows) do f.ids[i] = row[ID] end
+  end
+  write_budget(f, r[7])
+  for _, dep in ipairs(r[4]) do write_members(q, dep[1], dep[2]) end
+  for i, row in ipairs(rows) do
+    if token ~= '' and redis.call('EXISTS', q.J .. row[ID]) == 1 then
+      refuse_child(f, row[ID], row)
+    else
+      write(f, f.ids[i], row)
+    end
+  end
+  for parent, members in pairs(f.members) do write_members(q, parent, members) end
+  make_ready(q, r[5], now)
+  if token ~= '' then redis.call('SET', mark, G.int(number), 'PX', MARK_MS) end
+  return cmsgpack.pack({ now, token == '' and f.ids or {}, false })
+end)

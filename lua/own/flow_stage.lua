@@ -1,0 +1,43 @@
+-- A flow that takes several calls to add is written down first, step by step, and then done: whoever began it may die
+-- at any moment. Until it is committed nothing has happened, and the record goes by itself; from then on it is
+-- finished, by its producer or by any worker of the queue.
+-- flow_stage: KEYS 1 meta   ARGV 1 packed {token, commit 0|1, steps}   -> 1
+--   steps: flat {meta key of the step's queue, packed argument of flow_add, ...}
+-- flow_done:  KEYS 1 meta   ARGV 1 token   -> 1; the record goes
+-- flows_due:  KEYS 1 meta   ARGV 1 packed {age ms, count}   -> packed tokens of flows committed (or looked for by this) at
+--   least that long ago, `count` at most
+
+local STAGED_MS = 600000
+
+G.export('flow_stage', {}, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local key = q.P .. 'flow:' .. r[1]
+  if #r[3] > 0 then redis.call('RPUSH', key, unpack(r[3])) end
+  if r[2] == 1 then
+    redis.call('HSET', q.P .. 'flows', r[1], G.int(G.now(q)))
+    redis.call('PERSIST', key)
+  else
+    redis.call('PEXPIRE', key, STAGED_MS)
+  end
+  return 1
+end)
+
+G.export('flow_done', { 'allow-oom' }, function(keys, args)
+  local q = G.queue(keys[1])
+  redis.call('HDEL', q.P .. 'flows', args[1])
+  redis.call('UNLINK', q.P .. 'flow:' .. args[1])
+  return 1
+end)
+
+G.export('flows_due', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local now = G.now(q)
+  local due, tokens = redis.call('HRANDFIELD', q.P .. 'flows', r[2], 'WITHVALUES'), {}
+  for i = 1, #due, 2 do
+    if now - G.num(due[i + 1]) >= r[1] then
+      tokens[#tokens + 1] = due[i]
+      redis.call('HSET', q.P .. 'flows', due[i], G.int(now))
+    end
+  end
+  return cmsgpack.pack(tokens)
+end)

@@ -1,0 +1,27 @@
+-- A finished row of an attempt whose handler waits for the job's children; no attempt is spent.
+--   {6, id, entry, fence, processed_on, keep [, data]}     keep: the job's retention, should it fail
+-- Status G.WAITING_CHILDREN, or G.FAILED where a child has failed that takes its parent along. Where no child is open
+-- (any more) the job is ready again at once (W48).
+
+local F = G.finishing
+local ID, FENCE, PROCESSED_ON, KEEP, DATA = 2, 4, 5, 6, 7
+local ENDED = { ['waiting-children'] = true, waiting = true, prioritized = true, ['group-waiting'] = true, failed = true }
+
+G.finish_kinds[6] = function(b, row)
+  local id = row[ID]
+  local key = b.q.J .. id
+  local h = F.read(key, 'groupKey', 'orderingSeq', 'childFailed')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  if refused then return refused end
+  if h[6] then return F.fail_at_once(b, row, h[4], h[6], 'ChildFailedError', row[KEEP]) end
+  G.flows.wait(b.q, id, b.now)
+  redis.call('HSET', key, 'state', 'waiting-children')
+  if row[DATA] then redis.call('HSET', key, 'data', row[DATA]) end
+  redis.call('HDEL', key, 'stalledCount')
+  F.leave_source(b, row)
+  -- An ordered job keeps its slot while it waits.
+  if h[4] and G.count_of(h[5]) == 0 then F.leave_group(b, id, h[4]) end
+  if not b.quiet then G.emit(b.q.events, 'waiting-children', id) end
+  if G.flows.open(b.q, id) <= 0 then G.flows.release(b.q, id, b.now) end
+  return G.WAITING_CHILDREN
+end
