@@ -15,7 +15,6 @@ G.export('stream_chunk', {}, function(keys, args)
     if refused then return cmsgpack.pack({ refused, '' }) end
   end
   local key = q.P .. 'jstream:' .. id
-  local entry = redis.call('XADD', key, '*', unpack(r[5]))
-  if keep > 0 then redis.call('XTRIM', key, 'MAXLEN', '=', keep) end
-  return cmsgpack.pack({ G.OK, entry })
+  if keep > 0 then return cmsgpack.pack({ G.OK, redis.call('XADD', key, 'MAXLEN', '=', keep, '*', unpack(r[5])) }) end
+  return cmsgpack.pack({ G.OK, redis.call('XADD', key, '*', unpack(r[5])) })
 end)

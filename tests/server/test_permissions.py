@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py import GlideMQError, LibraryError, Queue, QueueEvents, WaitTimeoutError, Worker, library
+from glidemq_py import GlideMQError, Job, LibraryError, Queue, QueueEvents, WaitTimeoutError, Worker, library
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.testing import RespClient, ServerProcess
 from glidemq_py.wire.library import assemble
@@ -110,6 +110,7 @@ async def operate(url: str) -> None:
         await queue.pause()
         assert await queue.is_paused()
         await queue.resume()
+        await wait_and_stream(queue, url)
         await queue.get_workers()
         assert await queue.remove((await queue.add("gone")).id)
         seen = asyncio.ensure_future(anext(aiter(events)))
@@ -120,6 +121,24 @@ async def operate(url: str) -> None:
             await job.remove()
         await queue.add("left")
         await queue.obliterate(force=True)
+
+
+async def wait_and_stream(queue: Queue, url: str) -> None:
+    """Suspension, its time-out, signals, streams, vectors."""
+
+    async def handle(job: Job) -> None:
+        await job.stream({"n": 1})
+        await job.store_vector("embedding", [0.5])
+        await job.wait_for_signal("go", timeout=job.data)
+
+    async with Worker("q", handle, url):
+        late, served = await queue.add("late", 50), await queue.add("served", 60_000)
+        assert await queue.read_stream(served.id, block=10_000)
+        await queue.signal(served.id, "go")
+        await served.wait_until_finished()
+        with pytest.raises(GlideMQError, match="Suspend timeout exceeded"):
+            await late.wait_until_finished()
+        assert await queue.get_suspended_jobs() == []
 
 
 async def everything(url: str) -> None:

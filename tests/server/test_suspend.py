@@ -334,3 +334,39 @@ def test_continuations_are_bounded() -> None:
     assert len(kept) == 999
     kept.keep(_Run("n"), SuspendError())  # type: ignore[arg-type]
     assert len(kept) == 999
+
+
+async def test_the_check_finds_nothing_amiss(core_url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        await job.stream({"n": 1})
+        await job.store_vector("embedding", [1, 2])
+        await job.wait_for_signal("go", timeout=job.data)
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url, concurrency=9) as worker:
+        told = Told(worker)
+        jobs = [
+            await queue.add("n", timeout, **options)
+            for timeout in (None, 60_000)
+            for options in ({}, {"lifo": True}, {"priority": 2}, {"ordering": "k"}, {"ordering": "l"})
+        ]
+        # The second job of each group waits behind the slot that the first one keeps.
+        await told.wait("suspended", 8)
+        for job in jobs:
+            await queue.signal(job.id, "other")
+        await told.wait("suspended", 16)
+        report = await queue.check(settle=50)
+        assert report.ok, str(report)
+        for job in jobs:
+            await queue.signal(job.id, "go")
+        await told.wait("completed", len(jobs))
+        assert (await queue.check(settle=50)).ok
+
+
+async def test_drain_leaves_suspended_jobs_alone(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, Worker(queue_name, approval, url) as worker:
+        told = Told(worker)
+        job = await queue.add("n")
+        await told.wait("suspended")
+        assert await queue.drain(delayed=True) == 0
+        assert await job.get_state() is JobState.SUSPENDED
+        assert await queue.obliterate() == 1

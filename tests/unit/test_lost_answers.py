@@ -1,0 +1,22 @@
+"""What the lost answer to a suspension most likely said, by the answer to its repetition."""
+
+import pytest
+
+from glidemq_py.wire.calls.suspending import suspended
+from glidemq_py.wire.calls.working import AttemptStatus
+from glidemq_py.worker.finished import Finished, lost_answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"),
+    [
+        (AttemptStatus.ALREADY, AttemptStatus.SUSPENDED),  # it still waits, or waits for a worker by now
+        (AttemptStatus.STALE, AttemptStatus.SUSPENDED),  # it has been resumed and taken anew
+        (AttemptStatus.GONE, AttemptStatus.GONE),
+        (AttemptStatus.SUSPENDED, AttemptStatus.SUSPENDED),
+    ],
+)
+def test_a_suspension_that_is_handed_in_again(answer: AttemptStatus, meaning: AttemptStatus) -> None:
+    row = suspended("1", "1-0", 1, 1, "reason", 50)
+    run = type("R", (), {"job": type("J", (), {"attempts_made": 0})()})()
+    assert lost_answer(Finished(row, run, None, None, sent=True), answer) == meaning
