@@ -71,6 +71,7 @@ class Parts:
     heartbeat: Heartbeat
     recovery: StalledRecovery
     outbox: OutboxDuty
+    sleepers: SuspendedSweep
 
     async def close(self, force: asyncio.Event) -> None:
         """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
@@ -129,7 +130,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
             duty.start()
     return Parts(
         link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
-        recovery=recovery, outbox=outbox,
+        recovery=recovery, outbox=outbox, sleepers=sleepers,
     )  # fmt: skip
 
 

@@ -57,9 +57,7 @@ class OutboxDuty:
         while True:
             self._woken.clear()
             try:
-                await self._outbox.deliver()
-                if self._outbox.writes:
-                    await run_async(self._link.transport, finish_writes(self._link.keys, LEFT_ALONE_MS))
+                await self.look()
                 failures = 0
             except GlideMQError as error:
                 failures += 1
@@ -69,6 +67,12 @@ class OutboxDuty:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
+
+    async def look(self) -> None:
+        """Deliver what is there. Raises GlideMQError."""
+        await self._outbox.deliver()
+        if self._outbox.writes:
+            await run_async(self._link.transport, finish_writes(self._link.keys, LEFT_ALONE_MS))
 
     async def close(self) -> None:
         """Stop, after a last delivery of what is there: there may be no other worker that would make it."""

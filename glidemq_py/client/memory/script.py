@@ -117,11 +117,11 @@ class ScriptEngine:
     def _to_lua(self, reply: Any) -> Any:
         if reply is None:
             return False
-        if isinstance(reply, list):
-            items: Any = reply
-            return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
-        status = getattr(reply, "value", None)
-        return reply if status is None else self._table({b"ok": status})
+        if not isinstance(reply, list):
+            status = getattr(reply, "value", None)
+            return reply if status is None else self._table({b"ok": status})
+        items: list[object] = [*reply]  # pyright: ignore[reportUnknownVariableType]
+        return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
 
     def _from_lua(self, value: Any) -> Any:
         if isinstance(value, bytes | int) and not isinstance(value, bool):

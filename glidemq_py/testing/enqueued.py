@@ -1,0 +1,156 @@
+"""Asserting what code under test has put into a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pprint import pformat
+from typing import Any, Final, cast
+
+from glidemq_py.job import Job
+from glidemq_py.model.states import JobState
+from glidemq_py.options.times import Milliseconds, to_ms
+from glidemq_py.queue import Queue
+
+__all__ = ["assert_enqueued", "assert_not_enqueued"]
+
+_STATES: Final = (
+    JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED, JobState.GROUP_WAITING,
+)  # fmt: skip
+_SHOWN: Final = 20
+_MISSING: Final = object()
+
+
+class _Wanted:
+    """What jobs are to be like; each demand with its test."""
+
+    def __init__(
+        self,
+        name: str | None,
+        data: Any,
+        contains: Mapping[str, Any] | None,
+        job_id: str | None,
+        priority: int | None,
+        delay: Milliseconds | None,
+        where: Callable[[Job[Any, Any]], bool] | None,
+    ) -> None:
+        self._exact: dict[str, Any] = {}
+        if name is not None:
+            self._exact["name"] = name
+        if job_id is not None:
+            self._exact["id"] = job_id
+        if priority is not None:
+            self._exact["priority"] = priority
+        if delay is not None:
+            self._exact["delay"] = to_ms("delay", delay)
+        if data is not ...:
+            self._exact["data"] = data
+        self._contains = contains
+        self._where = where
+
+    def differences(self, job: Job[Any, Any]) -> list[str]:
+        """In what a job is not as wanted."""
+        found = [
+            f"{attribute}: {_short(getattr(job, attribute))} instead of {_short(value)}"
+            for attribute, value in self._exact.items()
+            if getattr(job, attribute) != value
+        ]
+        for key, value in (self._contains or {}).items():
+            held = _item(job.data, key)
+            if held is _MISSING:
+                found.append(f"data has no {key!r}")
+            elif held != value:
+                found.append(f"data[{key!r}]: {_short(held)} instead of {_short(value)}")
+        if self._where is not None and not found and not self._where(job):
+            found.append("where(job) is false")
+        return found
+
+    def __str__(self) -> str:
+        parts = [f"{attribute}={_short(value)}" for attribute, value in self._exact.items()]
+        if self._contains is not None:
+            parts.append(f"contains={_short(dict(self._contains))}")
+        if self._where is not None:
+            parts.append("where=...")
+        return ", ".join(parts) or "any job"
+
+
+async def assert_enqueued(
+    queue: Queue[Any, Any],
+    name: str | None = None,
+    data: Any = ...,
+    *,
+    contains: Mapping[str, Any] | None = None,
+    count: int | None = None,
+    job_id: str | None = None,
+    priority: int | None = None,
+    delay: Milliseconds | None = None,
+    where: Callable[[Job[Any, Any]], bool] | None = None,
+) -> list[Job[Any, Any]]:
+    """Assert that jobs are in a queue that no worker has taken yet: waiting, prioritized, delayed or held in a group.
+
+    Args:
+        queue: on a real server or in memory.
+        name: of the job. data: the whole of its data. contains: pairs that its data, a mapping, must hold.
+        count: exactly so many must be there; None = at least one.
+        job_id, priority, delay: as given to `Queue.add`; delay in ms or a timedelta.
+        where: what else a job must be like.
+
+    Returns:
+        The jobs that match, oldest (or most urgent) first.
+
+    Raises:
+        AssertionError: says what is in the queue, and in what each job differs.
+    """
+    wanted = _Wanted(name, data, contains, job_id, priority, delay, where)
+    jobs = await _pending(queue)
+    found = [job for job in jobs if not wanted.differences(job)]
+    if (count is None and found) or len(found) == count:
+        return found
+    expected = "a job" if count is None else f"{count} job(s)"
+    raise AssertionError(
+        f"expected {expected} in queue {queue.name!r} with {wanted}; {len(found)} of {len(jobs)} match\n"
+        + _listed(jobs, wanted)
+    )
+
+
+async def assert_not_enqueued(
+    queue: Queue[Any, Any],
+    name: str | None = None,
+    data: Any = ...,
+    *,
+    contains: Mapping[str, Any] | None = None,
+    where: Callable[[Job[Any, Any]], bool] | None = None,
+) -> None:
+    """Assert that no such job is in a queue; see `assert_enqueued`. Raises AssertionError."""
+    wanted = _Wanted(name, data, contains, None, None, None, where)
+    found = [job for job in await _pending(queue) if not wanted.differences(job)]
+    if found:
+        raise AssertionError(
+            f"expected no job in queue {queue.name!r} with {wanted}; there are {len(found)}\n" + _listed(found, None)
+        )
+
+
+async def _pending(queue: Queue[Any, Any]) -> list[Job[Any, Any]]:
+    return [job for state in _STATES for job in await queue.get_jobs(state)]
+
+
+def _listed(jobs: list[Job[Any, Any]], wanted: _Wanted | None) -> str:
+    if not jobs:
+        return "  (nothing is in the queue)"
+    differing = [(job, wanted.differences(job) if wanted is not None else []) for job in jobs]
+    differing.sort(key=lambda pair: len(pair[1]))  # the nearest first
+    lines: list[str] = []
+    for job, differences in differing[:_SHOWN]:
+        lines.append(f"  {job.state} {job.name!r} (id {job.id}): {_short(job.data)}")
+        lines += [f"      {difference}" for difference in differences]
+    if len(jobs) > _SHOWN:
+        lines.append(f"  ... and {len(jobs) - _SHOWN} more")
+    return "\n".join(lines)
+
+
+def _item(data: Any, key: str) -> Any:
+    return cast("Mapping[str, Any]", data).get(key, _MISSING) if isinstance(data, Mapping) else _MISSING
+
+
+def _short(value: Any) -> str:
+    text = pformat(value, width=100, compact=True)
+    return text if len(text) <= 400 else text[:400] + "..."

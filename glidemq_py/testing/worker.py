@@ -1,0 +1,275 @@
+"""`TestWorker`: a worker that takes a step when the test says so, on a server in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self
+
+from glidemq_py.client.memory import Clock, MemoryServer
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.job import Job
+from glidemq_py.queue import Queue
+from glidemq_py.worker import Worker
+from glidemq_py.worker.opening import Opening, Parts
+from glidemq_py.worker.running_out import is_worked_off
+
+__all__ = ["JobRun", "TestWorker", "run_until_empty", "run_until_idle"]
+
+Outcome = Literal["completed", "failed", "retrying", "delayed", "suspended"]
+
+_NEVER: Final = 9_999_999_999_999
+_OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "failed", "retrying", "delayed", "suspended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """One attempt that a `TestWorker` has made.
+
+    Attributes:
+        job: as the handler saw it.
+        outcome: ``completed``, ``failed`` (for good), ``retrying``, ``delayed`` or ``suspended``.
+        result: what the handler returned, if it completed.
+        error: what it raised, if it did.
+    """
+
+    job: Job[Any, Any]
+    outcome: Outcome
+    result: Any = None
+    error: BaseException | None = None
+
+
+class TestWorker(Worker):
+    """A `Worker` that runs jobs only while one of its steps is awaited: nothing happens in the background.
+
+    The handlers run as in the real worker, by the same code: concurrency, time-outs, retries, signals, lifespan. Use
+    it as ``async with``, or close it.
+
+    Args:
+        queue: on a `MemoryServer`, for instance a `TestQueue`.
+        handler: what runs each job; None where tasks are registered.
+        **options: as for `Worker`.
+
+    Attributes:
+        runs: every attempt made so far.
+
+    Raises:
+        GlideMQValidationError: the queue is on a real server, or an option cannot be.
+    """
+
+    __test__ = False  # pytest: no test class
+
+    def __init__(self, queue: Queue[Any, Any], handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
+        server: object = queue._connection
+        if not isinstance(server, MemoryServer):
+            raise GlideMQValidationError("queue", queue, "must be a queue on a MemoryServer, such as a TestQueue")
+        for name in ("prefix", "serializer", "compression"):
+            options.setdefault(name, getattr(queue.options, name))
+        super().__init__(queue.name, handler, server, **options)
+        self.server: MemoryServer = server
+        self.runs: list[JobRun] = []
+        self._due = _DueTime()
+        self._life.is_paused = True
+        for outcome in _OUTCOMES:
+            self.on(outcome, _Recorder(self.runs, outcome))
+
+    @classmethod
+    def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
+        """A test worker with the handler, tasks, options and lifespan of a worker that is not running.
+
+        The worker's own connection becomes the queue's server, so that its tasks add jobs there.
+
+        Raises:
+            GlideMQError: the worker has been started, or has been used to add jobs.
+        """
+        worker.override(connection=queue._connection, prefix=queue.options.prefix)
+        test = cls(queue, worker._handler)
+        test.options, test._queue_options = worker.options, worker._queue_options
+        test._tasks, test._lifespan = worker._tasks, worker._lifespan
+        return test
+
+    @property
+    def clock(self) -> Clock:
+        """The server's time."""
+        return self.server.clock
+
+    def _prepare(self) -> Opening:
+        return replace(super()._prepare(), in_background=False)
+
+    async def start(self) -> None:
+        """Connect, and enter the lifespan. A step does so by itself. Raises as `Worker.start`."""
+        await super().start()
+        parts = self._life.parts
+        assert parts is not None
+        parts.exchange._due_timer = self._due  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def _ready(self) -> Parts:
+        if self._life.parts is None:
+            await self.start()
+        assert self._life.parts is not None
+        if self._life.is_closing:
+            raise GlideMQError("the worker is closed")
+        return self._life.parts
+
+    # -- steps ----------------------------------------------------------------------------------------------
+
+    async def run_one(self) -> JobRun | None:
+        """Take one job, run it to the end of this attempt, hand it in. None if no job is ready."""
+        before = len(self.runs)
+        parts = await self._ready()
+        exchange = parts.exchange
+        usual = exchange._most, exchange._limit
+        exchange._most = exchange._limit = 1
+        try:
+            await self._exchange_with(parts, once=True)
+        finally:
+            exchange._most, exchange._limit = usual
+        return self.runs[before] if len(self.runs) > before else None
+
+    async def run_until_idle(self) -> list[JobRun]:
+        """Run what is ready now, and what becomes ready by that, until nothing is. Time does not move.
+
+        Returns:
+            The attempts, in the order in which they ended.
+        """
+        before = len(self.runs)
+        await self._exchange_with(await self._ready())
+        return self.runs[before:]
+
+    async def run_until_empty(self, limit: int = 10_000) -> list[JobRun]:
+        """The same, and whenever nothing is ready move the clock to what is due next: delayed jobs, retries, limits.
+
+        Returns:
+            The attempts, in the order in which they ended.
+
+        Raises:
+            GlideMQError: after ``limit`` attempts there was still something due.
+        """
+        return await run_until_empty(self, limit=limit)
+
+    async def recover_stalled(self) -> list[str]:
+        """Look for jobs that lost their worker, as every worker does now and then; ids of those that are ready again.
+
+        Move the clock on by the lock duration first: only then is a job that nobody works on stalled.
+        """
+        recovered: list[str] = []
+        self.on("stalled", recovered.append)
+        try:
+            await (await self._ready()).recovery.look()
+        finally:
+            self.off("stalled", recovered.append)
+        return recovered
+
+    async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
+        exchange = parts.exchange
+        self._due.clear()
+        exchange.taking = True
+        try:
+            exchange.look_for_jobs()
+            if once:
+                exchange.taking = False
+            await exchange.until(
+                lambda: exchange.is_settled and exchange.is_recovered and not (exchange._hungry and exchange.may_take)
+            )
+        finally:
+            exchange.taking = False
+        await parts.outbox.look()
+        await parts.sleepers.look()
+
+    async def _next_due(self) -> int | None:
+        """Ms until there may be something to do; None if nothing is due ever."""
+        parts = await self._ready()
+        times: list[int] = []
+        # (A limit that is used up has its time, whether or not there is a job that waits for it.)
+        if self._due.milliseconds is not None and not await is_worked_off(parts.link):
+            times.append(self._due.milliseconds)
+        throttle = parts.exchange._throttle
+        if throttle.holding:
+            # A pause of this worker alone is timed by the loop.
+            times.append(max(1, math.ceil((throttle._until - throttle._loop.time()) * 1000)))
+        first = await parts.link.transport.command("ZRANGE", parts.link.keys.suspended, "0", "0", "WITHSCORES")
+        deadline = next(iter(first.values())) if first else _NEVER
+        if deadline < _NEVER:
+            times.append(max(1, int(deadline) - self.clock.now()))
+        return min(times) if times else None
+
+    def _advanced(self, milliseconds: int) -> None:
+        """The clock was moved: a pause of this worker counts it as well."""
+        throttle = self._life.parts.exchange._throttle if self._life.parts is not None else None
+        if throttle is None or not throttle.holding:
+            return
+        throttle._until -= milliseconds / 1000
+        if throttle._until <= throttle._loop.time():
+            throttle.close()
+            throttle._let_go()
+
+
+class _DueTime:
+    """In the place of the exchange's timer: nothing rings, the earliest time is remembered."""
+
+    def __init__(self) -> None:
+        self.milliseconds: int | None = None
+
+    def set(self, milliseconds: int) -> None:
+        if self.milliseconds is None or milliseconds < self.milliseconds:
+            self.milliseconds = milliseconds
+
+    def clear(self) -> None:
+        self.milliseconds = None
+
+    cancel = clear
+
+
+class _Recorder:
+    """A listener that writes down one outcome."""
+
+    def __init__(self, runs: list[JobRun], outcome: Outcome) -> None:
+        self._runs = runs
+        self._outcome: Outcome = outcome
+
+    def __call__(self, job: Job[Any, Any], what: Any) -> None:
+        if self._outcome == "completed":
+            self._runs.append(JobRun(job=job, outcome="completed", result=what))
+        else:
+            self._runs.append(JobRun(job=job, outcome=self._outcome, error=what))
+
+
+async def run_until_idle(*workers: TestWorker) -> list[JobRun]:
+    """`TestWorker.run_until_idle` for workers of several queues that give each other work."""
+    runs: list[JobRun] = []
+    while True:
+        more = [run for worker in workers for run in await worker.run_until_idle()]
+        runs += more
+        if not more:
+            return runs
+
+
+async def run_until_empty(*workers: TestWorker, limit: int = 10_000) -> list[JobRun]:
+    """`TestWorker.run_until_empty` for workers of several queues that give each other work.
+
+    Raises:
+        GlideMQError: after ``limit`` attempts there was still something due.
+        GlideMQValidationError: the workers have different clocks.
+    """
+    clocks = {id(worker.clock): worker.clock for worker in workers}
+    if len(clocks) != 1:
+        raise GlideMQValidationError("workers", workers, "must be workers of one server")
+    (clock,) = clocks.values()
+    runs: list[JobRun] = []
+    moves = 0
+    while True:
+        runs += await run_until_idle(*workers)
+        due = _earliest([await worker._next_due() for worker in workers])
+        if due is None:
+            return runs
+        moves += 1
+        if len(runs) >= limit or moves > 10 * limit:
+            raise GlideMQError(f"after {len(runs)} attempts there is still something due, in {due} ms")
+        clock.advance(due)
+        for worker in workers:
+            worker._advanced(due)
+
+
+def _earliest(times: Iterable[int | None]) -> int | None:
+    return min((max(1, time) for time in times if time is not None), default=None)

@@ -1,0 +1,219 @@
+"""`TestQueue` and `TestWorker`: time and work move when the test says so."""
+
+import asyncio
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, Queue, RateLimitError, Worker
+from glidemq_py.testing import Clock, MemoryServer, TestQueue, TestWorker, run_until_empty, run_until_idle
+
+
+async def double(job: Job[int, int]) -> int:
+    return job.data * 2
+
+
+async def test_nothing_happens_by_itself() -> None:
+    async with TestQueue() as queue, queue.worker(double) as worker:
+        job = await queue.add("n", 4)
+        await asyncio.sleep(0.02)
+        assert worker.runs == []
+        run = await worker.run_one()
+        assert run is not None
+        assert (run.job.id, run.outcome, run.result) == (job.id, "completed", 8)
+        assert await job.wait_until_finished() == 8
+        assert await worker.run_one() is None
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 40])
+async def test_one_step_is_one_job(concurrency: int) -> None:
+    async with TestQueue() as queue, queue.worker(double, concurrency=concurrency) as worker:
+        await queue.add_bulk([("n", number) for number in range(5)])
+        assert (await worker.run_one()).result == 0  # type: ignore[union-attr]
+        assert (await queue.get_job_counts()).waiting == 4
+        assert [run.result for run in await worker.run_until_idle()] == [2, 4, 6, 8]
+
+
+async def test_handlers_run_side_by_side() -> None:
+    both = asyncio.Barrier(2)
+
+    async def handler(_: Job) -> None:
+        await both.wait()
+
+    async with TestQueue() as queue, queue.worker(handler, concurrency=2) as worker:
+        await queue.add_bulk([("n",), ("n",)])
+        async with asyncio.timeout(5):
+            assert len(await worker.run_until_idle()) == 2
+
+
+async def test_plain_functions_run_in_threads() -> None:
+    async with TestQueue() as queue, queue.worker(lambda job: job.data + 1) as worker:
+        await queue.add("n", 1)
+        assert [run.result for run in await worker.run_until_idle()] == [2]
+
+
+async def test_a_delayed_job_is_due_when_the_clock_says_so() -> None:
+    async with TestQueue() as queue, queue.worker(double) as worker:
+        job = await queue.add("n", 1, delay=timedelta(hours=1))
+        assert await worker.run_until_idle() == []
+        queue.clock.advance(timedelta(hours=1) - timedelta(milliseconds=1))
+        assert await worker.run_until_idle() == []
+        queue.clock.advance(1)
+        (run,) = await worker.run_until_idle()
+        assert run.job.id == job.id
+        assert run.job.processed_on == job.timestamp + 3_600_000
+
+
+async def test_retries_wait_for_their_backoff() -> None:
+    moments: list[int] = []
+
+    async def handler(job: Job) -> str:
+        moments.append(queue.clock.now())
+        if job.attempts_made < 2:
+            raise ValueError("not yet")
+        return "done"
+
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        await queue.add("n", attempts=5, backoff={"type": "exponential", "delay": 1000})
+        runs = await worker.run_until_empty()
+    assert [run.outcome for run in runs] == ["retrying", "retrying", "completed"]
+    assert isinstance(runs[0].error, ValueError)
+    assert [later - earlier for earlier, later in itertools.pairwise(moments)] == [1000, 2000]
+
+
+async def test_a_job_can_fail_for_good() -> None:
+    async def handler(_: Job) -> None:
+        raise ValueError("broken")
+
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        job = await queue.add("n", attempts=2)
+        assert [run.outcome for run in await worker.run_until_empty()] == ["retrying", "failed"]
+        assert await job.get_state() == "failed"
+        await job.retry()
+        assert len(await worker.run_until_idle()) == 2
+
+
+async def test_a_step_aside_and_a_pause_of_the_worker_pass_with_the_clock() -> None:
+    async def handler(job: Job) -> str:
+        if job.name == "later" and job.processed_on == start:
+            raise DelayedError(60_000)
+        if job.name == "limited" and job.processed_on == start:
+            raise RateLimitError(30_000)
+        return job.name
+
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        start = queue.clock.now()
+        await queue.add("later")
+        await queue.add("limited")
+        async with asyncio.timeout(5):
+            runs = await worker.run_until_empty()
+        assert [(run.job.name, run.outcome) for run in runs] == [
+            ("later", "delayed"), ("limited", "delayed"), ("limited", "completed"), ("later", "completed"),
+        ]  # fmt: skip
+        assert queue.clock.now() == start + 60_000
+
+
+async def test_limits_of_the_queue_pass_with_the_clock() -> None:
+    async with TestQueue() as queue, queue.worker(double, concurrency=10) as worker:
+        await queue.set_global_rate_limit(2, 1000)
+        await queue.add_bulk([("n", number) for number in range(6)])
+        start = queue.clock.now()
+        assert len(await worker.run_until_idle()) == 2
+        assert len(await worker.run_until_empty()) == 4
+        assert 2000 <= queue.clock.now() - start <= 3000
+
+
+async def test_endless_work_is_told_of() -> None:
+    async def handler(_: Job) -> None:
+        raise DelayedError(1000)
+
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        await queue.add("again")
+        with pytest.raises(GlideMQError, match="still something due"):
+            await worker.run_until_empty(limit=5)
+
+
+async def test_queues_that_give_each_other_work() -> None:
+    server = MemoryServer(Clock())
+    first, second = TestQueue("first", server), TestQueue("second", server)
+
+    async def pass_on(job: Job) -> None:
+        await second.add("passed", job.data, delay=500)
+
+    async with first, second, first.worker(pass_on) as one, second.worker(double) as two:
+        await first.add("n", 21)
+        assert [run.job.name for run in await run_until_idle(one, two)] == ["n"]
+        assert [run.result for run in await run_until_empty(one, two)] == [42]
+
+
+async def test_dead_letters_arrive() -> None:
+    async def handler(_: Job) -> None:
+        raise ValueError("broken")
+
+    server = MemoryServer(Clock())
+    async with (
+        TestQueue("work", server, dead_letter_queue="letters") as queue,
+        TestQueue("letters", server) as letters,
+        queue.worker(handler) as worker,
+    ):
+        await queue.add("n", {"a": 1})
+        await worker.run_until_idle()
+        await letters.assert_enqueued(count=1)
+
+
+async def test_a_stalled_job_is_recovered() -> None:
+    async with TestQueue() as queue, queue.worker(double) as worker:
+        await queue.add("n", 3)
+        started = asyncio.Event()
+
+        async def hang(_: Job) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        dead = queue.worker(hang)
+        step = asyncio.create_task(dead.run_one())
+        await started.wait()
+        assert await worker.recover_stalled() == []
+        queue.clock.advance(30_000)
+        (recovered,) = await worker.recover_stalled()
+        assert [run.job.id for run in await worker.run_until_idle()] == [recovered]
+        step.cancel()
+        await dead.close(force=True)
+
+
+async def test_a_worker_of_the_service_is_tried() -> None:
+    service = Worker("emails", concurrency=2)
+
+    @service.task(attempts=3)
+    async def send(to: str, subject: str = "hello") -> str:
+        return f"{subject} {to}"
+
+    async with TestQueue("emails") as queue, TestWorker.of(service, queue) as worker:
+        await send.add("ann")
+        await queue.assert_enqueued("send", contains={"to": "ann"}, count=1)
+        assert [run.result for run in await worker.run_until_idle()] == ["hello ann"]
+        await service.queue.close()
+
+
+async def test_a_lifespan_is_entered_and_left() -> None:
+    from contextlib import asynccontextmanager
+
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Worker):  # type: ignore[no-untyped-def]
+        seen.append("in")
+        yield "context"
+        seen.append("out")
+
+    async with TestQueue() as queue:
+        async with queue.worker(lambda job: job.context, lifespan=lifespan) as worker:
+            await queue.add("n")
+            assert [run.result for run in await worker.run_until_idle()] == ["context"]
+        assert seen == ["in", "out"]
+
+
+def test_a_real_queue_is_refused() -> None:
+    with pytest.raises(GlideMQValidationError, match="MemoryServer"):
+        TestWorker(Queue("q", "valkey://localhost:1"), double)
