@@ -13,9 +13,9 @@ __all__ = ["MemoryClient"]
 class MemoryClient(RespClient):
     """`execute`, `hash`, `keys` and the rest on a server of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: MemoryServer | None = None) -> None:
         super().__init__("in-memory", 0)
-        self.server = MemoryServer()
+        self.server = server or MemoryServer()
 
     def execute(self, *arguments: str | bytes | float) -> Any:
         try:

@@ -59,6 +59,13 @@ EXPECTED = {
         r"step 1: holiday\.mov",
         r"step 4: holiday\.mov",
     ],
+    "testing_in_memory": [
+        r"what_was_enqueued: passed",
+        r"what_a_handler_does: passed",
+        r"days_in_a_moment: passed",
+        r"the_worker_of_the_service: passed",
+        r"several_queues: passed",
+    ],
     "add_and_wait": [
         r"7 / 2 = 3\.5",
         r"halves: \[0\.0, 0\.5, 1\.0, 1\.5, 2\.0\]",

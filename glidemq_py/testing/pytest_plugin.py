@@ -1,13 +1,17 @@
-"""Pytest fixtures: a real Valkey for the tests of whoever uses queues. Registered by itself on installation.
+"""Pytest fixtures for the tests of whoever uses queues: a server in memory, and a real Valkey. Registered by itself on
+installation.
 
-    async def test_welcome(glidemq_url, glidemq_queue_name):
+    async def test_welcome(glidemq_memory):
+        async with TestQueue("emails", glidemq_memory) as queue: ...
+
+    async def test_welcome_for_real(glidemq_url, glidemq_queue_name):
         async with Queue(glidemq_queue_name, glidemq_url) as queue: ...
 
-The server is one for the whole run: keep tests apart by unique queue names, which is what
-`glidemq_queue_name` gives. The environment variable GLIDEMQ_TEST_SERVER chooses it: nothing for the
-embedded one (extra `embedded`), `docker` for a container (testcontainers; GLIDEMQ_TEST_IMAGE names the
-image), or a URL of a server that runs. Imported at the start of every pytest run where the package is
-installed, so nothing heavy is imported up here.
+The in-memory server is each test's own (extra `testing`). The real one is one for the whole run: keep tests apart by
+unique queue names, which is what `glidemq_queue_name` gives. The environment variable GLIDEMQ_TEST_SERVER chooses it:
+nothing for the embedded one (extra `embedded`), `docker` for a container (testcontainers; GLIDEMQ_TEST_IMAGE names the
+image), or a URL of a server that runs. Imported at the start of every pytest run where the package is installed, so
+nothing heavy is imported up here.
 """
 
 import importlib
@@ -17,11 +21,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-__all__ = ["GlideMQServer", "glidemq_queue_name", "glidemq_server", "glidemq_url"]
+if TYPE_CHECKING:
+    from glidemq_py.client.memory import MemoryServer
+
+__all__ = ["GlideMQServer", "glidemq_memory", "glidemq_queue_name", "glidemq_server", "glidemq_url"]
 
 _DEFAULT_IMAGE: Final = "valkey/valkey:9"
 
@@ -54,6 +61,14 @@ def glidemq_server() -> Iterator[GlideMQServer]:
 
         with start_embedded() as server:
             yield GlideMQServer(url=server.url, host=server.host, port=server.port)
+
+
+@pytest.fixture
+def glidemq_memory() -> "MemoryServer":
+    """An in-memory server of the test's own, whose clock stands still until the test moves it."""
+    from glidemq_py.client.memory import Clock, MemoryServer
+
+    return MemoryServer(Clock())
 
 
 @pytest.fixture
