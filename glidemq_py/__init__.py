@@ -33,6 +33,7 @@ from glidemq_py.errors import (
     NoHandlerError,
     PayloadTooLargeError,
     RateLimitError,
+    SchedulerBusyError,
     ScriptError,
     SearchIndexError,
     SearchUnavailableError,
@@ -54,6 +55,7 @@ from glidemq_py.model.chunks import StreamChunk
 from glidemq_py.model.findings import CheckReport, Finding, FindingKind
 from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
+from glidemq_py.model.schedulers import JobScheduler
 from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py.model.suspension import Signal, SuspendInfo
 from glidemq_py.model.usage import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
@@ -72,10 +74,12 @@ from glidemq_py.options.ordering import Ordering
 from glidemq_py.options.parent import JobRef
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
+from glidemq_py.options.schedule import Schedule
 from glidemq_py.options.vectors import VectorField
 from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
 from glidemq_py.queue import Queue
 from glidemq_py.queue.usage import get_usage_summary
+from glidemq_py.schedule import Scheduler
 from glidemq_py.wire.payload import JSON_SERIALIZER
 from glidemq_py.wire.serializers import MSGPACK_SERIALIZER
 from glidemq_py.worker import Task, Worker
@@ -132,6 +136,7 @@ __all__ = [
     "JobOutcome",
     "JobRef",
     "JobRevokedError",
+    "JobScheduler",
     "JobSignal",
     "JobSpec",
     "JobState",
@@ -152,6 +157,9 @@ __all__ = [
     "QueueUsage",
     "RateLimit",
     "RateLimitError",
+    "Schedule",
+    "Scheduler",
+    "SchedulerBusyError",
     "ScriptError",
     "SearchIndexError",
     "SearchUnavailableError",

@@ -42,6 +42,7 @@ __all__ = [
     "NoHandlerError",
     "PayloadTooLargeError",
     "RateLimitError",
+    "SchedulerBusyError",
     "ScriptError",
     "SearchIndexError",
     "SearchUnavailableError",
@@ -298,6 +299,23 @@ class CycleError(GlideMQValidationError):
         super().__init__("nodes", tuple(cycle), "wait for one another in a circle")
         self.args = (tuple(cycle),)
         self.cycle = tuple(cycle)
+
+
+class SchedulerBusyError(GlideMQError):
+    """A peer was at the schedulers of the queue for seconds: nothing was changed, try again.
+
+    Attributes:
+        name: of the scheduler.
+    """
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"scheduler {self.name!r} was not changed: a peer was at the schedulers all the time"
 
 
 class JobNotFoundError(GlideMQError):

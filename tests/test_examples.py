@@ -22,6 +22,12 @@ EXPECTED = {
         r"10002 completed, 0 left",
         rf"sum of squares: {sum(n * n for n in range(10_000)) + 1 + 4}",
     ],
+    "schedulers": [
+        r"weekdays: 2027-01-08 07:30:00\+01:00",
+        r"weekdays: 2027-01-11 07:30:00\+01:00",
+        r"crawler ran often enough",
+        r"second ran often enough",
+    ],
     "delays_and_retries": [
         r"short delay done after 0 failures",
         r"timedelta done after 0 failures",

@@ -34,16 +34,9 @@ MAX_PRIORITY: Final = 2047
 """Largest priority written: with 2048 the scheduled score would lose its lowest bit (W67)."""
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "repeat",
-            "schedule",
-            "scheduler",
-        ),
-        "is not supported yet",
-    ),
     "parents": "is for flows: a job gets several parents by FlowProducer.add_dag",
     "wait_timeout": "belongs to add_and_wait",
+    **dict.fromkeys(("repeat", "schedule", "scheduler"), "belongs to upsert_job_scheduler"),
 }
 """Options that are known, and why they are refused."""
 

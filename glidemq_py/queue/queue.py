@@ -31,6 +31,7 @@ from glidemq_py.queue.dead_letters import DeadLetters, declare_dead_letters
 from glidemq_py.queue.limits import QueueLimits
 from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewhere
 from glidemq_py.queue.rows import encode_row
+from glidemq_py.queue.schedulers import QueueSchedulers
 from glidemq_py.queue.search import Search
 from glidemq_py.queue.streams import QueueStreams
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
@@ -48,8 +49,8 @@ ResultT = TypeVar("ResultT", default=Any)
 
 
 class Queue(
-    QueueControl, QueueLimits, QueueChecking, DeadLetters, QueueSuspension, QueueStreams, QueueUsageReading,
-    QueueVectors,
+    QueueControl, QueueLimits, QueueChecking, QueueSchedulers, DeadLetters, QueueSuspension, QueueStreams,
+    QueueUsageReading, QueueVectors,
     Generic[DataT, ResultT],
 ):  # fmt: skip
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Generic, Literal, Self, Unpack, cast
+from zoneinfo import ZoneInfo
 
 from typing_extensions import TypeVar
 
@@ -19,17 +20,21 @@ from glidemq_py.model.chunks import StreamChunk
 from glidemq_py.model.findings import CheckReport
 from glidemq_py.model.groups import GroupInfo
 from glidemq_py.model.metrics import JobLogs, Metrics
+from glidemq_py.model.schedulers import JobScheduler
 from glidemq_py.model.states import JobCounts, WorkerInfo
 from glidemq_py.model.suspension import SuspendInfo
 from glidemq_py.model.usage import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py.model.vectors import VectorMatch
+from glidemq_py.options.cron import DayMatch
 from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.limits import RateLimit, TokenBucket
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer, SerializerName
+from glidemq_py.options.schedule import Misfire
 from glidemq_py.options.times import Milliseconds
 from glidemq_py.options.vectors import IndexFieldType, VectorField, VectorFieldDict
 from glidemq_py.queue.checking import SETTLE_MS
+from glidemq_py.queue.schedulers import TemplateInput
 from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of
 
 __all__ = ["Queue"]
@@ -260,9 +265,68 @@ class Queue(Generic[DataT, ResultT]):
         return run_now(self._core.check(repair=repair, settle=settle))
 
     @property
+    def name(self) -> str:
+        """See `Queue`."""
+        return self._core.name
+
+    @property
     def options(self) -> QueueOptions:
         """See `Queue`."""
         return self._core.options
+
+    def upsert_job_scheduler(
+        self,
+        name: str,
+        *,
+        every: Milliseconds | None = None,
+        pattern: str | None = None,
+        repeat_after_complete: Milliseconds | None = None,
+        tz: str | ZoneInfo | None = None,
+        start_date: datetime | int | None = None,
+        end_date: datetime | int | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        misfire: Misfire = "fire_once",
+        day_match: DayMatch = "and",
+        template: TemplateInput | None = None,
+    ) -> JobScheduler:
+        """Make a scheduler, or change the one of that name. Every worker of the queue fires it, each instant once.
+        See `Queue.upsert_job_scheduler`.
+        """
+        return run_now(
+            self._core.upsert_job_scheduler(
+                name,
+                every=every,
+                pattern=pattern,
+                repeat_after_complete=repeat_after_complete,
+                tz=tz,
+                start_date=start_date,
+                end_date=end_date,
+                limit=limit,
+                immediately=immediately,
+                misfire=misfire,
+                day_match=day_match,
+                template=template,
+            )
+        )
+
+    def remove_job_scheduler(self, name: str) -> bool:
+        """Remove a scheduler; False if there was none. Jobs that it has added stay. See
+        `Queue.remove_job_scheduler`.
+        """
+        return run_now(self._core.remove_job_scheduler(name))
+
+    def get_job_scheduler(self, name: str) -> JobScheduler | None:
+        """A scheduler by its name; None if there is none, or what stands there is none."""
+        return run_now(self._core.get_job_scheduler(name))
+
+    def get_job_schedulers(self) -> list[JobScheduler]:
+        """All schedulers, by name; what is no scheduler (somebody's junk) is left out."""
+        return run_now(self._core.get_job_schedulers())
+
+    def get_repeatable_jobs(self) -> list[JobScheduler]:
+        """The same as `get_job_schedulers`, by the name that peers know."""
+        return run_now(self._core.get_repeatable_jobs())
 
     def iter_dead_letter_jobs(self, page: int = 500) -> Iterator[Job[Any, Any]]:
         """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
@@ -366,11 +430,6 @@ class Queue(Generic[DataT, ResultT]):
                 self._core.vector_search(embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
             )
         )
-
-    @property
-    def name(self) -> str:
-        """See `Queue`."""
-        return self._core.name
 
     def __repr__(self) -> str:
         return repr(self._core)

@@ -91,6 +91,8 @@ class ExchangeLoop:
         """Told the lock duration of a taken job that has one of its own."""
         self.owes: Callable[[], None] | None = None
         """Told that a call put something into the outbox."""
+        self.schedules: Callable[[int], None] | None = None
+        """Told the revision of the schedulers by every answer of a queue that has any."""
         self.idle = asyncio.Event()
         """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
         self._last_reply = self._loop.time()
@@ -260,6 +262,10 @@ class ExchangeLoop:
         if reply.dropped:
             report_dropped(self._link.keys.name, reply.dropped)
         flags = reply.flags
+        if flags >= working.SCHEDULES:
+            if self.schedules is not None:
+                self.schedules(flags // working.SCHEDULES)
+            flags %= working.SCHEDULES
         if flags & ExchangeFlags.OWES:
             flags -= ExchangeFlags.OWES
             if self.owes is not None:

@@ -19,6 +19,7 @@ from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
+from glidemq_py.schedule import ScheduleDuty
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
@@ -72,6 +73,7 @@ class Parts:
     recovery: StalledRecovery
     outbox: OutboxDuty
     sleepers: SuspendedSweep
+    schedules: ScheduleDuty
 
     async def close(self, force: asyncio.Event) -> None:
         """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
@@ -79,7 +81,7 @@ class Parts:
         self.runner.retire()
         await self.wake.retire()
         await run_out(self.exchange, self.runner, force)
-        for part in (self.wake, self.recovery, self.exchange, self.outbox, self.heartbeat):
+        for part in (self.wake, self.recovery, self.schedules, self.exchange, self.outbox, self.heartbeat):
             await part.close()
         self.runner.close()
         # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
@@ -116,6 +118,10 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
     exchange.owes = outbox.wake
     recovery = StalledRecovery(link=link, consumer=consumer, options=options, listeners=listeners, owes=outbox.wake)
+    schedules = ScheduleDuty(
+        link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
+    )
+    exchange.schedules = schedules.told
     sleepers = SuspendedSweep(link, outbox.wake)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
@@ -126,11 +132,11 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
             sweep = LibrarySweep(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()
-        for duty in (recovery, wake, outbox, sleepers):
+        for duty in (recovery, wake, outbox, schedules, sleepers):
             duty.start()
     return Parts(
         link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
-        recovery=recovery, outbox=outbox, sleepers=sleepers,
+        recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
--- now, results; also for adds that are part of something larger (stage_publish.lua, stage_once.lua).
+-- now, results; also for adds that are part of something larger (stage_publish.lua, stage_once.lua, schedules_fire.lua).
 G.add_rows = function(q, rows, quiet)
   local now = G.now(q)
   local now_text, results = G.int(now), {}

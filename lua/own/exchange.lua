@@ -4,7 +4,7 @@
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted, 8 = this call put
---     something into the outbox
+--     something into the outbox; from 65536 on: the revision of the schedulers (shared/schedules.lua), where there is one
 --   tokens: absent, or {max, duration ms, tokens that each finished job has reported}, see shared/limit_tokens.lua
 --   idle: the token of a call that stood behind a blocking read (functions.md, "Waking"): retired, it takes nothing
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
@@ -57,6 +57,7 @@ local function run(q, taking, request, want)
   G.kick_groups(q, taking)
   if taking.parked then next_due = earlier(next_due, G.next_group(q, taking.now)) end
   if G.owes(q) then flags = flags + OWES end
+  flags = flags + (rawget(q, 'schedules_flag') or 0)
   return cmsgpack.pack({
     taking.now, statuses, taking.jobs, earlier(next_due, taking.next_due), flags, taking.dropped,
     G.budgets.told(taking, passed),

@@ -72,6 +72,7 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
     q.suspended, P .. 'dedup', P .. 'dedup-expiry', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',
     P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim',
     P .. 'list-popped', P .. 'list-taken', q.retired,
-    q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows')
+    q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows', q.schedulers_own, q.schedulers_due,
+    q.schedulers_ended, P .. 'lock:schedules')
   return cmsgpack.pack({ 'done', 0 })
 end)

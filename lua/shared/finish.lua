@@ -69,7 +69,7 @@ end
 
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'groupKey', 'parentId', 'parentIds')
+  local h = read(key, 'groupKey', 'parentId', 'parentIds', 'schedulerName')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
   if refused then return refused end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
@@ -77,6 +77,7 @@ local function complete(b, row)
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
   leave_source(b, row)
   leave_group(b, row[ID], h[4], true)
+  if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if b.quiet then return G.OK end
@@ -121,13 +122,14 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'attemptsMade', 'priority', 'groupKey')
+  local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
   if refused then return refused end
   local attempts = G.count_of(h[4]) + 1
   if row[9] > 0 and attempts < row[9] then
     return retry(b, key, row, G.int(attempts), G.count_of(h[5]))
   end
+  if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
   return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],
     'processedOn', b.now_text)
 end

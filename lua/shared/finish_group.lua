@@ -53,5 +53,7 @@ G.finish_kinds[5] = function(b, row)
     G.group_may_go_on(b.taking, h.groupKey)
     return G.LIMITED
   end
+  local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
+  if scheduler then G.schedule_job_ended(q, scheduler, id, b.now) end
   return F.fail_at_once(b, row, h.groupKey, REASON, 'GroupRateLimitError', row[KEEP])
 end

@@ -1,7 +1,7 @@
 -- What bounds the taking of jobs in a queue as a whole: pause, global concurrency, rate limit (api.md section 10).
 -- Permits are spent on jobs that are taken, by the call that takes them.
 
-local FIELDS = { 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration' }
+local FIELDS = { 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev' }
 
 -- Jobs being worked on, by whomever.
 G.active_count = function(q)
@@ -34,6 +34,7 @@ end
 G.limits = function(q, taking, want, limiter, tokens)
   local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
   local limits = { paused = meta[1] == '1', want = want, limited = false }
+  if meta[5] then rawset(q, 'schedules_flag', G.schedules_flag(meta[5])) end
   local concurrency = G.num(meta[2] or '')
   if concurrency > 0 then
     limits.concurrency = concurrency

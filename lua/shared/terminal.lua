@@ -14,6 +14,8 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   redis.call('EXPIRE', q.P .. 'budget:' .. id, G.budgets.KEPT_S)
   -- What an earlier attempt left there is not why the job failed in the end.
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
+  local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
+  if scheduler then G.schedule_job_ended(q, scheduler, id, now) end
   local started = tonumber(processed_on or '')
   G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
   G.flows.child_ended(q, id, G.flows.FAILED, reason, now)

@@ -17,10 +17,11 @@ Snapshot = dict[str, dict[str, Any]]
 
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
 OUR_KEYS = re.compile(
-    r":(wake|workers|retired|list-active-ids|stall-watch|lock:[a-z]+|dedup-expiry|w:.*|outbox|waiting-children|flows"
-    r"|depvals:.*)$"
+    r":(wake|workers|retired|list-active-ids|stall-watch|schedulers-[a-z]+|lock:[a-z]+|dedup-expiry|w:.*"
+    r"|outbox|waiting-children|flows|depvals:.*)$"
 )
-OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot"})
+OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
+                        "scheduledFor", "schedulesRev", "schedulesCursor"})
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # What a token bucket holds depends on the moment.

@@ -153,3 +153,48 @@ def golden_options(golden: dict[str, Any], queue: str, i: int) -> dict[str, Any]
     stored = json.loads(golden["added"][f"glide:{{{queue}}}:job:{i + 1}"]["value"]["opts"])
     names = {"removeOnComplete": "remove_on_complete", "delay": "delay", "priority": "priority"}
     return {names[key]: value for key, value in stored.items()}
+
+
+# -- schedulers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["scheduler"])
+async def test_schedulers_are_written_as_node_writes_them(
+    kind: str, golden_queue: str, url: str, resp: RespClient
+) -> None:
+    entries = load(kind)["added"]["glide:{scheduler}:schedulers"]["value"]
+    theirs = {name: json.loads(text) for name, text in entries.items()}
+    templates = {name: (each["template"]["name"], each["template"]["data"]) for name, each in theirs.items()}
+    async with Queue(golden_queue, url) as queue:
+        await queue.upsert_job_scheduler("s-every", every=400, limit=3, template=templates["s-every"])
+        await queue.upsert_job_scheduler(
+            "s-cron", pattern="*/10 * * * *", tz="Europe/Prague", template=templates["s-cron"]
+        )
+    written = {name: json.loads(text) for name, text in resp.hash("glide:{scheduler}:schedulers").items()}
+    for side in (theirs, written):
+        for each in side.values():
+            assert type(each["nextRun"]) is int
+            each["nextRun"] = "<time>"
+    assert written == theirs
+    assert [key for key in comparable(snapshot(resp, golden_queue)) if key != "meta"] == ["schedulers"]
+
+
+@pytest.mark.parametrize("kind", ["scheduler"])
+async def test_schedulers_of_node_are_fired_as_node_does(
+    kind: str, golden_queue: str, url: str, resp: RespClient
+) -> None:
+    golden, key = load(kind), "glide:{scheduler}:schedulers"
+    cron = json.loads(golden["added"][key]["value"]["s-cron"])
+    seconds, _ = resp.execute("TIME")
+    golden["added"][key]["value"]["s-cron"] = json.dumps(cron | {"nextRun": (int(seconds) + 60) * 1000})
+    restore(resp, golden["added"])
+    async with Queue(golden_queue, url) as queue:
+        read = {each.name: each for each in await queue.get_repeatable_jobs()}
+        assert (read["s-every"].schedule.every, read["s-every"].schedule.limit) == (400, 3)
+        assert read["s-cron"].schedule.tz == "Europe/Prague"
+        assert read["s-cron"].data == cron["template"]["data"]
+    await run_until_idle(url, golden_queue, 3)
+    ours, theirs = comparable(snapshot(resp, golden_queue)), comparable(golden["finished"])
+    assert ours.pop("schedulers")[2].keys() == theirs.pop("schedulers")[2].keys() == {"s-cron"}
+    forget_active_events(ours, theirs)
+    assert ours == theirs

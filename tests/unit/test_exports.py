@@ -8,6 +8,7 @@ import glidemq_py
 EXPORTED = {
     # what users hold
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
+    "Schedule", "JobScheduler", "Scheduler", "SchedulerBusyError",
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
     # options and values
     "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",

@@ -10,6 +10,7 @@ from glidemq_py.wire.calls.packing import Call, pack, unpack
 
 __all__ = [
     "FOREIGN_CONSUMER_PREFIX",
+    "SCHEDULES",
     "AttemptStatus",
     "BudgetCharge",
     "ExchangeFlags",
@@ -71,6 +72,10 @@ class ExchangeFlags(IntFlag):
     LIMITED = 4
     OWES = 8
     """This call put something into the outbox."""
+
+
+SCHEDULES = 65536
+"""Flags from this one on are the revision of the queue's schedulers, where it has any."""
 
 
 class ExchangeReply(NamedTuple):

@@ -1,0 +1,40 @@
+"""Jobs by the clock: an interval, a cron pattern, and one that follows the end of the last."""
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+
+from glidemq_py import Job, Queue, Schedule, Worker
+
+ran: Counter[str] = Counter()
+enough = asyncio.Event()
+
+
+async def handle(job: Job) -> None:
+    ran[job.name] += 1
+    if min(ran["tick"], ran["crawl"], ran["second"]) >= 2:
+        enough.set()
+
+
+async def main() -> None:
+    # What a pattern means, before anything is made of it.
+    weekdays = Schedule(pattern="30 7 * * MON-FRI", tz="Europe/Berlin")
+    for instant in weekdays.preview(2, after=datetime(2027, 1, 7, 12, tzinfo=UTC)):
+        print("weekdays:", instant)
+
+    async with Queue("clockwork") as queue, Worker("clockwork", handle):
+        # To be called at every start: where the times are the same, it goes on as it was.
+        await queue.upsert_job_scheduler("tick", every=200, limit=3)
+        await queue.upsert_job_scheduler("second", pattern="* * * * * *", misfire="skip")
+        await queue.upsert_job_scheduler(
+            "crawler", repeat_after_complete=100, template=("crawl", {"url": "https://example.org"}, {"attempts": 3})
+        )
+        await enough.wait()
+        for scheduler in await queue.get_job_schedulers():
+            if scheduler.name != "tick":
+                print(scheduler.name, "ran", "often enough" if scheduler.iteration_count >= 2 else "too seldom")
+                await queue.remove_job_scheduler(scheduler.name)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,170 @@
+-- schedules_due, schedules_fire: the jobs of schedulers, each instant of each once, however many processes are at it.
+-- schedules_due:  KEYS 1 meta   ARGV 1 packed {holder} -> packed {now, rows, wait, revision, leader}
+--   row: {name, home, text, last job}: what is due and not being fired by another holder.
+--   last job, of one that repeats after completion: {state of the job that it names, 'gone' or '', when that ended or '',
+--   '<when>:<id>' of the job of which the queue was told or '', 1 if the queue holds no job that is yet to end}
+--   wait: ms until there may be more   revision: as the flags of an exchange have it   leader: who fired last, or ''
+-- schedules_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
+--   row: {name, home, expected, text, due, jobs, instants, tracked}
+--     expected: the text that is due; where another one stands now, somebody else was first   text: '' = the entry goes
+--     jobs: rows of `add`   instants: what each is for   tracked: the text goes on with the id of the job (the last key
+--     of its JSON), and the job with the name of its scheduler
+--   outcome: 'busy', 'changed', or the results of `add`
+-- The client does the arithmetic of calendars; that an instant is not fired twice is decided here, by comparing texts.
+-- A peer's tick reads, adds and writes under its lock: while it is held nothing is done here.
+-- Bound: DUE_MAX entries a call; one page of the hashes is compared with the index.
+
+local DUE_MAX, PAGE = 50, 50
+local LOOK_MS = 5000 -- how soon what a peer has changed is noticed
+local BUSY_MS = 20
+local CLAIM_MS, LED_MS = 500, 10000
+local LOOK = '' -- member of the index that says when the hashes are to be looked through again
+
+local M = G.schedules
+
+-- An entry that a peer has written is in the index under its next run; one that waits for a job is looked at now.
+local function index(q, name, text, now)
+  local ok, entry = pcall(cjson.decode, text)
+  local due = ok and type(entry) == 'table' and tonumber(entry.nextRun)
+  local known = tonumber(redis.call('ZSCORE', q.schedulers_due, name) or '')
+  if due and due > 0 and due == due and due < G.BAND then
+    if known ~= due then redis.call('ZADD', q.schedulers_due, G.int(due), name) end
+  elseif not known then
+    redis.call('ZADD', q.schedulers_due, G.int(now), name)
+  end
+end
+
+-- One page of both hashes after the other.
+local function look_through(q, now)
+  local cursor = redis.call('HGET', q.meta, 'schedulesCursor') or 'p0'
+  local of_peers = string.sub(cursor, 1, 1) == 'p'
+  local key = of_peers and q.schedulers or q.schedulers_own
+  local reply = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', PAGE)
+  for i = 1, #reply[2], 2 do
+    local name = reply[2][i]
+    if of_peers or redis.call('HEXISTS', q.schedulers, name) == 0 then
+      index(q, name, reply[2][i + 1], now)
+    else
+      redis.call('HDEL', q.schedulers_own, name) -- a peer has put another in its place
+    end
+  end
+  local at_end = reply[1] == '0'
+  if at_end and (not of_peers or redis.call('EXISTS', q.schedulers_own) == 0) then
+    redis.call('HDEL', q.meta, 'schedulesCursor')
+    redis.call('ZADD', q.schedulers_due, G.int(now + LOOK_MS), LOOK)
+  else
+    redis.call('HSET', q.meta, 'schedulesCursor', at_end and 'o0' or string.sub(cursor, 1, 1) .. reply[1])
+    redis.call('ZADD', q.schedulers_due, G.int(now), LOOK)
+  end
+end
+
+local function named_job(q, text)
+  local ok, entry = pcall(cjson.decode, text)
+  local id = ok and type(entry) == 'table' and entry.lastJobId
+  if type(id) ~= 'string' then return '', '' end
+  local h = redis.pcall('HMGET', q.J .. id, 'state', 'finishedOn')
+  if h.err or not h[1] then return 'gone', '' end
+  return h[1], h[2] or ''
+end
+
+-- How the job that a scheduler waits for stands. Where a peer has made it, nothing says which one it is; it has ended
+-- for sure where there is no job at all.
+local function last_job(q, name, text)
+  if not string.find(text, '"repeatAfterComplete"', 1, true) then return { '', '', '', 0 } end
+  local state, ended = named_job(q, text)
+  local idle = G.active_count(q) == 0
+    and redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspended) == 0
+    and redis.call('XLEN', q.stream) == 0
+  return { state, ended, redis.call('HGET', q.schedulers_ended, name) or '', idle and 1 or 0 }
+end
+
+local function due_rows(q, now)
+  local rows = {}
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.schedulers_due, '-inf', G.int(now), 'LIMIT', 0, DUE_MAX)) do
+    local text, home = nil, 0
+    if name ~= LOOK then text, home = M.find(q, name) end
+    if text then
+      rows[#rows + 1] = { name, home, text, last_job(q, name, text) }
+    elseif name ~= LOOK then
+      M.delete(q, name)
+    end
+  end
+  return rows
+end
+
+-- One holder at a time computes; a second one would only find out that it was second. Afterwards the key tells for a
+-- while who it was, so that the others need not all be on the spot.
+local DONE = '^done:(.*)$'
+
+local function claimed_for(q, holder)
+  local key = q.P .. 'lock:schedules'
+  local by = redis.call('GET', key)
+  if by and by ~= holder and not string.match(by, DONE) then return math.max(1, redis.call('PTTL', key)) end
+  redis.call('SET', key, holder, 'PX', CLAIM_MS)
+  return 0
+end
+
+local function led_by(q)
+  local by = redis.call('GET', q.P .. 'lock:schedules') or ''
+  return string.match(by, DONE) or by
+end
+
+local function wait_for_next(q, now)
+  local after = redis.call('ZRANGEBYSCORE', q.schedulers_due, '(' .. G.int(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local wait = after[2] and math.max(1, tonumber(after[2]) - now) or LOOK_MS
+  return math.min(wait, LOOK_MS)
+end
+
+G.export('schedules_due', { 'allow-oom' }, function(keys, args)
+  local q, holder = G.queue(keys[1]), cmsgpack.unpack(args[1])[1]
+  local now, revision = G.now(q), redis.call('HGET', q.meta, 'schedulesRev')
+  local flag = revision and G.schedules_flag(revision) or 0
+  if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
+    redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
+    return cmsgpack.pack({ now, {}, LOOK_MS, flag, '' })
+  end
+  local look = tonumber(redis.call('ZSCORE', q.schedulers_due, LOOK) or '')
+  if not look or look <= now or look > now + LOOK_MS then look_through(q, now) end
+  local rows = due_rows(q, now)
+  if #rows == 0 then
+    look = tonumber(redis.call('ZSCORE', q.schedulers_due, LOOK) or '')
+    return cmsgpack.pack({ now, rows, look and look <= now and 0 or wait_for_next(q, now), flag, led_by(q) })
+  end
+  if M.is_ticking(q) then return cmsgpack.pack({ now, {}, BUSY_MS, flag, led_by(q) }) end
+  local taken = claimed_for(q, holder)
+  if taken > 0 then return cmsgpack.pack({ now, {}, taken, flag, led_by(q) }) end
+  return cmsgpack.pack({ now, rows, 0, flag, holder })
+end)
+
+local function fire(q, row, quiet)
+  local name, home, text, jobs, instants, tracked = row[1], row[2], row[4], row[6], row[7], row[8]
+  if M.find(q, name) ~= row[3] then return 'changed' end
+  local _, results = G.add_rows(q, jobs, quiet)
+  for i, result in ipairs(results) do
+    local id, added = result, type(result) == 'string'
+    if not added then id, added = result[2], result[1] == 'replaced' end
+    if added then
+      redis.call('HSET', q.J .. id, 'scheduledFor', G.int(instants[i]))
+      if tracked then redis.call('HSET', q.J .. id, 'schedulerName', name) end
+    end
+    if tracked and text ~= '' then text = string.sub(text, 1, -2) .. ',"lastJobId":' .. cjson.encode(id) .. '}' end
+  end
+  if text == '' then
+    M.delete(q, name)
+  else
+    M.write(q, name, home, text, row[5])
+  end
+  return results
+end
+
+G.export('schedules_fire', {}, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local now, outcomes, busy = G.now(q), {}, M.is_ticking(q)
+  for i, row in ipairs(r[2]) do
+    outcomes[i] = busy and 'busy' or fire(q, row, r[3])
+  end
+  if redis.call('GET', q.P .. 'lock:schedules') == r[1] then
+    redis.call('SET', q.P .. 'lock:schedules', 'done:' .. r[1], 'PX', LED_MS)
+  end
+  return cmsgpack.pack({ now, outcomes })
+end)

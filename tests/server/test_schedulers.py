@@ -1,0 +1,598 @@
+"""Schedulers by a clock that the test sets: when they fire, what they add, who of many fires."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from glidemq_py import GlideMQValidationError, JobSpec, Queue, SchedulerBusyError
+from glidemq_py.queue import schedulers
+from glidemq_py.testing import RespClient
+from tests.server.schedules_support import Clockwork
+
+pytestmark = pytest.mark.usefixtures("key_leaks")
+
+
+@pytest.fixture
+def clock(resp: RespClient, queue_name: str) -> Iterator[Clockwork]:
+    work = Clockwork(resp, queue_name)
+    yield work
+    work.own.delete_everything()
+
+
+def entry(clock: Clockwork, name: str, home: str = "schedulers") -> dict[str, Any]:
+    return dict(json.loads(clock.own.redis("HGET", home, name)))
+
+
+# -- when ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_interval_fires_on_its_grid(clock: Clockwork) -> None:
+    start = clock.now
+    made = await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    assert (made.next_run, made.iteration_count) == (start + 1_000, 0)
+    await clock.until(start + 3_500)
+    assert clock.instants() == [start + 1_000, start + 2_000, start + 3_000]
+    read = await clock.queue.get_job_scheduler("tick")
+    assert read is not None
+    assert (read.next_run, read.last_run, read.iteration_count) == (start + 4_000, start + 3_000, 3)
+
+
+async def test_a_limit_ends_it(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, limit=2)
+    await clock.until(clock.now + 10_000)
+    assert len(clock.jobs()) == 2
+    assert await clock.queue.get_job_schedulers() == []
+    assert {"schedulers", "schedulers-due", "schedulers-ended"} & clock.own.key_names() == set()
+
+
+async def test_start_and_end(clock: Clockwork) -> None:
+    start = clock.now
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, start_date=start + 500, end_date=start + 2_600)
+    await clock.until(start + 10_000)
+    assert clock.instants() == [start + 500, start + 1_500, start + 2_500]
+    assert await clock.queue.get_job_scheduler("tick") is None
+
+
+async def test_a_pattern_with_seconds_and_immediately(clock: Clockwork) -> None:
+    start = clock.own.advance(300)
+    await clock.queue.upsert_job_scheduler("tick", pattern="*/20 * * * * *", immediately=True)
+    await clock.until(start + 45_000)
+    assert [at - start for at in clock.instants()] == [0, 19_700, 39_700]
+
+
+async def test_it_fires_over_the_change_of_the_clocks(clock: Clockwork) -> None:
+    start = round(datetime(2027, 3, 25, 12, tzinfo=UTC).timestamp() * 1000)
+    clock.own.set_time(start)
+    await clock.queue.upsert_job_scheduler("night", pattern="30 2 * * *", tz="Europe/Berlin")
+    await clock.until(start + 4 * 86_400_000)
+    made = await clock.queue.get_job_scheduler("night")
+    assert made is not None
+    gaps = [later - earlier for earlier, later in zip(clock.instants(), clock.instants()[1:], strict=False)]
+    hour = 3_600_000
+    assert gaps == [24 * hour, 23 * hour + hour // 2, 23 * hour + hour // 2]
+
+
+# -- missed instants -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("misfire", "fired"), [("fire_once", 1), ("fire_all", 250), ("skip", 1)])
+async def test_missed_instants_after_a_restart(clock: Clockwork, misfire: Any, fired: int) -> None:
+    start = clock.now
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, misfire=misfire)
+    clock.own.set_time(start + 250_500)  # nobody was there
+    duty = clock.another_duty()
+    await clock.fire(duty)
+    instants = clock.instants()
+    assert len(instants) == fired
+    if misfire == "fire_all":
+        assert instants == [start + 1_000 * i for i in range(1, 251)]
+    if misfire == "skip":
+        assert instants[0] >= start + 245_500
+    read = await clock.queue.get_job_scheduler("tick")
+    assert read is not None
+    assert read.next_run == start + 251_000
+
+
+async def test_skip_runs_nothing_where_the_last_instant_is_long_ago(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("hourly", every=3_600_000, misfire="skip")
+    clock.own.advance(2 * 3_600_000 + 6_000)
+    await clock.fire()
+    assert clock.jobs() == []
+    await clock.until(clock.now + 3_600_000)
+    assert len(clock.jobs()) == 1
+
+
+async def test_fire_all_ends_at_its_limit(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, misfire="fire_all", limit=7)
+    clock.own.advance(100_000)
+    await clock.fire()
+    assert len(clock.jobs()) == 7
+    assert await clock.queue.get_job_scheduler("tick") is None
+
+
+# -- repeat after completion -----------------------------------------------------------------------------------
+
+
+async def test_the_next_one_follows_the_end_of_the_last(clock: Clockwork) -> None:
+    start = clock.now
+    await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
+    await clock.fire()
+    job = clock.own.take_one()
+    assert clock.own.job(job.id)["schedulerName"] == "crawl"
+    waiting = await clock.queue.get_job_scheduler("crawl")
+    assert waiting is not None
+    assert (waiting.next_run, waiting.last_job_id) == (None, job.id)
+    clock.own.advance(30_000)
+    await clock.fire()
+    assert len(clock.jobs()) == 1  # it still runs
+    clock.own.advance(10)
+    clock.own.finish(job.completed())
+    clock.own.advance(5)
+    await clock.fire()
+    again = await clock.queue.get_job_scheduler("crawl")
+    assert again is not None
+    assert again.next_run == start + 30_010 + 1_000
+    await clock.until(again.next_run)
+    assert len(clock.jobs()) == 2
+
+
+async def end_completed(clock: Clockwork) -> None:
+    clock.own.finish(clock.own.take_one().completed(keep=1))
+
+
+async def end_failed(clock: Clockwork) -> None:
+    clock.own.finish(clock.own.take_one().failed())
+
+
+async def end_revoked(clock: Clockwork) -> None:
+    (job,) = clock.jobs()
+    assert clock.own.fcall("revoke", clock.own.meta, job["id"]) == "revoked"
+
+
+async def end_removed(clock: Clockwork) -> None:
+    (job,) = clock.jobs()
+    assert clock.own.fcall("remove", clock.own.meta, job["id"]) == 1
+
+
+async def end_expired(clock: Clockwork) -> None:
+    clock.own.advance(20_000)
+    assert clock.own.take() == []
+
+
+@pytest.mark.parametrize("end", [end_completed, end_failed, end_revoked, end_removed, end_expired])
+async def test_however_its_job_ends_it_goes_on(clock: Clockwork, end: Any) -> None:
+    """W78: the original waits for ever where the job ends elsewhere than in a worker's own code."""
+    await clock.queue.upsert_job_scheduler(
+        "crawl", repeat_after_complete=1_000, template=("crawl", None, {"ttl": 10_000})
+    )
+    await clock.fire()
+    await end(clock)
+    await clock.until(clock.now + 7_000)
+    read = await clock.queue.get_job_scheduler("crawl")
+    assert read is not None
+    assert read.iteration_count == 2
+
+
+async def test_a_failed_attempt_is_not_the_end(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler(
+        "crawl", repeat_after_complete=1_000, template=("crawl", None, {"attempts": 2})
+    )
+    await clock.fire()
+    clock.own.finish(clock.own.take_one().failed(limit=2, backoff=60_000))
+    await clock.until(clock.now + 30_000)
+    assert len(clock.jobs()) == 1
+
+
+async def test_where_the_news_of_the_end_is_lost_the_watchdog_finds_it(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
+    await clock.fire()
+    (job,) = clock.jobs()
+    # As a peer's library ends it, whose worker dies before it says so.
+    clock.own.redis("HSET", f"job:{job['id']}", "state", "completed", "finishedOn", clock.now)
+    await clock.until(clock.now + 6_000)
+    assert len(clock.jobs()) == 2
+
+
+async def test_a_job_that_a_peer_s_tick_made_and_that_is_gone(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
+    text = entry(clock, "crawl") | {"nextRun": 0, "lastRun": clock.now, "iterationCount": 1}
+    clock.own.redis("HSET", "schedulers", "crawl", json.dumps(text))
+    await clock.until(clock.now + 12_000)
+    assert clock.jobs()
+
+
+async def test_changing_it_while_it_waits_does_not_fire_it(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
+    await clock.fire()
+    changed = await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000, template=("other", 1))
+    assert changed.next_run is None
+    await clock.until(clock.now + 20_000)
+    assert len(clock.jobs()) == 1
+    await end_completed(clock)
+    await clock.until(clock.now + 1_000)
+    assert [job["name"] for job in clock.jobs()] == ["other"]
+
+
+# -- changing ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_times_go_on_where_they_were(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.until(clock.now + 2_500)
+    before = await clock.queue.get_job_scheduler("tick")
+    assert before is not None
+    changed = await clock.queue.upsert_job_scheduler(
+        "tick", every=1_000, immediately=True, template=("other", {"a": 1})
+    )
+    assert (changed.next_run, changed.iteration_count, changed.last_run) == (before.next_run, 2, before.last_run)
+    assert (changed.job_name, changed.data) == ("other", {"a": 1})
+    anew = await clock.queue.upsert_job_scheduler("tick", every=2_000)
+    assert (anew.next_run, anew.iteration_count, anew.last_run) == (clock.now + 2_000, 0, None)
+
+
+async def test_a_limit_that_is_reached_already_is_refused(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.until(clock.now + 2_500)
+    with pytest.raises(GlideMQValidationError) as caught:
+        await clock.queue.upsert_job_scheduler("tick", every=1_000, limit=2)
+    assert caught.value.option == "limit"
+
+
+async def test_it_moves_between_the_place_of_peers_and_ours(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", pattern="* * * * *")
+    await clock.queue.upsert_job_scheduler("tick", pattern="* * * * * *")
+    assert clock.own.redis("HKEYS", "schedulers") == []
+    assert entry(clock, "tick", "schedulers-own")["pattern"] == "* * * * * *"
+    made = await clock.queue.upsert_job_scheduler("tick", pattern="* * * * *")
+    assert made.for_peers
+    assert clock.own.redis("HKEYS", "schedulers-own") == []
+    assert await clock.queue.remove_job_scheduler("tick") is True
+    assert await clock.queue.remove_job_scheduler("tick") is False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pattern": "0 0 * * * *"},
+        {"pattern": "0 0 13 * 5", "day_match": "or"},
+        {"every": 5, "misfire": "fire_all"},
+        {"every": 5, "misfire": "skip"},
+        {"every": 5, "template": ("a", 1, {"ordering": {"key": "k"}})},
+        {"every": 5, "template": ("a", 1, {"deduplication": {"id": "k"}})},
+        {"every": 5, "template": ("a", 1, {"job_id": "k"})},
+        {"every": 5, "template": ("a", 1, {"delay": 5})},
+    ],
+)
+async def test_what_a_peer_would_do_otherwise_it_does_not_see(clock: Clockwork, options: Any) -> None:
+    made = await clock.queue.upsert_job_scheduler("tick", **options)
+    assert not made.for_peers
+    assert clock.own.redis("EXISTS", "schedulers") == 0
+    assert await clock.queue.get_job_scheduler("tick") == made
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"every": 5, "template": ("", 1)}, "name"),
+        ({"every": 5, "template": {"nam": "a"}}, "template.nam"),
+        ({"every": 5, "template": ("a", object())}, "template.data"),
+        ({"every": 5, "template": ("a", "x" * 1_048_577)}, "template.data"),
+        ({"every": 5, "template": ("a", 1, {"cost": 1})}, "template.cost"),
+        ({"every": 5, "template": ("a", 1, {"lifo": True, "ordering": {"key": "k"}})}, "lifo"),
+        ({"every": 5, "template": ("a", 1, {"run_at": datetime(2030, 1, 1, tzinfo=UTC)})}, "template.run_at"),
+        ({"every": 5, "end_date": 5}, "end_date"),
+        ({"pattern": "0 0 31 2 *"}, "pattern"),
+    ],
+)
+async def test_what_cannot_be_is_refused_before_anything_is_written(clock: Clockwork, options: Any, named: str) -> None:
+    with pytest.raises(GlideMQValidationError) as caught:
+        await clock.queue.upsert_job_scheduler("tick", **options)
+    assert caught.value.option == named
+    assert clock.own.key_names() == set()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, 5, None])
+async def test_names_that_cannot_be(clock: Clockwork, name: Any) -> None:
+    for method in (clock.queue.get_job_scheduler, clock.queue.remove_job_scheduler):
+        with pytest.raises(GlideMQValidationError):
+            await method(name)
+    with pytest.raises(GlideMQValidationError):
+        await clock.queue.upsert_job_scheduler(name, every=5)
+
+
+# -- templates --------------------------------------------------------------------------------------------------
+
+
+async def test_every_option_of_a_template_is_applied(clock: Clockwork) -> None:
+    """W79: the original stores ordering, cost, deduplication and compression, and does not go by them."""
+    options = {
+        "attempts": 4, "backoff": {"type": "exponential", "delay": 50}, "ttl": 60_000, "timeout": 500,
+        "ordering": {"key": "k", "concurrency": 2, "token_bucket": {"capacity": 5, "refill_rate": 1}}, "cost": 2,
+        "remove_on_complete": 5, "deduplication": {"id": "d", "mode": "simple"}, "delay": 100, "priority": 3,
+    }  # fmt: skip
+    template = JobSpec("full", {"a": [1, 2.5, None, "žluť"]}, options)
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, template=template)
+    added = await clock.another_queue(events=True)._connected()
+    assert added is not None
+    await clock.until(clock.now + 1_000)
+    (job,) = clock.jobs()
+    by_hand = Clockwork(clock.own.resp, clock.own.base.partition("{")[2].rstrip("}") + "-hand")
+    by_hand.own.set_time(clock.now)
+    from glidemq_py.queue.rows import encode_row
+
+    (job_id,) = by_hand.own.add(encode_row(by_hand.link(), template.name, template.data, template.options))
+    hand = by_hand.own.job(job_id)
+    assert {key: value for key, value in job.items() if key != "scheduledFor"} == hand
+    assert clock.own.redis("HGET", "group:k", "tbCapacity") == "5000"
+    # The second run meets the first one, which waits.
+    await clock.until(clock.now + 1_000)
+    assert len(clock.jobs()) == 1
+    by_hand.own.delete_everything()
+
+
+async def test_without_a_template_a_job_is_named_after_its_scheduler(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.until(clock.now + 1_000)
+    (job,) = clock.jobs()
+    assert (job["name"], job["data"], job["opts"]) == ("tick", "{}", "{}")
+
+
+async def test_the_queue_s_defaults_and_compression_count(resp: RespClient, queue_name: str) -> None:
+    clock = Clockwork(resp, queue_name, default_job_options={"attempts": 7}, compression="gzip", events=False)
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, template=("a", {"b": 1}))
+    await clock.until(clock.now + 1_000)
+    (job,) = clock.jobs()
+    assert (job["maxAttempts"], job["data"][:3]) == ("7", "gz:")
+    clock.own.delete_everything()
+
+
+async def test_data_in_another_serializer(clock: Clockwork) -> None:
+    from glidemq_py import MSGPACK_SERIALIZER
+    from glidemq_py.wire.payload import decode_data
+
+    clock.queue._link = clock.link(serializer=MSGPACK_SERIALIZER)
+    made = await clock.queue.upsert_job_scheduler("tick", every=1_000, template=("a", {"b": b"\x00\xff"}))
+    assert made.data == {"b": b"\x00\xff"}
+    duty = clock.another_duty(serializer=MSGPACK_SERIALIZER)
+    clock.own.advance(1_000)
+    await clock.fire(duty)
+    (job,) = clock.jobs()
+    assert decode_data(job["data"], MSGPACK_SERIALIZER) == {"b": b"\x00\xff"}
+
+
+async def test_a_job_that_costs_too_much_is_complained_of(clock: Clockwork) -> None:
+    template = ("a", None, {"ordering": {"key": "k", "token_bucket": {"capacity": 1, "refill_rate": 1}}, "cost": 5})
+    await clock.queue.upsert_job_scheduler("tick", every=1_000, template=template)
+    errors: list[BaseException] = []
+    clock.duty._on_error = errors.append
+    await clock.until(clock.now + 1_000)
+    assert clock.jobs() == []
+    assert "token bucket" in str(errors[0])
+
+
+# -- junk -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["junk", "[]", "5", "{}", '{"pattern":"99 * * * *","nextRun":1}', '{"every":-5,"nextRun":1}',
+             '{"every":"x","pattern":[],"nextRun":{}}', '{"every":1000,"nextRun":"soon"}']
+)  # fmt: skip
+async def test_somebody_s_junk_stays_and_stops_nobody(clock: Clockwork, text: str) -> None:
+    clock.own.redis("HSET", "schedulers", "junk", text)
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    await clock.until(clock.now + 2_000)
+    assert [job["name"] for job in clock.jobs() if job["name"] == "tick"] == ["tick", "tick"]
+    assert clock.own.redis("HEXISTS", "schedulers", "junk") == 1
+    assert "tick" in [each.name for each in await clock.queue.get_job_schedulers()]
+    assert await clock.queue.remove_job_scheduler("junk") is True
+
+
+# -- many processes ---------------------------------------------------------------------------------------------
+
+
+async def test_many_processes_fire_each_instant_once(clock: Clockwork) -> None:
+    """All of them ask, compute and fire at once, in every order: one of them adds the job."""
+    for name in ("a", "b", "c"):
+        await clock.queue.upsert_job_scheduler(name, every=1_000, misfire="fire_all")
+    await clock.fire()
+    duties = [clock.another_duty() for _ in range(10)]
+    for _ in range(20):
+        clock.own.advance(1_000)
+        clock.own.redis("DEL", "lock:schedules")  # which only spares work
+        rows = [await duty._link.transport.call(_due(clock, duty)) for duty in duties if _free(clock)]
+        for duty, reply in zip(duties, rows, strict=True):
+            await duty._link.transport.call(_fire(clock, duty, reply))
+    assert len(clock.jobs()) == 60
+    assert len(set(zip([job["name"] for job in clock.jobs()], clock.instants(), strict=True))) == 60
+
+
+def _free(clock: Clockwork) -> bool:
+    clock.own.redis("DEL", "lock:schedules")
+    return True
+
+
+def _due(clock: Clockwork, duty: Any) -> Any:
+    from glidemq_py.wire.calls.schedules import schedules_due
+
+    return schedules_due(clock.own.meta, duty._holder)
+
+
+def _fire(clock: Clockwork, duty: Any, reply: Any) -> Any:
+    from glidemq_py.wire.calls.schedules import schedules_fire
+
+    return schedules_fire(clock.own.meta, duty._holder, [duty._plan(row, reply.now) for row in reply.rows], False)
+
+
+async def test_one_fires_and_the_others_stand_by(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    first, second = clock.another_duty(), clock.another_duty()
+    clock.own.advance(1_000)
+    await clock.fire(first)
+    await clock.fire(second)
+    assert (first._leads, second._leads) == (True, False)
+
+
+async def test_entries_of_many_schedulers_are_found_in_pages(clock: Clockwork) -> None:
+    start = clock.now
+    for i in range(120):
+        text = {"every": 60_000, "iterationCount": 0, "nextRun": start + 1_000 + i}
+        clock.own.redis("HSET", "schedulers", f"s{i}", json.dumps(text))
+    await clock.until(start + 2_000)
+    assert len(clock.jobs()) == 120
+    assert len(await clock.queue.get_job_schedulers()) == 120
+
+
+# -- beside a Node peer -------------------------------------------------------------------------------------------
+
+
+class NodeTick:
+    """A peer's tick: under its lock it reads all entries, and adds and writes back in one MULTI."""
+
+    def __init__(self, clock: Clockwork) -> None:
+        self.clock = clock
+        self.read: dict[str, dict[str, Any]] = {}
+
+    def lock(self) -> bool:
+        lock = self.clock.own.redis("SET", "schedulers:lock:__tick__", "0123456789abcdef", "NX", "PX", 5_000)
+        return lock == "OK"
+
+    def begin(self) -> None:
+        self.read = {k: json.loads(v) for k, v in self.clock.own.resp.hash(self.clock.own.key("schedulers")).items()}
+
+    def commit(self) -> None:
+        run, now = self.clock.own.redis, self.clock.now
+        for name, found in self.read.items():
+            if 0 < found["nextRun"] <= now:
+                job_id = self.clock.own.put_job(
+                    str(run("INCR", "id")), name=name, by="node", scheduledFor=found["nextRun"]
+                )
+                self.clock.own.push_entry(job_id, name)
+                late = (now - found["nextRun"]) // found["every"] + 1
+                again = {"nextRun": found["nextRun"] + late * found["every"], "lastRun": now}
+                run(
+                    "HSET",
+                    "schedulers",
+                    name,
+                    json.dumps(found | again | {"iterationCount": found["iterationCount"] + 1}),
+                )
+
+    def unlock(self) -> None:
+        self.clock.own.redis("DEL", "schedulers:lock:__tick__")
+
+
+async def test_while_a_peer_ticks_nothing_is_fired(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    node = NodeTick(clock)
+    clock.own.advance(1_000)
+    assert node.lock()
+    node.begin()
+    assert await clock.duty.fire() < 100
+    assert clock.jobs() == []
+    node.commit()
+    assert await clock.duty.fire() < 100
+    node.unlock()
+    await clock.fire()
+    assert len(clock.jobs()) == 1
+
+
+async def test_a_peer_that_begins_between_our_look_and_our_firing(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    clock.own.advance(1_000)
+    reply = clock.own.run(_due(clock, clock.duty))
+    node = NodeTick(clock)
+    node.lock()
+    node.begin()
+    assert clock.own.run(_fire(clock, clock.duty, reply)).outcomes == ["busy"]
+    node.commit()
+    node.unlock()
+    assert clock.own.run(_fire(clock, clock.duty, reply)).outcomes == ["changed"]
+    assert len(clock.jobs()) == 1
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["ours", "lock", "begin", "commit", "unlock", "time"]), min_size=20, max_size=60))
+def test_in_whatever_order_both_fire_an_instant_is_fired_once(clock: Clockwork, steps: list[str]) -> None:
+    asyncio.run(_both(clock, steps))
+
+
+async def _both(clock: Clockwork, steps: list[str]) -> None:
+    clock.own.delete_everything()
+    clock.own.set_time(1_800_000_000_000)
+    await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    node, state = NodeTick(clock), "unlock"
+    following = {"unlock": "lock", "lock": "begin", "begin": "commit", "commit": "unlock"}
+    for step in steps:
+        if step == "time":
+            clock.own.advance(700)
+        elif step == "ours":
+            await clock.duty.fire()
+        elif following[state] == step:
+            getattr(node, step)()
+            state = step
+    instants = clock.instants()
+    assert len(instants) == len(set(instants))
+
+
+async def test_what_a_peer_makes_is_noticed(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("ours", every=3_600_000)
+    await clock.fire()
+    at = clock.now + 6_000
+    clock.own.redis("HSET", "schedulers", "node", json.dumps({"every": 60_000, "iterationCount": 0, "nextRun": at}))
+    await clock.until(at)
+    assert [(job["name"], job["scheduledFor"]) for job in clock.jobs()] == [("node", str(at))]
+
+
+async def test_of_one_name_in_both_places_the_peer_s_counts(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("tick", pattern="* * * * * *")
+    text = {"every": 60_000, "iterationCount": 0, "nextRun": clock.now + 60_000}
+    clock.own.redis("HSET", "schedulers", "tick", json.dumps(text))
+    read = await clock.queue.get_job_scheduler("tick")
+    assert read is not None
+    assert read.schedule.every == 60_000
+    assert [each.schedule.every for each in await clock.queue.get_job_schedulers()] == [60_000]
+    await clock.until(clock.now + 12_000)
+    assert clock.own.redis("EXISTS", "schedulers-own") == 0
+
+
+async def test_a_peer_that_never_lets_go_is_a_typed_error(clock: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedulers, "_TRIES", 3)
+    clock.own.redis("SET", "schedulers:lock:__tick__", "theirs", "PX", 60_000)
+    with pytest.raises(SchedulerBusyError) as caught:
+        await clock.queue.upsert_job_scheduler("tick", every=1_000)
+    assert caught.value.name == "tick"
+    clock.own.redis("HSET", "schedulers", "tick", json.dumps({"every": 5, "nextRun": 1}))
+    with pytest.raises(SchedulerBusyError):
+        await clock.queue.remove_job_scheduler("tick")
+    clock.own.redis("DEL", "schedulers:lock:__tick__")
+
+
+async def test_two_that_change_it_at_once(clock: Clockwork) -> None:
+    """The slower one finds another text, and changes that."""
+    one, two = clock.another_queue(), clock.another_queue()
+    await asyncio.gather(one.upsert_job_scheduler("tick", every=1_000), two.upsert_job_scheduler("tick", every=2_000))
+    assert len(await clock.queue.get_job_schedulers()) == 1
+
+
+# -- nothing is left ----------------------------------------------------------------------------------------------
+
+
+async def test_obliterate_takes_everything_along(url: str, resp: RespClient, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.upsert_job_scheduler("tick", every=1_000, immediately=True)
+        await queue.upsert_job_scheduler("own", pattern="* * * * * *")
+        await queue.obliterate(force=True)
+        assert await queue.get_job_schedulers() == []
+    assert resp.keys(f"glide:{{{queue_name}}}:*") == []
+
+
+async def test_a_queue_without_schedulers_gets_no_key(clock: Clockwork) -> None:
+    assert await clock.fire() == 5_000
+    assert clock.own.key_names() == set()

@@ -1,0 +1,168 @@
+"""Schedulers by the real clock: workers that fire them, several processes, a worker that dies, lateness."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import Job, Queue, Scheduler, Worker
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw, Told, soon, until
+
+ROOT = Path(__file__).parents[2]
+
+
+async def nothing(job: Job) -> None:
+    """Runs at once."""
+
+
+def lateness(raw: Raw, ids: list[str]) -> list[int]:
+    jobs = [raw.job(each) for each in ids]
+    return [int(job["timestamp"]) - int(job["scheduledFor"]) for job in jobs]
+
+
+async def test_an_idle_worker_fires_in_time(url: str, resp: RespClient, queue_name: str) -> None:
+    worker = Worker(queue_name, nothing, url)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.upsert_job_scheduler("tick", every=50)
+        await told.wait("completed", 40)
+        await queue.remove_job_scheduler("tick")
+    late = sorted(lateness(Raw(resp, queue_name), told.job_ids("completed")[:40]))
+    # The machine may be busy with other things; the median says whether anything polls.
+    assert late[20] < 50, late
+    assert late[0] >= 0
+
+
+async def test_a_scheduler_made_elsewhere_is_heard_of_at_once(url: str, queue_name: str) -> None:
+    worker = Worker(queue_name, nothing, url)
+    told = Told(worker)
+    async with worker:
+        await until_idle(worker)
+        async with Queue(queue_name, url) as queue:
+            await queue.upsert_job_scheduler("tick", every=3_600_000)
+            async with asyncio.timeout(4):  # without being told, a look is made each five seconds
+                await queue.upsert_job_scheduler("tick", every=3_500_000, immediately=True)
+                await told.wait("completed")
+
+
+async def until_idle(worker: Worker) -> None:
+    exchange = worker._exchange
+    assert exchange is not None
+    await soon(exchange.idle.wait())
+
+
+async def test_repeat_after_completion_follows_at_once(url: str, resp: RespClient, queue_name: str) -> None:
+    worker = Worker(queue_name, nothing, url)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.upsert_job_scheduler("crawl", repeat_after_complete=30)
+        async with asyncio.timeout(10):
+            await told.wait("completed", 20)
+        await queue.remove_job_scheduler("crawl")
+    raw = Raw(resp, queue_name)
+    jobs = [raw.job(each) for each in told.job_ids("completed")[:20]]
+    for earlier, later in itertools.pairwise(jobs):
+        assert int(later["timestamp"]) >= int(earlier["finishedOn"]) + 30
+
+
+async def test_a_failing_job_is_retried_before_the_next_one(url: str, queue_name: str) -> None:
+    attempts: Counter[str] = Counter()
+
+    async def fails_twice(job: Job) -> None:
+        attempts[job.id] += 1
+        if attempts[job.id] < 3:
+            raise ValueError("not yet")
+
+    worker = Worker(queue_name, fails_twice, url, concurrency=4)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.upsert_job_scheduler(
+            "crawl", repeat_after_complete=10, template=("crawl", None, {"attempts": 3, "backoff": 10})
+        )
+        await told.wait("completed", 3)
+        await queue.remove_job_scheduler("crawl")
+    order = [each[0].id for event, each in told.calls if event in ("retrying", "completed")]
+    assert order[:9] == [job for job in dict.fromkeys(order) for _ in range(3)][:9]
+
+
+async def test_a_process_that_only_schedules(url: str, resp: RespClient, queue_name: str) -> None:
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue, Scheduler(queue):
+        await queue.upsert_job_scheduler("tick", every=20, limit=5)
+        await soon(until(lambda: raw.run("XLEN", "stream") == 5))
+    assert len({raw.job(str(i))["scheduledFor"] for i in range(1, 6)}) == 5
+
+
+async def test_a_paused_worker_fires_all_the_same(url: str, resp: RespClient, queue_name: str) -> None:
+    worker = Worker(queue_name, nothing, url)
+    worker.pause()
+    raw = Raw(resp, queue_name)
+    async with Queue(queue_name, url) as queue:
+        await queue.upsert_job_scheduler("tick", every=20, limit=3)
+        async with worker:
+            await soon(until(lambda: raw.run("XLEN", "stream") == 3))
+
+
+PROCESS = """
+import asyncio, sys
+from glidemq_py import Queue, Scheduler, Worker
+async def nothing(job): pass
+async def main():
+    async with Worker(sys.argv[1], nothing, sys.argv[2], concurrency=4):
+        print("up", flush=True)
+        await asyncio.get_running_loop().create_future()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_many_processes_one_of_which_dies(url: str, resp: RespClient, queue_name: str) -> None:
+    raw = Raw(resp, queue_name)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    async with Queue(queue_name, url) as queue:
+        for name, every in (("a", 40), ("b", 70), ("c", 110)):
+            await queue.upsert_job_scheduler(name, every=every, misfire="fire_all")
+        processes = [
+            subprocess.Popen(  # noqa: ASYNC220
+                [sys.executable, "-c", PROCESS, queue_name, url], env=environment, stdout=subprocess.PIPE
+            )
+            for _ in range(4)
+        ]
+        try:
+            for process in processes:
+                assert process.stdout is not None
+                assert await asyncio.to_thread(process.stdout.readline) == b"up\n"
+
+            async def reach(count: int) -> None:
+                while (await queue.get_job_counts()).completed < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+            await soon(reach(60))
+            processes[0].send_signal(signal.SIGKILL)
+            await soon(reach(120))
+            processes[1].send_signal(signal.SIGKILL)
+            await soon(reach(200))
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+        schedulers = {each.name: each for each in await queue.get_job_schedulers()}
+    count = int(raw.run("GET", "id"))
+    jobs = [raw.job(str(i)) for i in range(1, count + 1)]
+    fired = Counter((job["name"], int(job["scheduledFor"])) for job in jobs)
+    assert set(fired.values()) == {1}
+    for name, scheduler in schedulers.items():
+        instants = sorted(at for of, at in fired if of == name)
+        assert scheduler.schedule.every is not None
+        # None is missing either: fire_all fires every one of them.
+        assert {later - earlier for earlier, later in itertools.pairwise(instants)} == {scheduler.schedule.every}
+        assert len(instants) == scheduler.iteration_count

@@ -1,0 +1,237 @@
+"""Cron patterns: what is understood, what is refused, and when they match, against croniter and against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import pytest
+from croniter import croniter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glidemq_py import GlideMQValidationError
+from glidemq_py.options.cron import CronPattern, parse_cron
+from glidemq_py.options.cron_times import instants, next_instant
+
+UTC_ZONE = ZoneInfo("UTC")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def ms(*parts: int) -> int:
+    return round(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "in_numbers"),
+    [
+        ("* * * * *", "* * * * *"),
+        ("  */10   *  * * * ", "*/10 * * * *"),
+        ("05 09 01 1 *", "5 9 1 1 *"),
+        ("0 9 * * MON-FRI", "0 9 * * 1-5"),
+        ("0 9 * jan,Dec sun", "0 9 * 1,12 0"),
+        ("0 0 * * 7", "0 0 * * 0"),
+        ("0 0 * * 5-7", "0 0 * * 5,6,0"),
+        ("0 0 * * SAT-SUN", "0 0 * * 6,0"),
+        ("0 0 * * 1-7/2", "0 0 * * 1,3,5,0"),
+        ("5/20 * * * *", "5-59/20 * * * *"),
+        ("10-50/20 * * * *", "10-50/20 * * * *"),
+        ("*/15 0 0 1 1 *", "*/15 0 0 1 1 *"),
+        ("@daily", "0 0 * * *"),
+        ("@Annually", "0 0 1 1 *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@hourly", "0 * * * *"),
+    ],
+)
+def test_what_is_kept_is_written_in_numbers(pattern: str, in_numbers: str) -> None:
+    read = parse_cron(pattern)
+    assert read.text == in_numbers
+    assert parse_cron(in_numbers) == read
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "", " ", "*", "* * * *", "* * * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * 32 * *", "* * * 13 *",
+        "* * * 0 *", "* * * * 8", "-1 * * * *", "1- * * * *", "5-1 * * * *", "* * * * FRI-MON", "*/0 * * * *",
+        "*/61 * * * *", "1,,2 * * * *", "a * * * *", "* * * MON *", "* * * * JAN", "0 0 L * *", "0 0 15W * *",
+        "0 0 LW * *", "0 0 * * 5#2", "0 0 ? * *", "0 0 * * 5L", "H * * * *", "@reboot", "@every 5m", "1.5 * * * *",
+        "0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6,9,11 *", "\u0663 * * * *", "~ * * * *", "1-2-3 * * * *",
+    ],
+)  # fmt: skip
+def test_what_is_refused(pattern: str) -> None:
+    with pytest.raises(GlideMQValidationError) as caught:
+        parse_cron(pattern)
+    assert caught.value.option == "pattern"
+
+
+@pytest.mark.parametrize("pattern", [None, 5, b"* * * * *", ["*"]])
+def test_a_pattern_is_text(pattern: object) -> None:
+    with pytest.raises(GlideMQValidationError):
+        parse_cron(pattern)
+
+
+def test_both_day_fields_must_match_unless_one_is_to_be_enough() -> None:
+    friday_13th = next_instant(parse_cron("0 0 13 * 5"), UTC_ZONE, ms(2026, 6, 1))
+    assert friday_13th == ms(2026, 11, 13)
+    either = parse_cron("0 0 13 * 5", "or")
+    assert list(itertools.islice(instants(either, UTC_ZONE, ms(2026, 6, 1)), 3)) == [
+        ms(2026, 6, 5), ms(2026, 6, 12), ms(2026, 6, 13),
+    ]  # fmt: skip
+    # Where one of them restricts nothing, there is nothing to choose.
+    assert not parse_cron("0 0 13 * *", "or").either_day
+    assert not parse_cron("0 0 * * 5", "or").either_day
+
+
+def test_a_day_that_never_comes_may_be_one_of_two() -> None:
+    assert parse_cron("0 0 31 2 5", "or").either_day
+
+
+def test_nothing_is_looked_for_beyond_ten_years() -> None:
+    leap_monday = parse_cron("0 0 29 2 1")
+    assert next_instant(leap_monday, UTC_ZONE, ms(2026, 1, 1)) is None  # 2044
+    assert next_instant(leap_monday, UTC_ZONE, ms(2035, 1, 1)) == ms(2044, 2, 29)
+
+
+# -- against croniter --------------------------------------------------------------------------------------------
+
+
+def _field(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    # croniter takes `3-3` for everything.
+    span = st.tuples(number, number).filter(lambda p: p[0] != p[1]).map(lambda p: f"{min(p)}-{max(p)}")
+    step = st.integers(1, high - low).map(str)
+    stepped = st.tuples(span, step).map("/".join)
+    token = st.one_of(st.just("*"), number.map(str), span, step.map("*/{}".format), stepped)
+    return st.lists(token, min_size=1, max_size=3).map(lambda tokens: "*" if "*" in tokens else ",".join(tokens))
+
+
+PATTERNS = st.tuples(_field(0, 59), _field(0, 23), _field(1, 28), _field(1, 12), _field(0, 6)).map(" ".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(PATTERNS, st.integers(ms(2020, 1, 1), ms(2060, 1, 1)))
+def test_croniter_says_the_same(pattern: str, after: int) -> None:
+    base = EPOCH + timedelta(milliseconds=after)
+    theirs = croniter(pattern, base, day_or=False, max_years_between_matches=10)
+    ours = parse_cron(pattern)
+    for _ in range(5):
+        at = next_instant(ours, UTC_ZONE, after)
+        try:
+            expected = theirs.get_next(datetime)
+        except Exception:
+            assert at is None or at > ms(2029, 1, 1)
+            return
+        if at is None:
+            assert expected.year - base.year >= 10
+            return
+        assert EPOCH + timedelta(milliseconds=at) == expected
+        after = at
+
+
+@settings(max_examples=150, deadline=None)
+@given(_field(0, 59), PATTERNS, st.integers(ms(2020, 1, 1), ms(2060, 1, 1)))
+def test_seconds_come_first(seconds: str, rest: str, after: int) -> None:
+    ours = parse_cron(f"{seconds} {rest}")
+    theirs = croniter(
+        f"{rest} {seconds}", EPOCH + timedelta(milliseconds=after), day_or=False, max_years_between_matches=10
+    )
+    at = next_instant(ours, UTC_ZONE, after)
+    try:
+        expected = theirs.get_next(datetime)
+    except Exception:
+        return
+    assert at is None or EPOCH + timedelta(milliseconds=at) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(PATTERNS)
+def test_what_was_written_in_numbers_means_the_same(pattern: str) -> None:
+    read = parse_cron(pattern)
+    assert parse_cron(read.text) == read
+
+
+# -- over the changes of the clocks, against brute force ---------------------------------------------------------
+
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+YEAR = 2027
+
+
+@cache
+def _year(zone: str) -> tuple[list[tuple[int, datetime, int]], dict[int, list[datetime]]]:
+    """Every minute of a year, what the clocks show and whether for the second time; what they never show, by when it
+    would have been over."""
+    start, info = datetime(YEAR, 1, 1, tzinfo=UTC), ZoneInfo(zone)
+    minutes: list[tuple[int, datetime, int]] = []
+    missing: dict[int, list[datetime]] = {}
+    for i in range(365 * 24 * 60):
+        local = (start + i * MINUTE).astimezone(info)
+        at, wall = ms(YEAR, 1, 1) + i * 60_000, local.replace(tzinfo=None, fold=0)
+        if minutes and wall - minutes[-1][1] > MINUTE:
+            gap = (wall - minutes[-1][1]) // MINUTE
+            missing[at] = [wall - n * MINUTE for n in range(1, gap)]
+        minutes.append((at, wall, local.fold))
+    return minutes, missing
+
+
+def _shows(pattern: CronPattern, wall: datetime) -> bool:
+    return (
+        wall.minute in pattern.minutes
+        and wall.hour in pattern.hours
+        and wall.month in pattern.months
+        and wall.day in pattern.days
+        and wall.isoweekday() % 7 in pattern.weekdays
+    )
+
+
+def _brute(pattern: CronPattern, zone: str) -> list[int]:
+    minutes, missing = _year(zone)
+    fixed = pattern.is_fixed_time
+    found = {at for at, wall, again in minutes if _shows(pattern, wall) and not (fixed and again)}
+    if fixed:
+        found |= {at for at, walls in missing.items() if any(_shows(pattern, wall) for wall in walls)}
+    return sorted(found)
+
+
+CHANGING = (
+    "30 2 * * *", "0 2 * * *", "45 1 * * *", "*/10 2 * * *", "*/20 1-3 * * *", "0 */2 * * *", "5 2 28 3 *",
+    "*/10 * * * *", "0 * * * *", "*/7 * 1-7 4,10,11 0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("pattern", CHANGING)
+def test_a_whole_year_of_a_zone_with_summer_time(pattern: str, zone: str) -> None:
+    read, info = parse_cron(pattern), ZoneInfo(zone)
+    end = ms(YEAR + 1, 1, 1)
+    ours = list(itertools.takewhile(lambda at: at < end, instants(read, info, ms(YEAR, 1, 1) - 1)))
+    expected = _brute(read, zone)
+    assert ours == expected
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_random_patterns_over_a_year(zone: str) -> None:
+    chance = random.Random(zone)
+    info, end = ZoneInfo(zone), ms(YEAR + 1, 1, 1)
+    for _ in range(6):
+        hours = chance.choice(["*", str(chance.randrange(5)), f"{chance.randrange(3)}-{chance.randrange(3, 24)}"])
+        pattern = parse_cron(
+            f"{chance.choice(['*/15', '0', '30', '5,50'])} {hours} * {chance.choice(['*', '3,4,10,11'])} *"
+        )
+        ours = list(itertools.takewhile(lambda at: at < end, instants(pattern, info, ms(YEAR, 1, 1) - 1)))
+        assert ours == _brute(pattern, zone), pattern.text
+
+
+def test_the_next_one_does_not_depend_on_where_one_starts() -> None:
+    info = ZoneInfo("Europe/Berlin")
+    for text in ("30 2 * * *", "*/10 * * * *"):
+        pattern = parse_cron(text)
+        for day in ((3, 28), (10, 31)):
+            start = ms(YEAR, *day)
+            known = [at for at in _brute(pattern, "Europe/Berlin") if at > start]
+            for at in range(start, start + 6 * 3_600_000, 123_457):
+                assert next_instant(pattern, info, at) == next(each for each in known if each > at)
