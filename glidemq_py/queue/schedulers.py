@@ -68,8 +68,8 @@ class QueueSchedulers:
             name: of the scheduler, at most 256 characters.
             template: what each job is: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The job's name is
                 the scheduler's where it says nothing, its data then an empty mapping. Every option of `Queue.add`
-                but ``run_at`` and ``parent`` is honoured; with a ``job_id`` or ``deduplication`` a run that would be the second one
-                at a time adds nothing.
+                but ``run_at`` and ``parent`` is honoured; with a ``job_id`` or ``deduplication`` a run that would be
+                the second one at a time adds nothing.
 
         Raises:
             GlideMQValidationError: an option cannot be, or the schedule is never due; nothing was changed.
