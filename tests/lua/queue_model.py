@@ -9,7 +9,7 @@ ENDED = ("completed", "failed")
 
 @dataclass(slots=True)
 class Job:
-    """A job as its owner sees it. state: ready (it may run now or later), active, completed, failed, gone."""
+    """A job as its owner sees it. state: ready (to run now or later), active, suspended, completed, failed, gone."""
 
     id: str
     key: str | None = None
@@ -23,6 +23,13 @@ class Job:
     """It was brought back after its end: its turn is over."""
     revoked: bool = False
     deaths: int = 0
+    early: bool = False
+    """It has a signal that its handler has not been told of."""
+    deadline: int | None = None
+
+    def is_overdue(self, now: int) -> bool:
+        """Whether it has been suspended for too long."""
+        return self.deadline is not None and now >= self.deadline
 
     def may_have_failed(self, now: int) -> bool:
         """Whether it may fail without being run."""
@@ -55,8 +62,8 @@ class Model:
 
     def holders(self, key: str, now: int) -> int:
         """Jobs that run, or have begun and wait for their next attempt: each keeps its slot."""
-        held = [job for job in self.of("active", "ready") if job.key == key and job.holds]
-        return sum(job.state == "active" or not job.may_have_failed(now) for job in held)
+        held = [job for job in self.of("active", "ready", "suspended") if job.key == key and job.holds]
+        return sum(job.state != "ready" or not job.may_have_failed(now) for job in held)
 
     def add(self, job_id: str, key: str | None = None, due: int = 0, expire_at: int | None = None) -> Job:
         assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was given out twice"

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import control, limiting, steering, working
+from glidemq_py.wire.calls import control, limiting, steering, suspending, working
 from glidemq_py.wire.calls.adding import row
 from tests.lua import wire_support
 from tests.lua.check_support import check
 from tests.lua.own_support import OwnQueue, Taken, library
 from tests.lua.queue_model import ENDED, Job, Model
+from tests.lua.suspension_rules import PATIENCE, SuspensionRules
 from tests.lua.wire_support import WireQueue
 
 CHAOS = int(os.environ.get("GLIDEMQ_CHAOS", "0"))
@@ -40,7 +41,7 @@ PHASES = (Phase.generate, Phase.shrink) if os.environ.get("GLIDEMQ_SHRINK") else
 _numbers = itertools.count()
 
 
-class QueueMachine(RuleBasedStateMachine):
+class QueueMachine(SuspensionRules, RuleBasedStateMachine):
     """One queue, two workers of ours, one peer."""
 
     def __init__(self, resp: RespClient) -> None:
@@ -166,7 +167,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.q.finish(missing[job.id].completed()) == [3]
             self.hands[job.id] = job
 
-    ENDS = st.sampled_from(("ok", "ok", "ok", "away", "fail", "retry", "release", "later", "hold"))
+    ENDS = st.sampled_from(
+        ("ok", "ok", "ok", "away", "fail", "retry", "release", "later", "hold", "suspend", "patient")
+    )
 
     @precondition(lambda self: self.hands)
     @rule(pick=PICK, ends=st.lists(ENDS, min_size=1, max_size=3), want=st.integers(0, 3))
@@ -194,6 +197,8 @@ class QueueMachine(RuleBasedStateMachine):
         if end == "fail":
             job.state = "failed"
             return taken.failed(), 5
+        if end in ("suspend", "patient"):
+            return self._suspend(taken, job, 0 if end == "suspend" else PATIENCE)
         job.state = "ready"
         if end == "retry":
             job.due = now + 25
@@ -323,6 +328,9 @@ class QueueMachine(RuleBasedStateMachine):
             job.revoked = True
             assert outcome in ("revoked", "flagged")
             assert (self.q.state(job.id) == "failed") == (outcome == "revoked")
+        elif job.state == "suspended":
+            job.state, job.revoked = "failed", True
+            assert outcome == "revoked"
         else:
             assert outcome == "flagged" or (job.state == "failed" and job.revoked)
             job.revoked = True
@@ -455,6 +463,7 @@ class QueueMachine(RuleBasedStateMachine):
         for state in ENDED:
             assert counts[state] == len(self.model.of(state)), (state, counts)
         assert counts["active"] == len(self.model.of("active")), counts
+        assert counts["suspended"] == len(self.model.of("suspended")), counts
         parked = sum(self.q.redis("ZCARD", f"groupq:{key}") for key in self.model.groups)
         waiting = counts["waiting"] + counts["delayed"] + counts["prioritized"] + parked
         assert waiting == len(self.model.of("ready")), counts
@@ -478,6 +487,10 @@ class QueueMachine(RuleBasedStateMachine):
         for job_id, entry in list(self.peer.items()):
             self.wire.complete(job_id, entry)
             self.model.jobs[job_id].state = "completed"
+        self.sweep_suspended()
+        for job in self.model.of("suspended"):
+            assert self.run(suspending.signal(self.q.meta, job.id, "end", "")) == "resumed"
+            job.state, job.due = "ready", 0
         for _ in range(200):
             rows = [job.completed() for job in self.hands.values()]
             for job_id in list(self.hands):
