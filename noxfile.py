@@ -42,7 +42,7 @@ def tests(session: "nox.Session") -> None:
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
     repository's own files; that a wheel and an sdist hold everything is tests/unit/test_packaging.py's duty.
     """
-    session.install("-q", "-e", ".[embedded,speed,test]")
+    session.install("-q", "-e", ".[embedded,speed,test,spark]")
     session.run("python", "-m", "pytest", *session.posargs)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)

@@ -71,9 +71,7 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
     for position, each in enumerate(schema.fields):
         lower = each.name.lower()
         if lower in seen:
-            raise GlideMQValidationError(
-                f"column {each.name}", None, "is there twice (columns differ by more than case)"
-            )
+            raise ColumnError(each.name, None, "is there twice: columns must differ by more than case")
         seen.add(lower)
         if lower == options.data_column.lower():
             data = (position, each)

@@ -1,0 +1,165 @@
+"""One Spark session for the whole run: it takes some ten seconds to start. Skipped, saying why, where there is none."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py.testing import RespClient
+from glidemq_py.testing.pytest_plugin import GlideMQServer
+
+ROOT = Path(__file__).resolve().parents[2]
+JAVA = 17
+
+
+def missing() -> str:
+    """What keeps Spark from running here, or ''."""
+    for module, extra in (("pyspark", "spark"), ("pyarrow", "spark"), ("pandas", "spark")):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed: it comes with the extra `{extra}`"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return f"there is no java: Spark needs Java {JAVA} or later"
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if found is None or int(found[1]) < JAVA:
+        return f"Spark needs Java {JAVA} or later, and {java} is {found[1] if found else 'broken'}"
+    return ""
+
+
+def environment() -> dict[str, str]:
+    """For Spark's processes: this Python, and this checkout."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {
+        "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": path,
+        "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark and Py4J leave sockets and deprecations about; that is theirs."""
+    for item in items:
+        if Path(item.fspath).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+            item.add_marker(pytest.mark.timeout(240))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session with two cores, four attempts for a task, and small Arrow batches, so that tasks have many."""
+    problem = missing()
+    if problem:
+        pytest.skip(problem)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, text in environment().items():
+            patch.setenv(name, text)
+        patch.delenv("GLIDEMQ_URL", raising=False)
+        from pyspark.sql import SparkSession
+
+        folder = tmp_path_factory.mktemp("spark")
+        builder = SparkSession.builder.master("local[2,4]").appName("glidemq tests")
+        for name, value in {
+            "spark.ui.enabled": False, "spark.ui.showConsoleProgress": False, "spark.log.level": "OFF",
+            "spark.sql.shuffle.partitions": 2, "spark.sql.warehouse.dir": folder / "warehouse",
+            "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+            "spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": 100,
+        }.items():  # fmt: skip
+            builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def queue_name() -> str:
+    """A queue name that no other test has."""
+    return f"spark-{uuid.uuid4().hex[:12]}"
+
+
+class Written:
+    """What is on the server of one queue."""
+
+    def __init__(self, resp: RespClient, queue: str) -> None:
+        self._resp = resp
+        self.queue = queue
+        self.base = f"glide:{{{queue}}}:"
+
+    def run(self, command: str, suffix: str, *arguments: Any) -> Any:
+        return self._resp.execute(command, self.base + suffix, *arguments)
+
+    def job(self, job_id: str) -> dict[str, str]:
+        return self._resp.hash(f"{self.base}job:{job_id}")
+
+    @property
+    def ids(self) -> list[str]:
+        """Of waiting jobs, in order."""
+        entries = self.run("XRANGE", "stream", "-", "+")
+        return [dict(zip(flat[::2], flat[1::2], strict=True))["jobId"] for _, flat in entries]
+
+    @property
+    def jobs(self) -> list[dict[str, str]]:
+        """Waiting jobs, in order."""
+        return [self.job(job_id) for job_id in self.ids]
+
+    @property
+    def data(self) -> list[str]:
+        """Data of waiting jobs."""
+        return [job["data"] for job in self.jobs]
+
+    @property
+    def staged(self) -> dict[str, str]:
+        """Keys of staged writes, and the states of those that are manifests."""
+        found: dict[str, str] = {}
+        for key in self._resp.keys(f"{self.base}write*".replace("{", r"\{")):
+            kind = self._resp.execute("TYPE", key)
+            found[key.removeprefix(self.base)] = self._resp.execute("HGET", key, "state") if kind == "hash" else kind
+        return found
+
+    def check(self, expected: list[str], states: set[str] | None = None) -> None:
+        """Exactly these jobs, no orphans, nothing staged left but what tells late comers that it is over."""
+        data = self.data
+        assert sorted(data) == sorted(expected)
+        assert len(set(self.ids)) == len(expected)
+        assert len(self._resp.keys(f"{self.base}job:*".replace("{", r"\{"))) == len(expected)
+        staged = self.staged
+        assert set(staged.values()) <= (states if states is not None else {"done"}), staged
+        for name in staged:
+            assert self.run("PTTL", name) > 0, name
+
+
+@pytest.fixture
+def written(resp: RespClient, queue_name: str) -> Written:
+    """What is in `queue_name`."""
+    return Written(resp, queue_name)
+
+
+@pytest.fixture
+def sink(spark: Any, url: str, queue_name: str) -> Callable[..., Any]:
+    """`sink(frame, fmt="glidemq", **options)`: a writer in mode append to `queue_name`."""
+
+    def make(frame: Any, fmt: str = "glidemq", **options: Any) -> Any:
+        chosen = {"url": url, "queue": queue_name, "jobName": "n"} | options
+        return frame.write.format(fmt).mode("append").options(**{k: v for k, v in chosen.items() if v is not None})
+
+    return make
+
+
+@pytest.fixture
+def source(spark: Any, server: GlideMQServer, queue_name: str) -> Callable[..., Any]:
+    """`source(**options)`: a reader of `queue_name`, not loaded yet."""
+
+    def make(**options: Any) -> Any:
+        return spark.read.format("glidemq").options(**{"url": server.url, "queue": queue_name} | options)
+
+    return make

@@ -1,0 +1,137 @@
+"""Data sources that fail where a test wants it. Spark's processes import this module, so nothing of pytest is here.
+
+Options: `fault` (raise, kill, exit), `faultpartition`, `faultattempts` (how many attempts of it fail), `faultrow`
+(after so many rows), `folder` (files that say what happened), `commit` (crash after so many calls, or `before`),
+`abort` (never), `wait` (the other partitions wait for that to be noted in `folder`).
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from pyspark import TaskContext
+
+from glidemq_py.queue import writes
+from glidemq_py.spark import writer
+from pyspark_glidemq import DefaultSource
+
+FAULTS = ("fault", "faultpartition", "faultattempts", "faultrow", "folder", "commit", "wait", "abort")
+PATIENCE = 60
+
+
+def note(folder, name, text=""):
+    if folder:
+        (Path(folder) / f"{name}-{time.time_ns()}-{os.getpid()}").write_text(text)
+
+
+def wait_for(folder, name):
+    deadline = time.monotonic() + PATIENCE
+    while not list(Path(folder).glob(f"{name}-*")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(name)
+        time.sleep(0.02)
+
+
+def failing(batches, faults):
+    """The batches, with what is to go wrong."""
+    context, rows = TaskContext.get(), 0
+    mine = context.partitionId() == int(faults.get("faultpartition", 0))
+    doomed = mine and context.attemptNumber() < int(faults.get("faultattempts", 1))
+    for batch in batches:
+        yield batch
+        rows += batch.num_rows
+        if doomed and rows >= int(faults.get("faultrow", 350)) and faults.get("fault"):
+            note(faults.get("folder"), "failed", f"{context.partitionId()} {context.attemptNumber()}")
+            if faults["fault"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if faults["fault"] == "exit":
+                os._exit(3)
+            if faults["fault"] == "hang":
+                time.sleep(PATIENCE)
+            raise RuntimeError("as told")
+        if not mine and faults.get("wait") and rows >= 200:
+            wait_for(faults["folder"], faults["wait"])
+
+
+class Faulty:
+    """Mixed into a writer."""
+
+    faults: dict
+
+    def write(self, iterator):
+        folder = self.faults.get("folder")
+        try:
+            return super().write(failing(iterator, self.faults))
+        except BaseException as error:
+            note(folder, "ended", type(error).__name__)
+            raise
+
+    def abort(self, messages, *batch):
+        if self.faults.get("abort") == "never":
+            raise RuntimeError("as told: nobody aborts")
+        super().abort(messages, *batch)
+        note(self.faults.get("folder"), "aborted")
+
+    def commit(self, messages, *batch):
+        when, folder = self.faults.get("commit"), self.faults.get("folder")
+        if when is None or list(Path(folder).glob("crashed-*")):
+            return super().commit(messages, *batch)
+        note(folder, "crashed")
+        if when == "before":
+            raise RuntimeError("commit crashed")
+        calls = 0
+
+        def run(transport, steps):
+            nonlocal calls
+            reply = None
+            while True:
+                try:
+                    call = steps.send(reply)
+                except StopIteration as end:
+                    return end.value
+                if when != "after" and calls >= int(when):
+                    raise RuntimeError("commit crashed")
+                calls += 1
+                reply = transport.call(call)
+
+        writer.run_blocking = run
+        try:
+            super().commit(messages, *batch)
+        finally:
+            writer.run_blocking = writes.run_blocking
+        raise RuntimeError("commit crashed after it was done")
+
+
+class FaultyFrameWriter(Faulty, writer.FrameWriter):
+    """Of frames."""
+
+
+class FaultyStreamWriter(Faulty, writer.StreamWriter):
+    """Of streams."""
+
+
+def faulty(kind, made, faults):
+    """The writer that was made, as one that fails."""
+    copy = kind.__new__(kind)
+    copy.__dict__.update(made.__dict__, faults=faults)
+    return copy
+
+
+class FaultySource(DefaultSource):
+    """The format `faulty`."""
+
+    @classmethod
+    def name(cls):
+        return "faulty"
+
+    def __init__(self, options):
+        faults = {name: options[name] for name in FAULTS if name in options}
+        super().__init__({name: text for name, text in options.items() if name.lower() not in FAULTS})
+        self.faults = faults
+
+    def writer(self, schema, overwrite):
+        return faulty(FaultyFrameWriter, super().writer(schema, overwrite), self.faults)
+
+    def streamWriter(self, schema, overwrite):
+        return faulty(FaultyStreamWriter, super().streamWriter(schema, overwrite), self.faults)

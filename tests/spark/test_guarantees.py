@@ -1,0 +1,165 @@
+"""Whatever Spark does to its tasks: with `atomic` each row is one job, or the frame is none. No duplicates, no orphans,
+nothing staged left behind."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import Queue, Worker
+from tests.spark.conftest import Written
+
+ROWS = 1_000
+EXPECTED = [str(n) for n in range(ROWS)]
+
+
+@pytest.fixture
+def frame(spark: Any) -> Any:
+    """1000 rows in two partitions, ten Arrow batches and ten pieces."""
+    from tests.spark.faults import FaultySource
+
+    spark.dataSource.register(FaultySource)
+    return spark.range(ROWS, numPartitions=2).selectExpr("cast(id as string) as data")
+
+
+def wait_for(folder: Path, name: str, count: int = 1) -> list[str]:
+    deadline = time.monotonic() + 60
+    while len(found := [path.read_text() for path in folder.glob(f"{name}-*")]) < count:
+        assert time.monotonic() < deadline, name
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill", "exit"])
+def test_a_task_that_fails_once(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, fault: str):
+    sink(frame, "faulty", fault=fault, folder=tmp_path).save()
+    assert len(wait_for(tmp_path, "failed")) == 1
+    written.check(EXPECTED)
+
+
+def test_what_atomic_is_for(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
+    sink(frame, "faulty", fault="raise", guarantee="append").save()
+    assert len(written.data) > ROWS
+    assert set(written.data) == set(EXPECTED)
+    assert written.staged == {}
+
+
+def test_task_counts_each_row_once(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
+    sink(frame, "faulty", fault="kill", guarantee="task", writeId="mine", faultattempts=2, folder=tmp_path).save()
+    assert len(wait_for(tmp_path, "failed")) == 2
+    sink(frame, guarantee="task", writeId="mine").save()
+    written.check(EXPECTED, {None})  # type: ignore[arg-type]  # its ledger is a hash without a state
+
+
+def test_a_task_that_fails_for_good_leaves_nothing(
+    sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path
+):
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="as told"):
+        sink(frame, "faulty", fault="raise", faultattempts=9, folder=tmp_path).save()
+    wait_for(tmp_path, "aborted")
+    written.check([], {"aborted"})
+
+
+def test_a_sibling_that_writes_on_after_the_abort(
+    sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path
+):
+    options = {"fault": "raise", "faultattempts": 9, "folder": tmp_path, "wait": "aborted"}
+    with pytest.raises(Exception, match="as told"):
+        sink(frame, "faulty", **options).save()
+    wait_for(tmp_path, "aborted")
+    ended = wait_for(tmp_path, "ended", 5)  # four attempts, and the sibling
+    assert ended.count("StagedWriteError") == 1
+    written.check([], {"aborted"})
+
+
+@pytest.mark.parametrize("calls", ["before", "0", "1", "4", "after"])
+def test_a_commit_that_crashes(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, calls: str):
+    with pytest.raises(Exception, match="commit crashed"):
+        sink(frame, "faulty", commit=calls, folder=tmp_path, writeId="mine").save()
+    wait_for(tmp_path, "aborted")
+    if calls in ("before", "0"):
+        written.check([], {"aborted"})
+    else:
+        written.check(EXPECTED)
+    sink(frame, writeId="mine").save()
+    written.check(EXPECTED)
+
+
+def test_the_same_write_twice(sink: Callable[..., Any], frame: Any, written: Written):
+    for _ in range(2):
+        sink(frame, writeId="monday").save()
+    written.check(EXPECTED)
+    sink(frame, writeId="tuesday").save()
+    written.check(EXPECTED * 2)
+
+
+def test_an_empty_frame(sink: Callable[..., Any], frame: Any, written: Written):
+    sink(frame.limit(0), writeId="nothing").save()
+    written.check([])
+
+
+def test_many_partitions(sink: Callable[..., Any], spark: Any, written: Written):
+    sink(spark.range(ROWS, numPartitions=64).selectExpr("cast(id as string) as data")).save()
+    written.check(EXPECTED)
+
+
+async def test_a_worker_ends_what_a_driver_left(
+    sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, url: str, queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """A driver that was killed makes no abort either."""
+    from glidemq_py.worker import outbox_duty
+
+    monkeypatch.setattr(outbox_duty, "LEFT_ALONE_MS", 0)
+    done: set[str] = set()
+    all_done = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        done.add(str(job.data))
+        if len(done) == ROWS:
+            all_done.set()
+
+    with pytest.raises(Exception, match="as told"):  # a decision, and then silence: neither commit nor abort goes on
+        sink(frame, "faulty", commit="2", abort="never", folder=tmp_path).save()
+    assert set(written.staged.values()) & {"committed"}
+    async with Worker(queue_name, handle, url, concurrency=50):
+        await asyncio.wait_for(all_done.wait(), 60)
+    async with Queue(queue_name, url) as queue:
+        counts = await queue.get_job_counts()
+        assert (counts.completed, counts.unfinished) == (ROWS, 0)
+        report = await queue.check(settle=50)
+        assert not report.findings, str(report)
+    assert set(written.staged.values()) == {"done"}
+
+
+# -- several queues ------------------------------------------------------------------------------------------
+
+
+def test_several_queues_one_decision(
+    sink: Callable[..., Any], frame: Any, resp: Any, written: Written, queue_name: str, tmp_path: Path
+):
+    queues = [f"{queue_name}-{i}" for i in range(3)]
+    spread = frame.selectExpr(
+        "data", f"case data % 4 when 3 then null else concat('{queue_name}-', cast(data % 4 as int)) end as queue"
+    )
+    sink(spread, "faulty", fault="raise", folder=tmp_path).save()
+    for i, queue in enumerate([*queues, queue_name]):
+        Written(resp, queue).check([n for n in EXPECTED if int(n) % 4 == i])
+
+
+@pytest.mark.parametrize("calls", ["2", "4", "7"])
+def test_several_queues_and_a_commit_that_crashes(
+    sink: Callable[..., Any], frame: Any, resp: Any, queue_name: str, tmp_path: Path, calls: str
+):
+    spread = frame.selectExpr("data", f"concat('{queue_name}-', cast(data % 3 as int)) as queue")
+    with pytest.raises(Exception, match="commit crashed"):
+        sink(spread, "faulty", commit=calls, folder=tmp_path).save()
+    wait_for(tmp_path, "aborted")
+    decided = int(calls) >= 4  # three prepare, the fourth decides
+    for i in range(3):
+        Written(resp, f"{queue_name}-{i}").check([n for n in EXPECTED if int(n) % 3 == i and decided])

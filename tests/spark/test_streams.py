@@ -1,0 +1,267 @@
+"""Streams: each micro-batch is written once, across crashes and restarts; events are read by exact offsets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py.testing import RespClient
+from tests.spark.conftest import Written
+
+
+class Stream:
+    """Files in a folder, read two a micro-batch of 100 rows each, and written to a queue."""
+
+    def __init__(self, spark: Any, folder: Path, url: str, queue: str) -> None:
+        from tests.spark.faults import FaultySource
+
+        spark.dataSource.register(FaultySource)
+        self._spark, self._folder, self.notes = spark, folder, folder / "notes"
+        self._options = {"url": url, "queue": queue, "jobName": "n"}
+        for name in ("in", "notes"):
+            (folder / name).mkdir()
+        self.rows = 0
+
+    def add(self, files: int) -> None:
+        for _ in range(files):
+            text = "".join(json.dumps({"data": str(n)}) + "\n" for n in range(self.rows, self.rows + 100))
+            self.rows += 100
+            (self._folder / "in" / f"{self.rows:05}.json").write_text(text)
+
+    def run(self, **options: Any) -> None:
+        """Until everything that is there has been written."""
+        source = self._spark.readStream.schema("data string").option("maxFilesPerTrigger", 2)
+        writer = source.json(str(self._folder / "in")).repartition(2).writeStream
+        writer = (
+            writer.format("faulty").trigger(availableNow=True).options(folder=self.notes, **self._options, **options)
+        )
+        writer.option("checkpointLocation", str(self._folder / "checkpoint")).start().awaitTermination()
+
+    def forget_commit(self) -> None:
+        """As if the driver had died after the queue's commit and before Spark's."""
+        newest = max((self._folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        newest.unlink()
+        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+    @property
+    def expected(self) -> list[str]:
+        return [str(n) for n in range(self.rows)]
+
+
+@pytest.fixture
+def stream(spark: Any, tmp_path: Path, url: str, queue_name: str) -> Stream:
+    return Stream(spark, tmp_path, url, queue_name)
+
+
+def ledger_only(written: Written) -> None:
+    assert [(name.split(":")[0], kind) for name, kind in written.staged.items()] == [("write-stream", "string")]
+
+
+def test_a_stream_is_written_once(stream: Stream, written: Written):
+    stream.add(4)
+    stream.run()
+    written.check(stream.expected, {"string"})
+    stream.add(2)
+    stream.run()
+    written.check(stream.expected, {"string"})
+    ledger_only(written)
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill"])
+def test_a_task_of_a_stream_that_fails_once(stream: Stream, written: Written, fault: str):
+    stream.add(2)
+    stream.run(fault=fault, faultrow=50)
+    written.check(stream.expected, {"string"})
+
+
+def test_a_micro_batch_that_fails_for_good_comes_again(stream: Stream, written: Written):
+    stream.add(4)
+    with pytest.raises(Exception, match="as told"):
+        stream.run(fault="raise", faultrow=50, faultattempts=9)
+    stream.run()
+    written.check(stream.expected, {"string"})
+    ledger_only(written)
+
+
+@pytest.mark.parametrize("calls", ["before", "0", "2", "after"])
+def test_a_stream_whose_commit_crashes(stream: Stream, written: Written, calls: str):
+    stream.add(4)
+    with pytest.raises(Exception, match="Writing job failed"):
+        stream.run(commit=calls, abort="never", batchSize=30)
+    stream.run()
+    written.check(stream.expected, {"string"})
+    ledger_only(written)
+
+
+def test_a_published_micro_batch_that_spark_has_forgotten(stream: Stream, written: Written):
+    stream.add(4)
+    stream.run()
+    stream.forget_commit()
+    stream.add(2)
+    stream.run()
+    written.check(stream.expected, {"string"})
+    ledger_only(written)
+
+
+def test_the_guarantee_task_of_a_stream(stream: Stream, written: Written):
+    stream.add(2)
+    stream.run(guarantee="task")
+    stream.forget_commit()
+    stream.run(guarantee="task")
+    assert sorted(written.data) == sorted(stream.expected)
+
+
+def test_a_stream_to_several_queues(spark: Any, tmp_path: Path, url: str, queue_name: str, resp: RespClient):
+    class Spread(Stream):
+        def add(self, files: int) -> None:
+            for _ in range(files):
+                rows = [{"data": str(n), "queue": f"{queue_name}-{n % 2}"} for n in range(self.rows, self.rows + 100)]
+                self.rows += 100
+                (tmp_path / "in" / f"{self.rows:05}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    stream = Spread(spark, tmp_path, url, queue_name)
+    stream.add(2)
+    source = spark.readStream.schema("data string, queue string").json(str(tmp_path / "in"))
+    for again in (False, True):
+        writer = source.writeStream.format("glidemq").trigger(availableNow=True)
+        writer = writer.options(url=url, queue=queue_name, jobName="n", checkpointLocation=str(tmp_path / "checkpoint"))
+        writer.start().awaitTermination()
+        if not again:
+            stream.forget_commit()
+    for i in range(2):
+        Written(resp, f"{queue_name}-{i}").check([n for n in stream.expected if int(n) % 2 == i])
+
+
+def test_a_complete_output_is_refused(spark: Any, url: str, queue_name: str, tmp_path: Path):
+    counts = spark.readStream.format("rate").load().groupBy("value").count()
+    writer = counts.writeStream.format("glidemq").outputMode("complete").options(url=url, queue=queue_name, jobName="n")
+    with pytest.raises(Exception, match="'outputMode' = 'complete'"):
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+
+
+# -- reading events ------------------------------------------------------------------------------------------
+
+
+class Events:
+    """A query that reads the events of a queue into files, a run at a time."""
+
+    def __init__(self, spark: Any, url: str, queue: str, folder: Path, resp: RespClient) -> None:
+        self._spark, self._folder, self._resp = spark, folder, resp
+        self._options = {"url": url, "queue": queue, "view": "events", "startingOffsets": "earliest"}
+        self._key = f"glide:{{{queue}}}:events"
+        self.written = 0
+
+    def emit(self, count: int, *trim: Any) -> None:
+        for _ in range(count):
+            self._resp.execute("XADD", self._key, *trim, "*", "event", "added", "jobId", self.written, "name", "n")
+            self.written += 1
+
+    def trim(self, keep: int) -> None:
+        self._resp.execute("XTRIM", self._key, "MAXLEN", "=", keep)
+
+    def delete(self) -> None:
+        self._resp.execute("DEL", self._key)
+
+    def ids(self) -> list[str]:
+        return [entry for entry, _ in self._resp.execute("XRANGE", self._key, "-", "+")]
+
+    def run(self, **options: Any) -> list[int]:
+        """Rows of each micro-batch of this run."""
+        reader = self._spark.readStream.format("glidemq").options(**self._options | options).load()
+        writer = reader.writeStream.format("parquet").option("checkpointLocation", str(self._folder / "checkpoint"))
+        query = writer.trigger(availableNow=True).start(str(self._folder / "out"))
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def read(self) -> list[int]:
+        """Numbers of the events that were read, sorted."""
+        return sorted(int(row.jobId) for row in self._spark.read.parquet(str(self._folder / "out")).collect())
+
+
+@pytest.fixture
+def events(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient) -> Events:
+    return Events(spark, url, queue_name, tmp_path, resp)
+
+
+def test_events_are_read_once_in_bounded_batches(events: Events):
+    events.emit(500)
+    assert events.run(maxOffsetsPerTrigger=200) == [200, 200, 100]
+    events.emit(50)
+    assert events.run(maxOffsetsPerTrigger=200) == [50]
+    assert events.run() == []
+    events.emit(700)
+    assert events.run() == [700]
+    assert events.read() == list(range(1_250))
+
+
+def test_what_an_event_is(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient):
+    resp.execute(
+        "XADD", f"glide:{{{queue_name}}}:events", "1700000000123-4", "event", "completed", "jobId", "7", "x", "y"
+    )
+    reader = spark.readStream.format("glidemq").options(
+        url=url, queue=queue_name, view="events", startingOffsets="earliest"
+    )
+    query = reader.load().writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
+    query.awaitTermination()
+    (row,) = spark.sql("select *, unix_millis(timestamp) as ms from seen").collect()
+    assert (row.eventId, row.ms, row.event, row.jobId) == ("1700000000123-4", 1_700_000_000_123, "completed", "7")
+    assert row.fields == {"x": "y"}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_lost_events_are_counted_exactly(events: Events, lost: int):
+    events.emit(200)
+    events.run()
+    events.emit(300)
+    events.trim(300 - lost)
+    if lost:
+        with pytest.raises(Exception, match=rf"{lost} events were lost"):
+            events.run()
+        events.run(failOnDataLoss="false")
+    else:
+        assert events.run() == [300]
+    assert events.read() == [*range(200), *range(200 + lost, 500)]
+
+
+def test_trimming_of_what_was_read_is_no_loss(events: Events):
+    events.emit(300)
+    events.run()
+    events.trim(0)
+    assert events.run() == []
+    events.emit(10)
+    assert events.run() == [10]
+
+
+def test_a_queue_that_was_deleted(events: Events):
+    events.emit(100)
+    events.run()
+    events.delete()
+    events.emit(30)
+    with pytest.raises(Exception, match="begun anew"):
+        events.run()
+    events.run(failOnDataLoss="false")
+    events.emit(5)
+    assert events.run() == [5]
+
+
+def test_where_a_query_begins(events: Events, spark: Any, tmp_path: Path):
+    events.emit(40)
+    after = events.ids()[29]
+    assert events.run(startingOffsets=after) == [10]
+    assert events.read() == list(range(30, 40))
+
+
+def test_the_latest_offset_is_that_of_the_start(spark: Any, events: Events):
+    events.emit(40)
+    assert events.run(startingOffsets="latest") == []
+    events.emit(7)
+    assert events.run(startingOffsets="latest") == [7]
+
+
+def test_jobs_cannot_be_streamed(spark: Any, url: str, queue_name: str):
+    reader = spark.readStream.format("glidemq").options(url=url, queue=queue_name).load()
+    with pytest.raises(
+        Exception, match=r"'view' = 'jobs': cannot be read as a stream; \.option"
+    ):
+        reader.writeStream.format("memory").queryName("none").start().awaitTermination(60)

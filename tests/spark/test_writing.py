@@ -1,0 +1,247 @@
+"""What a frame's columns and options become, and what is refused before a task starts."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Told
+from tests.spark.conftest import ROOT, Written
+
+
+def test_the_first_example(spark: Any, url: str, written: Written, queue_name: str, monkeypatch: pytest.MonkeyPatch):
+    """Of docs/learn/spark.md and the README: nothing is registered."""
+    page = (ROOT / "docs" / "learn" / "spark.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0].replace('"emails"', f'"{queue_name}"')
+    names = {"frame": spark.createDataFrame([("ada", 1), ("grace", 2)], "to string, n int")}
+    exec(code.replace(".save()", f'.option("url", "{url}").save()'), names)
+    assert sorted(written.data) == ['{"to":"ada","n":1}', '{"to":"grace","n":2}']
+    assert {(job["name"], job["opts"], job["state"]) for job in written.jobs} == {("welcome", "{}", "waiting")}
+
+
+async def test_jobs_are_worked_on(spark: Any, sink: Callable[..., Any], url: str, queue_name: str):
+    async def handle(job: Job) -> int:
+        return job.data["id"] * 2
+
+    sink(spark.range(500)).save()
+    worker = Worker(queue_name, handle, url, concurrency=20)
+    told = Told(worker)
+    async with worker, Queue(queue_name, url) as queue:
+        await told.wait("completed", 500)
+        report = await queue.check(settle=50)
+        assert not report.findings, str(report)
+
+
+def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, queue_name: str, resp: RespClient):
+    schema = (
+        "queue string, NAME string, data string, jobId string, delay long, priority int, attempts short, ttl long, "
+        "orderingKey string, lifo boolean, opts string"
+    )
+    no = (None,) * 11
+    rows: list[tuple[Any, ...]] = [
+        no,
+        ("other-" + queue_name, "a", '{"x":1}', *no[3:]),
+        (None, "b", "[1]", "mine", 60_000, *no[5:]),
+        (None, "c", "1", None, None, 7, 3, 60_000, *no[8:]),
+        (None, "d", "2", *no[3:8], "group", None, '{"removeOnFail": 5, "timeout": 9}'),
+        (None, "e", "3", *no[3:9], True, '{"backoff": {"type": "fixed", "delay": 5}, "attempts": 9}'),
+    ]
+    frame = spark.createDataFrame(rows, schema).coalesce(1)
+    sink(frame, attempts=4, removeOnComplete='{"count": 10}', events="each").save()
+    (other,) = Written(resp, "other-" + queue_name).jobs
+    assert (other["name"], other["data"]) == ("a", '{"x":1}')
+    base = {"attempts": 4, "removeOnComplete": {"count": 10}}
+    jobs = {job["name"]: job for job in map(written.job, ["1", "mine", "2", "3", "4"])}
+    opts = {name: json.loads(job["opts"]) for name, job in jobs.items()}
+    assert opts == {
+        "n": base,
+        "b": base | {"jobId": "mine", "delay": 60_000},
+        "c": base | {"attempts": 3, "priority": 7, "ttl": 60_000},
+        "d": base | {"ordering": {"key": "group"}, "removeOnFail": 5, "timeout": 9},
+        "e": base | {"attempts": 9, "lifo": True, "backoff": {"type": "fixed", "delay": 5}},
+    }
+    states = {
+        name: (job["state"], job["maxAttempts"], job["groupKey"] if name == "d" else "") for name, job in jobs.items()
+    }
+    assert states == {
+        "n": ("waiting", "4", ""), "b": ("delayed", "4", ""), "c": ("prioritized", "3", ""),
+        "d": ("waiting", "4", "group"), "e": ("waiting", "9", ""),
+    }  # fmt: skip
+    assert (jobs["n"]["data"], jobs["c"]["expireAt"] > jobs["c"]["timestamp"]) == ("null", True)
+    assert written.run("XLEN", "events") == 5
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "expected"),
+    [
+        (["'[1, 2]' as data"], {}, "[1, 2]"),
+        (["'plain' as data"], {"dataFormat": "text"}, '"plain"'),
+        (["named_struct('a', 1, 'b', array(1.5D)) as data"], {}, {"a": 1, "b": [1.5]}),
+        (["map('k', named_struct('n', map('x', 2))) as data"], {}, {"k": {"n": {"x": 2}}}),
+        (["7 as data"], {}, 7),
+        (["cast(null as string) as data"], {}, None),
+        (["cast(1.10 as decimal(5,2)) as price", "true as ok"], {}, {"price": "1.10", "ok": True}),
+        (["date'2026-01-02' as d"], {}, {"d": "2026-01-02"}),
+        (["timestamp'2026-01-02 03:04:05' as t"], {}, {"t": "2026-01-02T03:04:05+00:00"}),
+        (["1 as data", "'{\"own\":1}' as body"][1:], {"dataColumn": "body"}, {"own": 1}),
+        (["'x' as name"], {}, None),
+        (["'[1]' as data"], {"compression": "gzip"}, "gz"),
+    ],
+)
+def test_data(
+    spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, str], expected: Any
+):
+    sink(spark.range(1).selectExpr(*select), **options).save()
+    (data,) = written.data
+    if expected == "gz":
+        assert data.startswith("gz:")
+    else:
+        assert (data if isinstance(expected, str) else json.loads(data)) == expected
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "problem"),
+    [
+        (["1 as id"], {"jobName": None}, "'jobName' = None: is needed"),
+        (["1 as id"], {"atempts": 5}, "'atempts'.*did you mean 'attempts'"),
+        (["1 as id"], {"attempts": "many"}, "'attempts' = 'many': must be a whole number"),
+        (["1 as id"], {"priority": 5_000}, "'priority' = 5000: must be <= 2047"),
+        (["1 as id"], {"removeOnComplete": "all"}, "'removeOnComplete' = 'all': must be JSON"),
+        (["1 as id"], {"guarantee": "exactly"}, "'guarantee' = 'exactly': must be one of 'atomic', 'task', 'append'"),
+        (["1 as id"], {"queue": ""}, "'queue' = None: is needed"),
+        (["1 as id"], {"queue": "a:b"}, "'queue' = 'a:b': must not contain"),
+        (["1 as id"], {"lifo": "true", "orderingKey": "k"}, "'lifo' = True: cannot be used together"),
+        (["1 as id"], {"guarantee": "append", "writeId": "x"}, "'writeId' = 'x': says nothing"),
+        (["1 as id"], {"duplicates": "fail", "guarantee": "task"}, "'duplicates' = 'fail': needs guarantee"),
+        (["1 as id"], {"dataColumn": "body"}, "'dataColumn' = 'body': there is no such column; there are 'id'"),
+        (["1 as id"], {"batchSize": 0}, "'batchSize' = 0: must be >= 1"),
+        (["1 as id"], {"host": "x"}, "'host' = .*: cannot be given together with 'url'"),
+        (["1 as id"], {"url": "valkey://127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
+        (["'x' as priority", "1 as id"], {}, "column 'priority' must be byte or short or integer or long, not string"),
+        (["'{}' as data", "1 as prioriti"], {}, "column 'prioriti' is neither .*did you mean 'priority'"),
+        (["binary('x') as data"], {}, "column 'data' is binary, which has no JSON"),
+        (["named_struct('a', array(map(1, 2))) as x"], {}, r"column 'x.a\[\]' has keys of type int"),
+        (["1 as id", "2 as ID"], {}, "column 'ID' is there twice"),
+        (["1 as data"], {"dataFormat": "json"}, "'dataFormat' = 'json': needs a column of strings"),
+    ],
+)
+def test_refused_on_the_driver(
+    spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, Any], problem: str
+):
+    from pyspark.errors import AnalysisException
+
+    spark.conf.set("spark.sql.caseSensitive", "true" if "ID" in str(select) else "false")
+    try:
+        with pytest.raises(AnalysisException, match=f"(?s){problem}"):
+            sink(spark.range(1).selectExpr(*select), **options).save()
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    written.check([])
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "problem"),
+    [
+        (
+            ["cast(id as string) as data", "if(id = 7, 5000, 1) as priority"],
+            {},
+            "'priority', row 8 .* = 5000: must be <= 2047",
+        ),
+        (["if(id = 7, '{\"a\":', '1') as data"], {}, "'data', row 8 of its partition = .*is not JSON"),
+        (["if(id = 7, null, 'a') as name"], {"jobName": None}, "'name', row 8 of its partition = None: is null"),
+        (["if(id = 7, '[]', null) as opts"], {}, "'opts', row 8 .*must be a JSON object"),
+        (["if(id = 7, '{\"atempts\": 3}', null) as opts"], {}, "'atempts', row 8 .*did you mean 'attempts'"),
+        (["if(id = 7, 'a:b', null) as queue"], {}, "'queue', row 8 .*must not contain any of"),
+        (["if(id = 7, repeat('x', 2000000), 'x') as data"], {"dataFormat": "text"}, "'data', row 8 .*exceed the limit"),
+    ],
+)
+def test_a_value_that_cannot_be_fails_the_frame(
+    spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, Any], problem: str
+):
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=f"(?s)column {problem}"):
+        sink(spark.range(0, 300, numPartitions=1).selectExpr(*select), **options).save()
+    written.check([], {"aborted"})
+
+
+def test_modes(spark: Any, url: str, queue_name: str):
+    from pyspark.errors import AnalysisException
+
+    frame = spark.range(1).write.format("glidemq").options(url=url, queue=queue_name, jobName="n")
+    with pytest.raises(AnalysisException, match=r"'mode' = 'overwrite': is not supported.*append"):
+        frame.mode("overwrite").save()
+    with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        frame.mode("error").save()
+
+
+def test_duplicates(spark: Any, sink: Callable[..., Any], written: Written):
+    frame = spark.range(300).selectExpr("concat('job-', id) as jobId", "'1' as data")
+    sink(frame.limit(10)).save()
+    with pytest.raises(Exception, match=r"column 'jobId' is 'job-\d', and queue .* has a job of this id"):
+        sink(frame, duplicates="fail").save()
+    assert len(written.data) == 10
+    sink(frame).save()
+    written.check(["1"] * 300, {"done", "aborted"})
+
+
+def test_calls_are_bounded_in_rows_and_bytes(spark: Any, sink: Callable[..., Any], url: str, written: Written):
+    frame = spark.range(0, 120, numPartitions=1).selectExpr("repeat('x', 1000) as data")
+    sink(frame, dataFormat="text", batchSize=50, maxBatchBytes=10_000, guarantee="task", writeId="w").save()
+    assert len(written.data) == 120
+    assert written.run("HGET", "write-once:w", "p0") == "14"  # nine rows of 1004 bytes a call
+
+
+def test_sql(spark: Any, url: str, queue_name: str, written: Written):
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW jobs (name STRING, data STRING) USING glidemq "
+        f"OPTIONS (url '{url}', queue '{queue_name}')"
+    )
+    spark.sql("INSERT INTO jobs SELECT 'welcome', to_json(named_struct('id', id)) FROM range(10)")
+    assert sorted(written.data) == [f'{{"id":{n}}}' for n in range(10)]
+    assert spark.sql("SELECT name, count(*) FROM jobs GROUP BY name").collect() == [("welcome", 10)]
+
+
+def test_a_path_is_the_queue(spark: Any, url: str, queue_name: str, written: Written):
+    spark.range(3).write.format("GlideMQ").mode("append").options(url=url, jobName="n").save(queue_name)
+    assert len(written.data) == 3
+    assert spark.read.format("glidemq").option("url", url).load(queue_name).count() == 3
+
+
+def test_registered_by_hand(spark: Any, sink: Callable[..., Any], written: Written):
+    from glidemq_py.spark import GlideMQDataSource
+
+    spark.dataSource.register(GlideMQDataSource)
+    sink(spark.range(3)).save()
+    assert len(written.data) == 3
+
+
+def test_a_password_is_not_shown(spark: Any, sink: Callable[..., Any], url: str):
+    host, port = url.removeprefix("valkey://").split(":")
+    parts = {"url": None, "host": host, "port": port, "username": "nobody", "password": "s3cret"}
+    with pytest.raises(Exception, match=r"(?i)cannot connect|WRONGPASS|auth") as failure:
+        sink(spark.range(3), **parts).save()
+    assert "s3cret" not in str(failure.value)
+
+
+def test_a_password_of_the_environment(spark: Any, sink: Callable[..., Any], private_server: Callable[..., Any]):
+    place = private_server(requirepass="s3cret")
+    parts = {"url": place.url, "passwordEnv": "NOBODY_HAS_SET_THIS"}
+    with pytest.raises(Exception, match="'passwordEnv' = 'NOBODY_HAS_SET_THIS': is not set"):
+        sink(spark.range(3), **parts).save()
+
+
+def test_a_valkey_cluster(
+    spark: Any, sink: Callable[..., Any], cluster_url: str, cluster_resp: RespClient, queue_name: str
+):
+    frame = spark.range(600).selectExpr("cast(id as string) as data", f"concat('{queue_name}-', id % 6) as queue")
+    sink(frame, url=cluster_url).save()
+    for i in range(6):
+        Written(cluster_resp, f"{queue_name}-{i}").check([str(n) for n in range(600) if n % 6 == i])
+    addresses = cluster_url.removeprefix("valkey+cluster://")
+    parts = {"addresses": addresses, "cluster": "true", "queue": f"{queue_name}-2"}
+    found = spark.read.format("glidemq").options(**parts).schema("data string").load()
+    assert sorted(int(row.data) for row in found.collect()) == list(range(2, 600, 6))
