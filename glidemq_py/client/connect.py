@@ -56,7 +56,7 @@ Connection = ServerConnection | ConnectionSource
 """What a user may give: how to reach a server, or something that has connections of its own kind."""
 
 BlockingGlideClient = glide_sync.GlideClient | glide_sync.GlideClusterClient
-BlockingConnection = str | ConnectionOptions | BlockingGlideClient | None
+BlockingConnection = str | ConnectionOptions | BlockingGlideClient | ConnectionSource | None
 """The same for the blocking twins; a client is one of valkey-glide-sync."""
 
 _READ_FROM = {
@@ -186,7 +186,9 @@ async def resolve_async(connection: ServerConnection) -> tuple[GlideConfig, Glid
     return cast("GlideConfig", found.config), found, False
 
 
-def resolve_blocking(connection: BlockingConnection) -> tuple[GlideConfig, BlockingGlideClient | None]:
+def resolve_blocking(
+    connection: str | ConnectionOptions | BlockingGlideClient | None,
+) -> tuple[GlideConfig, BlockingGlideClient | None]:
     """Configuration, and the client if the user has given one."""
     if isinstance(connection, (glide_sync.GlideClient, glide_sync.GlideClusterClient)):
         return cast("GlideConfig", cast("Any", connection)._config), connection

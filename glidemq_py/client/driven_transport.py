@@ -24,7 +24,7 @@ class DrivenTransport:
         self._blocking = blocking
 
     @classmethod
-    def connect(cls, connection: BlockingConnection | ConnectionSource) -> DrivenTransport:
+    def connect(cls, connection: BlockingConnection) -> DrivenTransport:
         """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
         if isinstance(connection, ConnectionSource):
             return cls(connection.open_blocking_transport())

@@ -1,0 +1,151 @@
+"""The server in memory: its clock, its isolation, its errors, its speed, and what importing costs."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import ClosedError, GlideMQValidationError, Job, Queue, QueueEvents, ScriptError, Worker
+from glidemq_py.testing import Clock, MemoryServer, TestQueue
+from glidemq_py.wire.calls import Call
+
+
+async def echo(job: Job) -> Any:
+    return job.data
+
+
+def test_the_clock_moves_forward_only() -> None:
+    clock = Clock(1_800_000_000_000)
+    assert (clock.now(), clock.advance(5), clock.advance(timedelta(seconds=1))) == (
+        1_800_000_000_000, 1_800_000_000_005, 1_800_000_001_005,
+    )  # fmt: skip
+    with pytest.raises(GlideMQValidationError, match="by"):
+        clock.advance(-1)
+    for bad in (-1, True, 1.5, "now"):
+        with pytest.raises(GlideMQValidationError, match="start"):
+            Clock(bad)  # type: ignore[arg-type]
+    assert Clock(running=True).now() - time.time() * 1000 < 1000
+
+
+async def test_everything_goes_by_its_clock() -> None:
+    server = MemoryServer(Clock(1_900_000_000_000))
+    async with Queue("q", server) as queue:
+        job = await queue.add("n")
+        assert job.timestamp == 1_900_000_000_000
+        ((entry, _),) = server.execute("XRANGE", "glide:{q}:stream", "-", "+")
+        assert entry.startswith(b"1900000000000-")
+        server.execute("SET", "k", "v", "PX", 100)
+        server.clock.advance(100)
+        assert server.execute("GET", "k") == b"v"
+        server.clock.advance(1)
+        assert server.execute("GET", "k") is None
+        assert server.execute("TIME") == [b"1900000000", b"101000"]
+
+
+async def test_an_ordinary_worker_is_woken_by_the_clock() -> None:
+    server = MemoryServer()
+    async with Queue("q", server) as queue, Worker("q", echo, server):
+        job = await queue.add("n", 1, delay=timedelta(days=1))
+        server.clock.advance(timedelta(days=1))
+        assert await job.wait_until_finished(10_000) == 1
+
+
+async def test_servers_share_nothing() -> None:
+    one, two = MemoryServer(), MemoryServer()
+    async with Queue("q", one) as first, Queue("q", two) as second:
+        await first.add("n")
+        assert (await first.count(), await second.count()) == (1, 0)
+        assert one.keys("*") != two.keys("*")
+        one.flush()
+        assert one.keys() == []
+
+
+def test_threads_and_loops_share_one() -> None:
+    server, failures = MemoryServer(), list[BaseException]()
+
+    async def work(number: int) -> None:
+        name = f"q{number % 2}"
+        async with Queue(name, server) as queue, Worker(name, echo, server):
+            assert sorted(
+                await asyncio.gather(*(queue.add_and_wait("n", [number, i]) for i in range(20)))
+            ) == [[number, i] for i in range(20)]  # fmt: skip
+
+    def run(number: int) -> None:
+        try:
+            asyncio.run(work(number))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+
+
+async def test_a_closed_connection_ends_what_waits() -> None:
+    server = MemoryServer()
+    transport = server.open_transport()
+    read = asyncio.create_task(transport.command("XREAD", "BLOCK", "0", "STREAMS", "s", "0-0"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await transport.close()
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(read, 5)
+
+
+async def test_events_are_heard_across_threads() -> None:
+    server = MemoryServer()
+    async with QueueEvents("q", server) as events:
+        heard = asyncio.Event()
+        events.on("added", lambda _: heard.set())
+
+        def add() -> None:
+            async def one() -> None:
+                async with Queue("q", server) as queue:
+                    await queue.add("n")
+
+            asyncio.run(one())
+
+        await asyncio.to_thread(add)
+        await asyncio.wait_for(heard.wait(), 5)
+
+
+async def test_a_failing_function_names_its_line() -> None:
+    transport = MemoryServer().open_transport()
+    with pytest.raises(ScriptError, match=r"lua/own/exchange\.lua:\d+"):
+        await transport.call(Call("exchange", "glide:{q}:meta", (b"\xc1",), lambda reply: reply))
+
+
+def test_neither_the_package_nor_pytest_imports_it() -> None:
+    program = (
+        "import sys, glidemq_py, glidemq_py.testing, glidemq_py.testing.pytest_plugin\n"
+        "assert not {'fakeredis', 'lupa', 'redis'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+async def test_it_is_fast() -> None:
+    """A tenth of a second and ten milliseconds a job, on a machine that has something else to do: far below it is."""
+
+    async def one() -> float:
+        start = time.perf_counter()
+        async with TestQueue() as queue, queue.worker(echo) as worker:
+            await queue.add("n", 1)
+            await worker.run_one()
+        return time.perf_counter() - start
+
+    await one()
+    assert min([await one() for _ in range(5)]) < 0.1
+    async with TestQueue() as queue, queue.worker(echo) as worker:
+        start = time.perf_counter()
+        for number in range(100):
+            await queue.add("n", number)
+            await worker.run_one()
+        assert (time.perf_counter() - start) / 100 < 0.01
