@@ -33,6 +33,7 @@ from glidemq_py.errors import (
     NoHandlerError,
     PayloadTooLargeError,
     RateLimitError,
+    SandboxCrashError,
     SchedulerBusyError,
     ScriptError,
     SearchIndexError,
@@ -74,6 +75,7 @@ from glidemq_py.options.ordering import Ordering
 from glidemq_py.options.parent import JobRef
 from glidemq_py.options.queue import JobSpec, Serializer
 from glidemq_py.options.retention import KeepJobs
+from glidemq_py.options.sandbox import SandboxOptions
 from glidemq_py.options.schedule import Schedule
 from glidemq_py.options.vectors import VectorField
 from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
@@ -157,6 +159,8 @@ __all__ = [
     "QueueUsage",
     "RateLimit",
     "RateLimitError",
+    "SandboxCrashError",
+    "SandboxOptions",
     "Schedule",
     "Scheduler",
     "SchedulerBusyError",

@@ -8,6 +8,7 @@ ours derives from that too, so that code which knows nothing of this package can
 from __future__ import annotations
 
 import reprlib
+import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -42,6 +43,7 @@ __all__ = [
     "NoHandlerError",
     "PayloadTooLargeError",
     "RateLimitError",
+    "SandboxCrashError",
     "SchedulerBusyError",
     "ScriptError",
     "SearchIndexError",
@@ -441,6 +443,30 @@ class BatchError(GlideMQError):
 
 class BatchMismatchError(GlideMQError):
     """A batch handler's answer does not fit its jobs, so all of them failed: one element for each is wanted."""
+
+
+class SandboxCrashError(GlideMQError):
+    """The process in which the job's handler ran has died.
+
+    `code` is its exit code, or the negated number of the signal that killed it; None where that is not known.
+    """
+
+    code: int | None
+
+    def __init__(self, code: int | None = None) -> None:
+        super().__init__(code)
+        self.code = code
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "the sandbox process died"
+        if self.code >= 0:
+            return f"the sandbox process ended with exit code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        return f"the sandbox process was killed by {name}"
 
 
 class WorkerTargetError(GlideMQError):

@@ -80,6 +80,14 @@ EXPECTED = {
     ],
     "blocking": [r"added 1, which is waiting", r"sum of 0\.\.9: 45", r"5 threads added 500", r"500 waiting"],
     "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
+    "sandbox": [
+        r"good done",
+        r"crash: SandboxCrashError: the sandbox process ended with exit code 11",
+        r"hang: JobTimeoutError: .*1500 ms",
+        r"eat: MemoryError: the job needed more than the sandbox's memory_limit of 536870912 bytes",
+        r"another done",
+        r"log of good: \['half way'\]",
+    ],
     "batch": [
         r"batch of 100, 99 stored",
         r"batch of 100, 100 stored",

@@ -37,6 +37,7 @@ from glidemq_py.worker.outcome import Outcomes
 from glidemq_py.worker.routes import Routes
 from glidemq_py.worker.runner import Runner
 from glidemq_py.worker.running_out import run_out
+from glidemq_py.worker.sandbox import Sandbox
 from glidemq_py.worker.wake import WakeReader
 
 __all__ = ["Opening", "Parts", "open_parts"]
@@ -56,6 +57,7 @@ class Opening:
     consumer: str
     listeners: Listeners
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+    sandbox: Sandbox | None = None
     in_background: bool = True
     """False for tests: no heartbeat, no duty and no wake-up comes by itself."""
 
@@ -101,6 +103,9 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     )  # fmt: skip
     has_dead_letters = bool(await declare_dead_letters(link, queue_options))
     label_log_records()
+    if opening.sandbox is not None:
+        stack.push_async_callback(opening.sandbox.close)
+        await opening.sandbox.open(link, options.concurrency)
     context = None
     if opening.lifespan is not None:
         lifespan = LifespanTask(opening.lifespan())

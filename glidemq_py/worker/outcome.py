@@ -146,6 +146,8 @@ def _stacktraces(earlier: object, error: BaseException) -> str:
             read = None
         if isinstance(read, list):
             known = [text for text in read if isinstance(text, str)]  # pyright: ignore[reportUnknownVariableType]
-    lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-_TRACE_FRAMES)
-    text = _clean("".join(lines)[-_TRACE_CHARS:], _TRACE_CHARS)
+    trace = getattr(error, "sandbox_traceback", None)
+    if trace is None:
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-_TRACE_FRAMES))
+    text = _clean(trace[-_TRACE_CHARS:], _TRACE_CHARS)
     return json.dumps([*known[-(MAX_STACKTRACES - 1) :], text])

@@ -15,6 +15,7 @@ from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_qu
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py.options.sandbox import SandboxDict, SandboxOptions
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.options.worker import BackoffStrategy, ExceptionTypes, WorkerOptions
 from glidemq_py.queue import Queue
@@ -26,6 +27,7 @@ from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.opening import Opening
 from glidemq_py.worker.routes import Route, Routes
 from glidemq_py.worker.running_out import until_worked_off
+from glidemq_py.worker.sandbox import sandboxed
 from glidemq_py.worker.shutdown import closing_on_signals
 from glidemq_py.worker.tasks import TaskDecorator, TaskRegistry
 
@@ -50,11 +52,12 @@ class Worker:
 
     Args:
         queue_name: the queue.
-        handler: what runs each job.
+        handler: what runs each job; ``"module:function"`` or the path of a file runs it in processes of its own.
         connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (``GLIDEMQ_URL``, else embedded).
         prefix: first part of every key.
         serializer, compression: as the queue's producers use them.
         dead_letter_queue: as for `Queue`.
+        sandbox: those processes: a `SandboxOptions`, or a mapping of its fields.
         lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
             find what it yields in ``job.context``.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
@@ -67,7 +70,7 @@ class Worker:
     def __init__(
         self,
         queue_name: str,
-        handler: Callable[[Any], Any] | None = None,
+        handler: Callable[[Any], Any] | str | None = None,
         connection: Connection = None,
         *,
         concurrency: int = 1,
@@ -81,6 +84,7 @@ class Worker:
         limiter: RateLimit | RateLimitDict | None = None,
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
         batch: BatchOptions | BatchDict | None = None,
+        sandbox: SandboxOptions | SandboxDict | None = None,
         lifespan: Lifespan | None = None,
         serializer: Serializer | SerializerName | None = None,
         compression: Compression = "none",
@@ -89,8 +93,6 @@ class Worker:
         metrics: bool = True,
     ) -> None:
         self.queue_name = validate_queue_name(queue_name)
-        if handler is not None and not callable(handler):
-            raise GlideMQValidationError("handler", handler, "must be callable")
         self.options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
             max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
@@ -102,7 +104,8 @@ class Worker:
             dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, queue_name),
         )  # fmt: skip
         self._keys = QueueKeys(prefix, queue_name)
-        self._handler = handler
+        self._sandbox = sandboxed(handler, sandbox, self.options, self._queue_options)
+        self._handler: Callable[[Any], Any] | None = handler if self._sandbox is None else self._sandbox  # type: ignore[assignment]
         self._tasks = TaskRegistry(self)
         self._connection = connection
         self._lifespan = lifespan
@@ -213,7 +216,7 @@ class Worker:
         return Opening(
             keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
             routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
-            lifespan=None if self._lifespan is None else partial(self._lifespan, self),
+            lifespan=None if self._lifespan is None else partial(self._lifespan, self), sandbox=self._sandbox,
         )  # fmt: skip
 
     def _routes(self) -> Routes:

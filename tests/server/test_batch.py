@@ -273,6 +273,8 @@ async def test_every_job_may_give_its_own_signal(core_url: str, core_resp: RespC
             job.rate_limit_group(5)
         if job.name == "limited" and len(rounds) == 1:
             raise RateLimitError(5)
+        if job.name == "signal":
+            return (await job.wait_for_signal("go")).data
         if job.name == "discard":
             job.discard()
             raise OSError("no more")
@@ -288,7 +290,7 @@ async def test_every_job_may_give_its_own_signal(core_url: str, core_resp: RespC
         rounds.append([job.name for job in jobs])
         return await asyncio.gather(*map(one, jobs), return_exceptions=True)
 
-    names = ["plain", "later", "group", "limited", "discard", "moved", "tokens"]
+    names = ["plain", "later", "group", "limited", "discard", "moved", "tokens", "signal"]
     async with Queue(queue_name, core_url) as queue:
         jobs = await queue.add_bulk(
             [(name, {}, {"attempts": 3, **({"ordering": {"key": "k"}} if name == "group" else {})}) for name in names]
@@ -303,7 +305,10 @@ async def test_every_job_may_give_its_own_signal(core_url: str, core_resp: RespC
             assert await failure(by_name["discard"]) == ("OSError", "no more")
             assert await failure(by_name["moved"]) == ("UnrecoverableError", "moved away")
             assert await by_name["tokens"].wait_until_finished() == "tokens {}"
-            await told.wait("completed", 5)
+            await told.wait("suspended")
+            await queue.signal(by_name["signal"].id, "go", "gone")
+            assert await by_name["signal"].wait_until_finished() == "gone"
+            await told.wait("completed", 6)
         assert sorted(told.job_ids("delayed")) == sorted(by_name[name].id for name in ("later", "group", "limited"))
         raw = Raw(core_resp, queue_name)
         for name in ("later", "group", "limited"):

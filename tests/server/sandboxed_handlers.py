@@ -1,0 +1,159 @@
+"""Handlers that run in sandboxes: imported by child processes, never by the tests."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from glidemq_py import DelayedError, Job, RateLimitError, UnrecoverableError, current_job
+
+
+class OwnError(ValueError):
+    """Known nowhere else."""
+
+
+class OwnFinalError(UnrecoverableError):
+    """A kind of one of the package's."""
+
+
+class OwnDelay(DelayedError):  # noqa: N818
+    """A kind of signal."""
+
+
+def plain(job: Job) -> Any:
+    assert threading.current_thread() is threading.main_thread()
+    return DEEDS[job.name](job)
+
+
+async def on_loop(job: Job) -> Any:
+    if job.name == "log":
+        await job.log("from the loop")
+        await asyncio.gather(*(job.log(f"line {n}") for n in range(3)))
+        await job.update_progress({"done": 1})
+        await job.update_data({"new": True})
+        await job.report_tokens(7)
+        return [job.data, await job.get_state()]
+    if job.name == "sleep":
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            write(job.data, "cleaned up\n")
+    if job.name == "signal":
+        return (await job.wait_for_signal("go")).data
+    return DEEDS[job.name](job)
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def echo(job: Job) -> Any:
+    return {"data": job.data, "pid": os.getpid(), "id": job.id, "attempts": job.attempts_made, "opts": dict(job.opts)}
+
+
+def log(job: Job) -> Any:
+    job.blocking.log("one")
+    job.blocking.update_progress(30)
+    job.blocking.update_data({"new": True})
+    job.blocking.report_tokens(5)
+    current = current_job()
+    print("said by a handler", file=sys.stderr)
+    return [job.data, job.blocking.get_state(), current is job, job.context]
+
+
+def use(job: Job) -> Any:
+    assert job.blocking.report_usage(model="m", tokens={"in": 3, "out": 4}).total_tokens == 7
+    job.blocking.stream({"token": "a"})
+    return "used"
+
+
+def die(job: Job) -> Any:
+    if job.data == "exit":
+        os._exit(7)
+    if job.data == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    ctypes.string_at(0)
+    return None
+
+
+def hang(job: Job) -> Any:
+    with open(job.data, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    while True:
+        time.sleep(0.01)
+
+
+def hang_with_child(job: Job) -> Any:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        with open(job.data, "a") as file:
+            file.write(f"{process.pid}\n")
+        process.wait()
+
+
+def look(job: Job) -> str:
+    with open(job.data, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return "cancelled" if job.cancelled.wait(60) else "never"
+
+
+def fail(job: Job) -> Any:
+    kind = job.data
+    if kind == "own":
+        raise OwnError("my own")
+    if kind == "final":
+        raise OwnFinalError("no more")
+    if kind == "unrecoverable":
+        raise UnrecoverableError("plainly no more")
+    if kind == "path":
+        raise FileNotFoundError(f"no file {os.path.join(os.getcwd(), 'x.csv')}")
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "keys":
+        return {}["absent"]
+    if kind == "result":
+        return object()
+    if kind == "awaitable":
+        return asyncio.sleep(0)
+    raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
+
+
+def steps(job: Job) -> Any:
+    if job.data is None:
+        job.move_to_delayed(5, data={"step": "second", "at": [1, 2]})
+    return job.data
+
+
+def own_delay(job: Job) -> Any:
+    if job.data is None:
+        raise OwnDelay(5, data="moved", replace=True)
+    return job.data
+
+
+def limited(job: Job) -> Any:
+    if job.progress == 0:
+        job.blocking.update_progress(1)
+        raise RateLimitError(5)
+    return job.attempts_made
+
+
+def discard(job: Job) -> Any:
+    job.discard()
+    raise OSError("and never again")
+
+
+def eat(job: Job) -> Any:
+    return len(bytearray(job.data))
+
+
+DEEDS = {
+    "echo": echo, "log": log, "use": use, "die": die, "hang": hang, "hang_with_child": hang_with_child, "look": look,
+    "fail": fail, "steps": steps, "own_delay": own_delay, "limited": limited, "discard": discard, "eat": eat,
+}  # fmt: skip
+
+not_a_function = 5

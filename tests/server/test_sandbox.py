@@ -1,0 +1,400 @@
+"""Handlers in processes of their own: what crosses the boundary, and what a crash, a hang or a leak costs."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    Queue,
+    SandboxOptions,
+    UnsupportedOptionError,
+    Worker,
+)
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw, Told, soon, until
+
+HANDLERS = "tests.server.sandboxed_handlers"
+PLAIN, ASYNC = f"{HANDLERS}:plain", f"{HANDLERS}:on_loop"
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sandboxes need a POSIX system")
+
+
+async def failure(job: Job) -> tuple[str | None, str]:
+    with pytest.raises(JobFailedError) as caught:
+        await job.wait_until_finished()
+    return caught.value.failed_type, caught.value.failed_reason
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # One that is dead and not yet waited for by its parent (here: by init) is as good as gone.
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def pids_in(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split() if line.isdigit()] if path.exists() else []
+
+
+@pytest.mark.parametrize("handler", [PLAIN, ASYNC])
+async def test_jobs_run_in_one_warm_process(core_url: str, queue_name: str, handler: str):
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url):
+        results = [await queue.add_and_wait("echo", {"n": n, "text": "ä\ud7ff"}, attempts=2) for n in range(3)]
+    assert [result["data"] for result in results] == [{"n": n, "text": "ä\ud7ff"} for n in range(3)]
+    assert len({result["pid"] for result in results}) == 1
+    assert results[0]["pid"] != os.getpid()
+    assert results[0]["opts"] == {"attempts": 2}
+
+
+async def test_a_plain_handler_reaches_its_queue(core_url: str, core_resp: RespClient, queue_name: str):
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, PLAIN, core_url):
+        job = await queue.add("log", 1)
+        assert await job.wait_until_finished() == [{"new": True}, "active", True, None]
+        assert await job.logs() == ["one"]
+        fields = Raw(core_resp, queue_name).job(job.id)
+    assert (fields["progress"], fields["data"], fields["tpmTokens"]) == ("30", '{"new":true}', "5")
+
+
+async def test_an_async_handler_reaches_its_queue(url: str, resp: RespClient, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, ASYNC, url):
+        job = await queue.add("log", 1)
+        assert await job.wait_until_finished() == [{"new": True}, "active"]
+        assert sorted(await job.logs()) == ["from the loop", "line 0", "line 1", "line 2"]
+        assert Raw(resp, queue_name).job(job.id)["tpmTokens"] == "7"
+
+
+async def test_usage_and_streams_cross(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url) as worker:
+        told = Told(worker)
+        job = await queue.add("use")
+        assert await job.wait_until_finished() == "used"
+        await told.wait("completed")
+        assert told.of("completed")[0][0].usage.tokens == {"in": 3, "out": 4}
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert read.usage is not None
+        assert read.usage.total_tokens == 7
+        assert [entry.fields for entry in await queue.read_stream(job.id)] == [{"token": "a"}]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("exit", "ended with exit code 7"), ("kill", "was killed by SIGKILL"), ("fault", "was killed by SIGSEGV")],
+)
+async def test_a_crash_fails_its_job_alone(url: str, queue_name: str, how: str, says: str, method: Any):
+    options = SandboxOptions(start_method=method)
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, sandbox=options, concurrency=2) as worker,
+    ):
+        before = await queue.add_and_wait("echo")
+        dead = await queue.add("die", how)
+        assert await failure(dead) == ("SandboxCrashError", f"the sandbox process {says}")
+        after = await queue.add_and_wait("echo")
+        assert after["pid"] != before["pid"]
+        assert worker.is_healthy
+
+
+async def test_a_crash_is_retried_like_any_failure(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url) as worker:
+        told = Told(worker)
+        job = await queue.add("die", "exit", attempts=3)
+        assert (await failure(job))[0] == "SandboxCrashError"
+        assert told.count["retrying"] == 2
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("name", ["hang", "hang_with_child"])
+async def test_a_timeout_kills_the_process(url: str, queue_name: str, tmp_path: Path, name: str, method: Any):
+    pids = tmp_path / "pids"
+    options = SandboxOptions(start_method=method, kill_after=50)
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options) as worker:
+        job = await queue.add(name, str(pids), timeout=1_500)
+        kind, reason = await failure(job)
+        assert (kind, "1500 ms" in reason) == ("JobTimeoutError", True)
+        await soon(until(lambda: worker.active_count == 0))
+        await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+        assert (await queue.add_and_wait("echo", 1))["data"] == 1
+
+
+async def test_a_handler_that_looks_keeps_its_process(url: str, queue_name: str, tmp_path: Path):
+    pids = tmp_path / "pids"
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, sandbox={"kill_after": 30_000}) as worker,
+    ):
+        job = await queue.add("look", str(pids), timeout=500)
+        assert (await failure(job))[0] == "JobTimeoutError"
+        await soon(until(lambda: worker.active_count == 0))
+        assert (await queue.add_and_wait("echo"))["pid"] == pids_in(pids)[0]
+
+
+async def test_an_async_handler_is_cancelled_first(url: str, queue_name: str, tmp_path: Path):
+    out = tmp_path / "out"
+    async with Queue(queue_name, url) as queue, Worker(queue_name, ASYNC, url) as worker:
+        job = await queue.add("sleep", str(out), timeout=300)
+        assert (await failure(job))[0] == "JobTimeoutError"
+        await soon(until(lambda: worker.active_count == 0))
+        assert out.read_text() == "cleaned up\n"
+
+
+async def test_revoking_kills_too(url: str, queue_name: str, tmp_path: Path):
+    pids = tmp_path / "pids"
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, sandbox={"kill_after": 0}, lock_duration=1_000),
+    ):
+        job = await queue.add("hang", str(pids))
+        await soon(until(lambda: pids_in(pids)))
+        await job.revoke()
+        assert (await failure(job))[0] == "JobRevokedError"
+        await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+
+
+# -- exceptions and signals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", [PLAIN, ASYNC])
+@pytest.mark.parametrize(
+    ("what", "kind", "reason"),
+    [
+        ("own", "OwnError", "my own"),
+        ("path", "FileNotFoundError", f"no file [PROJECT_ROOT]{os.sep}x.csv"),
+        ("exit", "SystemExit", "3"),
+        ("keys", "KeyError", "'absent'"),
+        ("group", "ExceptionGroup", "several (2 sub-exceptions)"),
+    ],
+)
+async def test_exceptions_keep_their_name_and_traceback(
+    url: str, queue_name: str, handler: str, what: str, kind: str, reason: str
+):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+        job = await queue.add("fail", what)
+        assert await failure(job) == (kind, reason)
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert "in fail\n" in read.stacktrace[0]
+        assert "[PROJECT_ROOT]" in read.stacktrace[0]
+        assert os.getcwd() not in read.stacktrace[0]
+        assert "sandbox/child.py" not in read.stacktrace[0]
+
+
+async def test_what_is_retried_goes_by_the_class(url: str, queue_name: str):
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, retry_on=ValueError, no_retry_on=OSError) as worker,
+    ):
+        told = Told(worker)
+        jobs = [await queue.add("fail", what, attempts=2) for what in ("own", "final", "path", "keys", "unrecoverable")]
+        for job in jobs:
+            await failure(job)
+        assert told.job_ids("retrying") == [jobs[0].id]
+        assert {args[1].__class__.__name__ for args in told.of("failed")} == {
+            "OwnError", "OwnFinalError", "FileNotFoundError", "KeyError", "UnrecoverableError",
+        }  # fmt: skip
+
+
+async def test_results_that_cannot_be_stored_fail_as_they_do_elsewhere(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
+        assert (await failure(await queue.add("fail", "result")))[0] == "SerializationError"
+        kind, reason = await failure(await queue.add("fail", "awaitable"))
+        assert (kind, "async def" in reason) == ("GlideMQError", True)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("handler", [PLAIN, ASYNC])
+async def test_signals_are_followed(core_url: str, queue_name: str, handler: str):
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url) as worker:
+        told = Told(worker)
+        assert await queue.add_and_wait("steps") == {"step": "second", "at": [1, 2]}
+        assert await queue.add_and_wait("own_delay") == "moved"
+        if handler == PLAIN:
+            assert await queue.add_and_wait("limited", attempts=2) == 0
+        else:
+            job = await queue.add("signal")
+            await told.wait("suspended")
+            await queue.signal(job.id, "go", {"by": "hand"})
+            assert await job.wait_until_finished() == {"by": "hand"}
+        assert await failure(await queue.add("discard", attempts=5)) == ("OSError", "and never again")
+        assert told.count["retrying"] == 0
+
+
+async def test_a_serializer_by_name_crosses(url: str, queue_name: str):
+    async with (
+        Queue(queue_name, url, serializer="msgpack") as queue,
+        Worker(queue_name, PLAIN, url, serializer="msgpack"),
+    ):
+        assert (await queue.add_and_wait("echo", {"raw": b"\0\xff", 5: 6}))["data"] == {"raw": b"\0\xff", 5: 6}
+
+
+# -- processes ------------------------------------------------------------------------------------------------
+
+
+async def test_memory_is_bounded(url: str, queue_name: str):
+    limit = 300 * 1024**2
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, sandbox={"memory_limit": limit}) as worker,
+    ):
+        before = await queue.add_and_wait("echo")
+        assert await queue.add_and_wait("eat", 10_000_000) == 10_000_000
+        kind, reason = await failure(await queue.add("eat", limit + 1))
+        assert (kind, f"memory_limit of {limit} bytes" in reason) == ("MemoryError", True)
+        after = await queue.add_and_wait("echo")
+        assert after["pid"] != before["pid"]
+        assert worker.active_count == 0
+
+
+async def test_processes_are_replaced_after_so_many_jobs(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox={"recycle_after": 2}):
+        pids = [(await queue.add_and_wait("echo"))["pid"] for _ in range(5)]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_no_more_processes_than_may_be(url: str, queue_name: str, method: Any):
+    options = SandboxOptions(max_workers=2, start_method=method)
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options, concurrency=6):
+        jobs = await queue.add_bulk([("echo", n) for n in range(40)])
+        results = [await job.wait_until_finished() for job in jobs]
+    assert [result["data"] for result in results] == list(range(40))
+    assert 1 <= len({result["pid"] for result in results}) <= 2
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_close_ends_every_process(url: str, queue_name: str, method: Any):
+    options = SandboxOptions(start_method=method)
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options, concurrency=3):
+        jobs = await queue.add_bulk([("echo", n) for n in range(6)])
+        pids = {(await job.wait_until_finished())["pid"] for job in jobs}
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
+async def test_a_close_by_force_hands_the_job_back_and_kills(
+    url: str, resp: RespClient, queue_name: str, tmp_path: Path
+):
+    pids = tmp_path / "pids"
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(queue_name, PLAIN, url)
+        await worker.start()
+        job = await queue.add("hang", str(pids))
+        await soon(until(lambda: pids_in(pids)))
+        await soon(worker.close(force=True), 10)
+        fields = Raw(resp, queue_name).job(job.id)
+        assert (fields["state"], fields.get("attemptsMade", "0")) == ("waiting", "0")
+        assert not is_alive(pids_in(pids)[0])
+
+
+async def test_a_worker_that_dies_takes_its_processes_along(url: str, queue_name: str, tmp_path: Path):
+    pids = tmp_path / "pids"
+    program = (
+        f"import asyncio; from glidemq_py import Worker; asyncio.run(Worker({queue_name!r}, {PLAIN!r}, {url!r}).run())"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env={**os.environ, "PYTHONPATH": path}, cwd=os.getcwd()
+    )
+    async with Queue(queue_name, url) as queue:
+        await queue.add("hang", str(pids))
+        await soon(until(lambda: pids_in(pids)))
+        assert is_alive(pids_in(pids)[0])
+        process.kill()
+        await process.wait()
+        await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+
+
+# -- targets --------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_is_a_target(url: str, queue_name: str, tmp_path: Path):
+    (tmp_path / "beside.py").write_text("FACTOR = 3\n")
+    (tmp_path / "mine.py").write_text(
+        "from beside import FACTOR\n\ndef handler(job):\n    return job.data * FACTOR\n\n\n"
+        "def other(job):\n    return -job.data\n"
+    )
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, str(tmp_path / "mine.py"), url):
+            assert await queue.add_and_wait("n", 5) == 15
+        async with Worker(queue_name, f"{tmp_path / 'mine.py'}:other", url):
+            assert await queue.add_and_wait("n", 5) == -5
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        ("no_such_module_at_all:handler", "there is no module 'no_such_module_at_all'"),
+        ("/no/such/file.py", "there is no file '/no/such/file.py'"),
+        ("just_a_name", "must be"),
+        ("", "must be"),
+    ],
+)
+def test_a_target_that_is_not_there_is_refused_when_the_worker_is_made(handler: str, says: str):
+    with pytest.raises(GlideMQValidationError, match=says) as caught:
+        Worker("q", handler)
+    assert caught.value.option == "handler"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        (f"{HANDLERS}:nothing", "has no 'nothing'"),
+        (f"{HANDLERS}:not_a_function", "is int, not a function"),
+        ("tests.server.no_such_module:plain", "there is no module 'tests.server.no_such_module'"),
+        ("broken.py", "ZeroDivisionError"),
+    ],
+)
+async def test_a_target_that_cannot_be_loaded_is_refused_at_the_start(
+    url: str, queue_name: str, tmp_path: Path, handler: str, says: str, method: Any
+):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    if handler.endswith(".py"):
+        handler = f"{tmp_path}/{handler}"
+    worker = Worker(queue_name, handler, url, sandbox=SandboxOptions(start_method=method))
+    with pytest.raises(GlideMQValidationError) as caught:
+        await worker.start()
+    assert (caught.value.option, caught.value.value) == ("handler", handler)
+    assert says in caught.value.problem
+    await worker.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"max_workers": 0}, "sandbox.max_workers"), ({"memory_limit": 1}, "sandbox.memory_limit"),
+        ({"start_method": "fork"}, "sandbox.start_method"), ({"recycle_after": 0}, "sandbox.recycle_after"),
+        ({"kill_after": -1}, "sandbox.kill_after"), ({"threads": True}, "sandbox.threads"), (True, "sandbox"),
+    ],
+)  # fmt: skip
+def test_sandboxes_that_cannot_be(options: Any, option: str):
+    with pytest.raises(GlideMQValidationError) as caught:
+        Worker("q", PLAIN, sandbox=options)
+    assert caught.value.option == option
+
+
+def test_what_does_not_go_with_a_sandbox():
+    with pytest.raises(UnsupportedOptionError, match="one job at a time"):
+        Worker("q", PLAIN, batch={"size": 5})
+    with pytest.raises(GlideMQValidationError, match=r'"os.path:(abspath|join)"|name it as a text'):
+        Worker("q", os.path.join, sandbox={})
+
+    class Local:
+        def serialize(self, value: Any, /) -> str:
+            return str(value)
+
+        def deserialize(self, text: str, /) -> Any:
+            return text
+
+    with pytest.raises(GlideMQValidationError, match="cannot be sent to a sandbox"):
+        Worker("q", PLAIN, serializer=Local())
