@@ -65,7 +65,8 @@ class ExchangeLoop:
         self._runner: Endings | None = None
         self._finished: deque[Finished] = deque()
         slots = self._slots = options.slots
-        self._limit = 2 if slots >= TWO_CALLS_FROM else 1
+        # Two calls may be answered in any order, and a batch is in the order of its jobs.
+        self._limit = 2 if slots >= TWO_CALLS_FROM and options.batch is None else 1
         self._second_at = max(2, slots // 3)
         self._most = max(1, min(MAX_ROWS, -(-slots // self._limit)))
         self._under_way = 0

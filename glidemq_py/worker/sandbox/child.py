@@ -7,6 +7,7 @@ talking is done by an event loop beside it. An ``async def`` runs on that loop, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import pickle
@@ -172,6 +173,9 @@ class _Session:
                 self._cancel()
         if self._job is not None:
             os._exit(1)  # the worker is gone: its job runs elsewhere soon, and must not run here as well
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     def _say(self, kind: str, **fields: Any) -> None:
         self._writer.write(pack_message(kind, **fields))
