@@ -93,10 +93,11 @@ class BulkAdd:
         self._names: list[str] = []
         self._data: list[Any] = []
         self._options: list[JobOptions] = []
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
+        """What is sent, a row each."""
         self._have_parents = False
         self._read(jobs, defaults)
-        self._results: list[Any] = [None] * len(self._rows)
+        self._results: list[Any] = [None] * len(self.rows)
         self._broken: BaseException | None = None
         self._refused: GlideMQError | None = None
         self._elsewhere = parents_elsewhere(link, self._options) if self._have_parents else {}
@@ -104,7 +105,7 @@ class BulkAdd:
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
         link, known, merge = self._link, set[str](), JobOptions.merge
-        names, data, chosen, rows = self._names, self._data, self._options, self._rows
+        names, data, chosen, rows = self._names, self._data, self._options, self.rows
         for i, job in enumerate(jobs):
             pair = _pair(job)
             if pair is not None and type(pair[0]) is str and pair[0] in known:
@@ -127,13 +128,13 @@ class BulkAdd:
 
     def _chunks(self) -> Iterator[tuple[int, list[Row]]]:
         start = chars = 0
-        for i, row in enumerate(self._rows):
+        for i, row in enumerate(self.rows):
             if i > start and (i - start >= CHUNK_ROWS or chars >= CHUNK_CHARS):
-                yield start, self._rows[start:i]
+                yield start, self.rows[start:i]
                 start, chars = i, 0
             chars += len(row[1])  # type: ignore[arg-type]
-        if start < len(self._rows):
-            yield start, self._rows[start:]
+        if start < len(self.rows):
+            yield start, self.rows[start:]
 
     async def run(self) -> list[Job[Any, Any]]:
         """Send everything; positional results.
@@ -149,7 +150,7 @@ class BulkAdd:
                 await under_way
                 if self._broken is not None:
                     break
-            if len(self._rows) == len(rows):
+            if len(self.rows) == len(rows):
                 await self._send(start, len(rows), call)
                 break
             # It leaves before the next one is packed.

@@ -38,6 +38,8 @@ from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.queue.suspension import QueueSuspension
 from glidemq_py.queue.usage import QueueUsageReading
 from glidemq_py.queue.vectors import QueueVectors
+from glidemq_py.telemetry.producing import observed, observed_add
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.calls.adding import Row
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
@@ -116,6 +118,7 @@ class Queue(
             return self._link
         async with self._connecting:
             if self._link is None:
+                TELEMETRY.look()
                 transport, self._coalescer = await self._open()
                 self._waiter = ResultWaiter(transport, self._keys, self._pace)
                 link = QueueLink(
@@ -200,14 +203,20 @@ class Queue(
         assert self._coalescer is not None
         if job_options.parent is not None:
             return await self._add_child(link, name, data, job_options, row)
-        now, result = await self._coalescer.add(row)
+        if TELEMETRY.on:
+            now, result = await observed_add(self._coalescer.add, self.name, row, job_options)
+        else:
+            now, result = await self._coalescer.add(row)
         return added_job(link, name, data, job_options, now, result)
 
     async def _add_child(self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row) -> Job[Any, Any]:
         parents = parents_elsewhere(link, (options,))
         await ask_parents(link, parents)
         assert self._coalescer is not None
-        now, result = await self._coalescer.add(row)
+        if TELEMETRY.on:
+            now, result = await observed_add(self._coalescer.add, self.name, row, options)
+        else:
+            now, result = await self._coalescer.add(row)
         for parent in parents:
             await adopt_children(link, parent, (result,))
         return added_job(link, name, data, options, now, result)
@@ -227,7 +236,10 @@ class Queue(
             BulkAddError: some rows were not added, or may not have been; it holds the outcome of every position.
         """
         link = await self._connected()
-        return await BulkAdd(link, jobs, self._defaults, not self.options.events).run()
+        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events)
+        if TELEMETRY.on:
+            return await observed("add_bulk", self.name, bulk.rows, bulk.run)
+        return await bulk.run()
 
     async def add_and_wait(
         self,

@@ -13,11 +13,13 @@ import logging
 from typing import Any
 
 from glidemq_py.options.batch import BatchOptions
+from glidemq_py.telemetry.processing import observed_batch_handler
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.worker.batch_results import endings_of
 from glidemq_py.worker.ending import Endings, HandIn
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outcome import Outcomes
-from glidemq_py.worker.routes import Route
+from glidemq_py.worker.routes import Handler, Route
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.threads import HandlerThreads
 
@@ -137,7 +139,7 @@ class BatchRunner(Endings):
 
     async def _run(self, batch: _Batch) -> None:
         try:
-            answer = await self._route.handler([run.job for run in batch.runs])
+            answer = await self._handler([run.job for run in batch.runs])
         except KeyboardInterrupt:
             self._leave(batch)
             for run in batch.runs:
@@ -149,10 +151,15 @@ class BatchRunner(Endings):
         else:
             self._batch_ended(batch, answer, None)
 
+    @property
+    def _handler(self) -> Handler:
+        route = self._route
+        return observed_batch_handler(route.handler, route.in_thread) if TELEMETRY.on else route.handler
+
     def _invoke(self, batch: _Batch) -> Any:
         if batch.is_over:
             return None
-        return self._route.handler([run.job for run in batch.runs])
+        return self._handler([run.job for run in batch.runs])
 
     def _batch_ended(self, batch: _Batch, answer: Any, error: BaseException | None) -> None:
         self._leave(batch)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.calls import working
 from glidemq_py.worker.listeners import Listeners
 
@@ -67,6 +68,9 @@ class StalledRecovery:
                     cursor,
                 )
             )
+            if TELEMETRY.on and (reply.recovered or reply.failed):
+                for meter in TELEMETRY.meters:
+                    meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
                 _log.warning("queue %r: job %s lost its worker and is ready again", self._link.keys.name, job_id)
                 self._listeners.tell("stalled", job_id)

@@ -20,6 +20,7 @@ from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.schedule import ScheduleDuty
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
@@ -94,6 +95,7 @@ class Parts:
 
 async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     """Connect and start everything but the taking of jobs. ``stack`` ends what outlives the parts."""
+    TELEMETRY.look()
     keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
     queue_options = opening.queue_options
     transport = await connect_patiently(opening.connection, keys, stack, listeners)

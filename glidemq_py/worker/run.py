@@ -11,6 +11,7 @@ from glidemq_py.job.job import Job
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.stored import read_stored_options
+from glidemq_py.telemetry.context import CONTEXT_START, without_context
 from glidemq_py.wire.calls.working import TakenJob
 
 __all__ = ["Run"]
@@ -48,6 +49,8 @@ class Run:
         job.timestamp = _int(timestamp)
         if opts != "{}":
             job._opts_text = opts
+            if opts.startswith(CONTEXT_START):
+                opts = without_context(opts)
         if attempts != "0":
             job.attempts_made = _int(attempts)
         if priority != "0":

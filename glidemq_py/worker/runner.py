@@ -8,6 +8,8 @@ from typing import Any
 
 from glidemq_py.errors import NoHandlerError, SuspendError
 from glidemq_py.job.current import running_job
+from glidemq_py.telemetry.processing import observed_handler
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.worker.continuations import Continuations
 from glidemq_py.worker.ending import Endings, HandIn
 from glidemq_py.worker.listeners import Listeners
@@ -60,7 +62,7 @@ class Runner(Endings):
         if route is None:
             self._ended(run, None, NoHandlerError(f"no handler of this worker takes jobs named {run.job.name!r}"))
             return
-        run.handler = route.handler
+        run.handler = route.handler if not TELEMETRY.on else observed_handler(route.handler, route.in_thread)
         timeout = run.options.timeout
         if timeout is not None:
             run.timer = self._loop.call_later(timeout / 1000, self._time_out, run)

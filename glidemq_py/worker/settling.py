@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from glidemq_py.errors import StaleAttemptError
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.worker.finished import Finished, lost_answer
 from glidemq_py.worker.listeners import Listeners
@@ -12,6 +14,18 @@ from glidemq_py.worker.listeners import Listeners
 __all__ = ["Settling", "report_dropped"]
 
 _log = logging.getLogger(__name__)
+
+
+_OUTCOMES: Final[dict[int, str]] = {
+    AttemptStatus.OK: "completed",
+    AttemptStatus.FAILED: "failed",
+    AttemptStatus.RETRYING: "retrying",
+    AttemptStatus.DELAYED: "delayed",
+    AttemptStatus.LIMITED: "delayed",
+    AttemptStatus.SUSPENDED: "suspended",
+    AttemptStatus.RELEASED: "released",
+}
+"""In the words of meters; everything else was the end of an attempt that is not the current one."""
 
 
 class Settling:
@@ -33,6 +47,9 @@ class Settling:
         listeners, job = self._listeners, finished.run.job
         if finished.sent:
             status = lost_answer(finished, status)
+        if TELEMETRY.on:
+            for meter in TELEMETRY.meters:
+                meter.settled(self._name, _OUTCOMES.get(status, "stale"))
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):
                 listeners.tell("completed", job, finished.result)

@@ -3,8 +3,7 @@
 -- No scan: every number is a length that the server keeps, or two places in a sorted set for each priority in use,
 -- so the cost does not grow with the queue.
 
-G.export('counts', { 'no-writes' }, function(keys)
-  local q = G.queue(keys[1])
+G.counts = function(q)
   local call = redis.call
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
@@ -17,4 +16,6 @@ G.export('counts', { 'no-writes' }, function(keys)
     call('ZCARD', q.suspended),
     call('ZCARD', q.waiting_children),
   }
-end)
+end
+
+G.export('counts', { 'no-writes' }, function(keys) return G.counts(G.queue(keys[1])) end)

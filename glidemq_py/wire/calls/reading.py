@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 
-__all__ = ["EventSlice", "Page", "counts", "event_slice", "page", "records", "version", "workers"]
+__all__ = ["EventSlice", "Gauges", "Page", "counts", "event_slice", "gauges", "page", "records", "version", "workers"]
 
 
 class Page(NamedTuple):
@@ -75,3 +75,24 @@ def _workers(reply: list[bytes]) -> list[tuple[str, str]]:
 def version(key: str) -> Call[str]:
     """Name of the library that answers; ``key`` only chooses the node."""
     return Call("version", key, (), bytes.decode, repeatable=True)
+
+
+class Gauges(NamedTuple):
+    """What a collector of metrics asks of a queue."""
+
+    counts: list[int]
+    """As `counts` answers them."""
+    oldest: int
+    """For how many ms the job that waits longest has been ready."""
+    workers: int
+    owed: int
+    """Entries of the outbox."""
+
+
+def gauges(meta: str) -> Call[Gauges]:
+    """Everything that a scrape wants of one queue."""
+    return Call("gauges", meta, (), _gauged, repeatable=True)
+
+
+def _gauged(reply: bytes) -> Gauges:
+    return Gauges(*unpack(reply))

@@ -19,6 +19,7 @@ __all__ = ["WorkerArguments", "parse_duration", "parse_size", "read_arguments"]
 T = TypeVar("T")
 
 _MAX_PROCESSES: Final = 1_024
+_MAX_PORT: Final = 65_535
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _UNITS_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -52,9 +53,12 @@ class WorkerArguments:
     max_jobs: int | None = None
     max_memory: int | None = None
     shutdown_timeout: int | None = None
+    metrics_port: int | None = None
     check: bool = False
     line: int | None = None
     """File descriptor of the line to the supervisor: this process is one of its children."""
+    slot: int = 0
+    """Which of the children it is, from 0."""
 
     @property
     def supervised(self) -> bool:
@@ -131,9 +135,12 @@ def _parser() -> argparse.ArgumentParser:
            help="replace a process whose resident memory reaches SIZE, such as 512M")  # fmt: skip
     option("--shutdown-timeout", type=parse_duration, metavar="TIME",
            help="hand back what still runs so long (30s) after the first signal; default: wait for it")  # fmt: skip
+    option("--metrics-port", type=_whole(1, _MAX_PORT), metavar="PORT",
+           help="serve Prometheus metrics there; the Nth of several processes on PORT + N - 1")  # fmt: skip
     option("--check", action="store_true",
            help="run nothing: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
            "and had an answer from the server in the last 30 s, else 1")  # fmt: skip
+    option("--slot", type=_whole(0, _MAX_PROCESSES), default=0, help=argparse.SUPPRESS)
     option("--line", type=_whole(0, 1 << 20), help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"glidemq_py {__version__}")
     return parser
@@ -145,4 +152,6 @@ def read_arguments(argv: Sequence[str]) -> WorkerArguments:
     given = WorkerArguments(**vars(parser.parse_args(argv)))
     if given.target is None and not (given.check and given.queue is not None):
         parser.error("TARGET is missing: say module:worker (or, with --check, --queue NAME)")
+    if given.metrics_port is not None and given.metrics_port + (given.processes or 1) - 1 > _MAX_PORT:
+        parser.error(f"--metrics-port {given.metrics_port}: there are no ports for {given.processes} processes")
     return given

@@ -20,6 +20,7 @@ from glidemq_py.worker.command.arguments import WorkerArguments
 from glidemq_py.worker.command.limits import Limits
 from glidemq_py.worker.command.line import Line
 from glidemq_py.worker.command.logs import set_up_logs
+from glidemq_py.worker.command.metrics import serve_metrics
 from glidemq_py.worker.command.target import load_workers
 from glidemq_py.worker.worker import Worker
 
@@ -43,6 +44,8 @@ def run_workers(arguments: WorkerArguments) -> int:
         end.set_inheritable(False)  # what handlers start must not keep the line open
     workers = load_workers(arguments)
     set_up_logs(arguments.log_level)
+    if arguments.metrics_port is not None:
+        serve_metrics(workers, arguments.metrics_port + arguments.slot)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(workers, arguments, end))
 

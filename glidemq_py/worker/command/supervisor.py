@@ -87,7 +87,7 @@ class _Supervisor:
         quick = 0
         while not self._stopping.is_set():
             try:
-                child = await self._spawn()
+                child = await self._spawn(slot)
             except OSError as error:
                 self._give_up(f"cannot start a child process: {error}", 1)
                 return
@@ -126,14 +126,15 @@ class _Supervisor:
 
     # -- children -----------------------------------------------------------------------------------------
 
-    async def _spawn(self) -> _Child:
+    async def _spawn(self, slot: int) -> _Child:
         ours, theirs = socket.socketpair()
         environment = dict(os.environ)
         if self._server_url is not None:
             environment[URL_VARIABLE] = self._server_url
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "glidemq_py.worker", "--line", str(theirs.fileno()), *self._argv,
+                sys.executable, "-m", "glidemq_py.worker", "--line", str(theirs.fileno()),
+                "--slot", str(slot), *self._argv,
                 # Ctrl-C in the terminal is for us, and we pass it on: children must not get it twice.
                 start_new_session=True, pass_fds=(theirs.fileno(),), env=environment,
             )  # fmt: skip

@@ -1,0 +1,41 @@
+"""Names of spans, attributes and metrics: the messaging conventions of OpenTelemetry 1.44, and the original's own.
+
+https://opentelemetry.io/docs/specs/semconv/messaging/ ; the original's are in api.md section 15.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "attributes", "span_name"]
+
+BATCH_COUNT: Final = "messaging.batch.message_count"
+MESSAGE_ID: Final = "messaging.message.id"
+ERROR_TYPE: Final = "error.type"
+SYSTEM: Final = "glidemq"
+
+SENT: Final = "messaging.client.sent.messages"
+CONSUMED: Final = "messaging.client.consumed.messages"
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+PROCESS_DURATION: Final = "messaging.process.duration"
+
+QUEUE: Final = "glide-mq.queue"
+JOB_NAME: Final = "glide-mq.job.name"
+JOB_ID: Final = "glide-mq.job.id"
+JOB_DELAY: Final = "glide-mq.job.delay"
+JOB_PRIORITY: Final = "glide-mq.job.priority"
+
+
+def span_name(operation: str, queue: str) -> str:
+    """``{operation} {destination}``."""
+    return f"{operation} {queue}"
+
+
+def attributes(operation: str, kind: str, queue: str) -> dict[str, Any]:
+    """What every span and every measurement bears; ``kind`` is "send" or "process"."""
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": queue,
+    }

@@ -1,0 +1,148 @@
+"""Spans and measurements of handlers. Called only where `TELEMETRY.on`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from glidemq_py.errors import JobSignal
+from glidemq_py.telemetry import names
+from glidemq_py.telemetry.context import context_of
+from glidemq_py.telemetry.producing import fail
+from glidemq_py.telemetry.state import TELEMETRY
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Tracer
+
+__all__ = ["observed_batch_handler", "observed_handler"]
+
+_OPERATION = "process"
+
+
+class RunJob(Protocol):
+    """What is asked of a job that is being run."""
+
+    id: str
+    name: str
+    timestamp: int
+    processed_on: int | None
+    attempts_made: int
+    stalled_count: int
+
+    @property
+    def queue_name(self) -> str:
+        """See `Job`."""
+        ...
+
+    @property
+    def opts(self) -> Mapping[str, Any]:
+        """See `Job`."""
+        ...
+
+
+def observed_handler(handler: Callable[[Any], Any], in_thread: bool) -> Callable[[Any], Any]:
+    """The same handler, observed; ``in_thread``: it is a plain function, and so is the result."""
+    if in_thread:
+
+        def run_here(job: RunJob) -> Any:
+            with _observing((job,), False):
+                return handler(job)
+
+        return run_here
+
+    async def run(job: RunJob) -> Any:
+        with _observing((job,), False):
+            return await handler(job)
+
+    return run
+
+
+def observed_batch_handler(handler: Callable[[Any], Any], in_thread: bool) -> Callable[[Any], Any]:
+    """The same for a handler of lists of jobs: one span, linked with every job's."""
+    if in_thread:
+
+        def run_here(jobs: Sequence[RunJob]) -> Any:
+            with _observing(jobs, True):
+                return handler(jobs)
+
+        return run_here
+
+    async def run(jobs: Sequence[RunJob]) -> Any:
+        with _observing(jobs, True):
+            return await handler(jobs)
+
+    return run
+
+
+@contextlib.contextmanager
+def _observing(jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
+    queue = jobs[0].queue_name
+    waits = tuple(wait for job in jobs if (wait := _wait(job)) is not None)
+    for meter in TELEMETRY.meters:
+        meter.began(queue, len(jobs), waits)
+    started = time.perf_counter()
+    error = None
+    try:
+        with _span(TELEMETRY.tracer, queue, jobs, batch):
+            yield
+    except JobSignal:
+        raise
+    except BaseException as raised:
+        error = type(raised).__qualname__
+        raise
+    finally:
+        seconds = time.perf_counter() - started
+        for meter in TELEMETRY.meters:
+            meter.ran(queue, len(jobs), seconds, error)
+
+
+def _wait(job: RunJob) -> float | None:
+    """Seconds for which a job was ready before it was begun for the first time; None for a later time."""
+    if job.attempts_made or job.stalled_count or job.processed_on is None:
+        return None
+    delay = job.opts.get("delay")
+    due = job.timestamp + (delay if isinstance(delay, (int, float)) else 0)
+    return max(0, job.processed_on - due) / 1000
+
+
+@contextlib.contextmanager
+def _span(tracer: Tracer | None, queue: str, jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
+    if tracer is None:
+        yield
+        return
+    from opentelemetry.trace import Link, SpanKind, get_current_span
+
+    attributes = names.attributes(_OPERATION, "process", queue)
+    attributes["messaging.consumer.group.name"] = "workers"
+    attributes[names.QUEUE] = queue
+    parent: Context | None = None
+    links: list[Link] = []
+    if batch:
+        attributes[names.BATCH_COUNT] = len(jobs)
+    else:
+        (job,) = jobs
+        parent = context_of(job.opts)
+        attributes |= {
+            names.MESSAGE_ID: job.id, names.JOB_ID: job.id, names.JOB_NAME: job.name,
+            "glide-mq.job.attempts_made": job.attempts_made,
+        }  # fmt: skip
+    for job in jobs:
+        created = context_of(job.opts)
+        if created is not None:
+            described = {names.MESSAGE_ID: job.id} if batch else None
+            links.append(Link(get_current_span(created).get_span_context(), described))
+    with tracer.start_as_current_span(
+        names.span_name(_OPERATION, queue), context=parent, kind=SpanKind.CONSUMER, attributes=attributes, links=links,
+        record_exception=False, set_status_on_exception=False,
+    ) as span:  # fmt: skip
+        try:
+            yield
+        except JobSignal as signal:
+            span.set_attribute("glide-mq.job.signal", type(signal).__name__)  # no failure
+            raise
+        except BaseException as error:
+            fail(span, error)
+            raise

@@ -1,0 +1,200 @@
+"""Metrics for Prometheus (extra ``prometheus``): of queues, asked for at each scrape, and of this process, counted as
+it goes. Names, labels and what they mean: docs/operate/prometheus.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from glidemq_py.client.connect import BlockingConnection
+from glidemq_py.client.driven_transport import DrivenTransport
+from glidemq_py.client.pace import run_now
+from glidemq_py.client.transport import ConnectionSource
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.options.queue import DEFAULT_PREFIX
+from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.wire.calls.reading import Gauges, gauges
+from glidemq_py.wire.keys import QueueKeys
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:  # pragma: no cover
+    raise ImportError('the Prometheus metrics need prometheus-client: pip install "glidemq-py[prometheus]"') from error
+
+__all__ = ["ProcessMetrics", "QueueCollector"]
+
+_log = logging.getLogger(__name__)
+
+STATES: Final = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended")
+"""Positions of `counts`."""
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class QueueCollector(Collector):
+    """Tells of queues what the server knows. A scrape is one call a queue, whose cost does not grow with the queue.
+
+    Register it once for each server, wherever a process is scraped: ``REGISTRY.register(QueueCollector(["mails"]))``.
+    It connects at the first scrape, blocking, in whatever thread that is made.
+
+    Args:
+        queues: names.
+        connection: as for `Queue`: a URL, `ConnectionOptions`, a client of valkey-glide-sync, or None.
+        prefix: first part of every key.
+
+    Raises:
+        GlideMQValidationError: a name cannot be.
+    """
+
+    def __init__(
+        self,
+        queues: Iterable[str],
+        connection: BlockingConnection | ConnectionSource = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> None:
+        if isinstance(queues, str):
+            raise GlideMQValidationError("queues", queues, "must be several names, not one text")
+        self._keys = [QueueKeys(prefix, name) for name in dict.fromkeys(queues)]
+        self._connection = connection
+        self._transport: DrivenTransport | None = None
+        self._lock = threading.Lock()
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The metrics without samples: so that registering asks no server."""
+        return _families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Ask the server. One that cannot be asked is told as ``glidemq_up`` 0 and logged; nothing is raised."""
+        up, jobs, paused, oldest, workers, owed = families = _families()
+        with self._lock:
+            for keys in self._keys:
+                labels = [keys.name]
+                found = self._ask(keys)
+                up.add_metric(labels, float(found is not None))
+                if found is None:
+                    continue
+                for state, number in zip(STATES, found.counts, strict=True):
+                    if state != "paused":
+                        jobs.add_metric([keys.name, state], number)
+                paused.add_metric(labels, found.counts[STATES.index("paused")])
+                oldest.add_metric(labels, found.oldest / 1000)
+                workers.add_metric(labels, found.workers)
+                owed.add_metric(labels, found.owed)
+        yield from families
+
+    def _ask(self, keys: QueueKeys) -> Gauges | None:
+        try:
+            if self._transport is None:
+                self._transport = DrivenTransport.connect(self._connection)
+            return run_now(self._transport.call(gauges(keys.meta)))
+        except GlideMQError as error:
+            _log.warning("queue %r cannot be asked for its metrics: %s", keys.name, error)
+            return None
+
+    def close(self) -> None:
+        """Close the connection, if it is ours. A later scrape opens one again."""
+        with self._lock:
+            transport, self._transport = self._transport, None
+            if transport is not None:
+                run_now(transport.close())
+
+
+def _families() -> tuple[GaugeMetricFamily, ...]:
+    return (
+        GaugeMetricFamily("glidemq_up", "Whether the queue's server could be asked.", labels=["queue"]),
+        GaugeMetricFamily("glidemq_jobs", "Jobs by state.", labels=["queue", "state"]),
+        GaugeMetricFamily("glidemq_paused", "Whether the queue is paused.", labels=["queue"]),
+        GaugeMetricFamily(
+            "glidemq_oldest_waiting_age_seconds",
+            "For how long the job that waits longest has been ready.",
+            labels=["queue"],
+        ),
+        GaugeMetricFamily("glidemq_workers", "Workers that gave a sign of life in the last minute.", labels=["queue"]),
+        GaugeMetricFamily("glidemq_outbox_entries", "What the queue owes to other queues.", labels=["queue"]),
+    )
+
+
+class ProcessMetrics:
+    """Counts what the queues and workers of this process do, from now until `close`.
+
+    Args:
+        registry: where the metrics are registered.
+        buckets: upper bounds of both histograms, seconds.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY, *, buckets: Iterable[float] = _SECONDS) -> None:
+        bounds = tuple(buckets)
+        self._registry = registry
+        self._added = Counter("glidemq_jobs_added", "Jobs that were added.", ["queue"], registry=registry)
+        self._add_errors = Counter("glidemq_add_errors", "Adds that failed.", ["queue", "error"], registry=registry)
+        self._wait = Histogram(
+            "glidemq_job_wait_seconds",
+            "From ready to begun, first attempts.",
+            ["queue"],
+            registry=registry,
+            buckets=bounds,
+        )
+        self._run = Histogram(
+            "glidemq_job_run_seconds", "How long handlers ran.", ["queue"], registry=registry, buckets=bounds
+        )
+        self._attempts = Counter("glidemq_attempts", "Attempts by outcome.", ["queue", "outcome"], registry=registry)
+        self._redelivered = Counter(
+            "glidemq_redeliveries",
+            "Jobs that lost their worker and were made ready again.",
+            ["queue"],
+            registry=registry,
+        )
+        self._lost = Counter(
+            "glidemq_stalled_failures",
+            "Jobs that failed for losing their worker too often.",
+            ["queue"],
+            registry=registry,
+        )
+        self._stale = Counter(
+            "glidemq_stale_attempts", "Attempts whose end was refused: another worker had the job.", ["queue"],
+            registry=registry,
+        )  # fmt: skip
+        TELEMETRY.add_meter(self)
+
+    def close(self) -> None:
+        """Count no more, and leave the registry."""
+        TELEMETRY.remove_meter(self)
+        for each in (self._added, self._add_errors, self._wait, self._run, self._attempts, self._redelivered,
+                     self._lost, self._stale):  # fmt: skip
+            with contextlib.suppress(KeyError):
+                self._registry.unregister(each)
+
+    def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
+        """See `Meter`."""
+        if error is None:
+            self._added.labels(queue).inc(jobs)
+        else:
+            self._add_errors.labels(queue, error).inc()
+
+    def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
+        """See `Meter`."""
+        histogram = self._wait.labels(queue)
+        for wait in waits:
+            histogram.observe(wait)
+
+    def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
+        """See `Meter`."""
+        self._run.labels(queue).observe(seconds)
+
+    def settled(self, queue: str, outcome: str) -> None:
+        """See `Meter`."""
+        if outcome == "stale":
+            self._stale.labels(queue).inc()
+        else:
+            self._attempts.labels(queue, outcome).inc()
+
+    def stalled(self, queue: str, recovered: int, failed: int) -> None:
+        """See `Meter`."""
+        self._redelivered.labels(queue).inc(recovered)
+        self._lost.labels(queue).inc(failed)

@@ -1,0 +1,57 @@
+-- gauges: what a collector of metrics asks of a queue, in one call.
+-- KEYS 1 meta   -> packed {counts, oldest, workers, owed}
+--   counts: as the function `counts` answers them     oldest: ms for which the job that waits longest has been ready
+--   workers: consumers with a registration in the last minute      owed: entries of the outbox
+-- Bound: constant; every number is a length, or the first of an ordered place.
+
+local RECENT = 60000
+
+local function older(age, now, since)
+  since = tonumber(since or '')
+  return since and math.max(age, now - since) or age
+end
+
+-- The first entry that no worker has read yet; entries bear the time at which they were pushed.
+local function stream_age(q, now, age)
+  local after = '-'
+  local groups = redis.pcall('XINFO', 'GROUPS', q.stream)
+  for _, group in ipairs(groups.err and {} or groups) do
+    if group[2] == G.GROUP then after = '(' .. group[8] end
+  end
+  local found = redis.pcall('XRANGE', q.stream, after, '+', 'COUNT', 1)
+  local first = not found.err and found[1]
+  return first and older(age, now, string.match(first[1], '^(%d+)-')) or age
+end
+
+-- LIFO jobs are pushed and taken on the right; priority jobs are pushed on the left and taken on the right.
+local function list_age(q, now, age, list, index)
+  local id = redis.pcall('LINDEX', list, index)
+  if type(id) ~= 'string' then return age end
+  local since = redis.pcall('HGET', q.J .. id, 'timestamp')
+  return type(since) == 'string' and older(age, now, since) or age
+end
+
+-- The first of the least urgent priority that is there: of those that are due, who waits longest is most likely it.
+local function scheduled_age(q, now, age)
+  local last = redis.pcall('ZRANGE', q.scheduled, -1, -1, 'WITHSCORES')
+  local score = not last.err and tonumber(last[2])
+  if not score or score < G.BAND then return age end
+  local band = math.floor(score / G.BAND) * G.BAND
+  local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(band), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local due = tonumber(first[2]) - band
+  if due > now then return age end
+  -- The time of one that was ready when it was added is that of a clock that lags (shared/enqueue.lua).
+  local h = redis.pcall('HMGET', q.J .. first[1], 'delay', 'timestamp')
+  return older(age, now, not h.err and h[1] == '0' and h[2] or due)
+end
+
+G.export('gauges', { 'no-writes' }, function(keys)
+  local q = G.queue(keys[1])
+  local now = G.now(q)
+  local age = stream_age(q, now, 0)
+  age = list_age(q, now, age, q.lifo, 0)
+  age = list_age(q, now, age, q.priority, -1)
+  age = scheduled_age(q, now, age)
+  local workers = redis.call('ZCOUNT', q.workers, G.int(now - RECENT), '+inf')
+  return cmsgpack.pack({ G.counts(q), age, workers, redis.call('XLEN', q.outbox) })
+end)

@@ -1,0 +1,203 @@
+"""The Prometheus collector: what it says of a queue and of this process, and the dashboard that reads it."""
+
+import asyncio
+import json
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
+from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls import working
+from glidemq_py.wire.calls.reading import gauges
+from tests.lua.own_support import OwnQueue
+from tests.server.command import Command
+from tests.server.worker_support import Told
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def registry() -> Iterator[CollectorRegistry]:
+    registry = CollectorRegistry()
+    metrics = ProcessMetrics(registry)
+    yield registry
+    metrics.close()
+    assert not TELEMETRY.on
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+async def test_of_a_queue(core_url: str, queue_name: str) -> None:
+    registry = CollectorRegistry()
+    collector = QueueCollector([queue_name], core_url)
+    registry.register(collector)
+    async with Queue(queue_name, core_url) as queue:
+        await queue.add_bulk([("a",), ("b", None, {"delay": 60_000}), ("c", None, {"priority": 2})])
+        await queue.pause()
+        states = {
+            state: value(registry, "glidemq_jobs", queue=queue_name, state=state)
+            for state in ("waiting", "active", "delayed", "prioritized", "completed", "failed", "suspended")
+        }
+        assert states == {
+            "waiting": 1, "active": 0, "delayed": 1, "prioritized": 1, "completed": 0, "failed": 0, "suspended": 0,
+        }  # fmt: skip
+        of_queue = {"queue": queue_name}
+        assert (value(registry, "glidemq_up", **of_queue), value(registry, "glidemq_paused", **of_queue)) == (1, 1)
+        assert (value(registry, "glidemq_workers", **of_queue), value(registry, "glidemq_outbox_entries", **of_queue)) == (0, 0)  # fmt: skip # noqa: E501
+        assert await queue.obliterate(force=True) == 3
+    collector.close()
+
+
+async def test_a_server_that_is_away_is_told_and_nothing_is_raised(queue_name: str) -> None:
+    registry = CollectorRegistry()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        registry.register(QueueCollector([queue_name], f"valkey://127.0.0.1:{nobody.getsockname()[1]}"))
+        assert value(registry, "glidemq_up", queue=queue_name) == 0
+        assert value(registry, "glidemq_paused", queue=queue_name) is None
+
+
+def test_bad_names_are_refused() -> None:
+    with pytest.raises(GlideMQValidationError):
+        QueueCollector("mails")
+    with pytest.raises(GlideMQValidationError):
+        QueueCollector(["a{b"])
+
+
+@pytest.fixture
+def q(resp: RespClient, queue_name: str) -> Iterator[OwnQueue]:
+    q = OwnQueue(resp, queue_name)
+    yield q
+    q.delete_everything()
+
+
+def oldest(q: OwnQueue) -> int:
+    return int(q.run(gauges(q.meta)).oldest)
+
+
+def test_the_age_of_the_oldest_ready_job(q: OwnQueue) -> None:
+    assert oldest(q) == 0
+    q.add_job(priority=5)
+    q.advance(1_000)
+    q.add_job(priority=1)
+    assert oldest(q) == 1_000
+    q.advance(500)
+    q.add_job(lifo=True)
+    q.add_job(delay=100)
+    assert oldest(q) == 1_500
+    q.take(2)
+    q.advance(10)
+    assert oldest(q) == 10
+    assert q.run(gauges(q.meta)).workers == 0
+
+
+def test_the_age_of_the_first_unread_entry(q: OwnQueue, resp: RespClient) -> None:
+    # Entries bear the server's own time.
+    seconds, microseconds = resp.execute("TIME")
+    q.set_time(int(seconds) * 1000 + int(microseconds) // 1000)
+    q.add_job()
+    q.advance(60_000)
+    q.add_job()
+    assert 59_000 <= oldest(q) <= 60_000
+    job = q.take_one()
+    q.advance(60_000)
+    assert 119_000 <= oldest(q) <= 120_000  # of the second one, whose entry is as old
+    q.take_one()
+    assert oldest(q) == 0
+    q.exchange(0, [working.completed(*job.token, "null")])
+    assert oldest(q) == 0
+
+
+async def test_of_this_process(url: str, queue_name: str, registry: CollectorRegistry) -> None:
+    async def handler(job: Job) -> None:
+        if job.name == "fail":
+            raise ValueError("no")
+
+    worker = Worker(queue_name, handler, url)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.add("task")
+        await queue.add_bulk([("fail", None, {"attempts": 2}), ("task",)])
+        with pytest.raises(GlideMQValidationError):
+            await queue.add("")
+        await told.until(lambda told: told.count["completed"] == 2 and told.count["failed"] == 1)
+
+    def of(name: str, **labels: str) -> float | None:
+        return value(registry, name, queue=queue_name, **labels)
+
+    assert of("glidemq_jobs_added_total") == 3
+    outcomes = {
+        outcome: of("glidemq_attempts_total", outcome=outcome) for outcome in ("completed", "failed", "retrying")
+    }
+    assert outcomes == {"completed": 2, "failed": 1, "retrying": 1}
+    assert of("glidemq_job_run_seconds_count") == 4
+    assert of("glidemq_job_wait_seconds_count") == 3  # the second attempt was not waiting to begin
+    assert of("glidemq_stale_attempts_total") is None
+
+
+async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry) -> None:
+    for meter in TELEMETRY.meters:
+        meter.stalled("q", 2, 1)
+        meter.settled("q", "stale")
+        meter.sent("q", "add", 1, 0.1, "ServerOutOfMemoryError")
+    assert value(registry, "glidemq_redeliveries_total", queue="q") == 2
+    assert value(registry, "glidemq_stalled_failures_total", queue="q") == 1
+    assert value(registry, "glidemq_stale_attempts_total", queue="q") == 1
+    assert value(registry, "glidemq_add_errors_total", queue="q", error="ServerOutOfMemoryError") == 1
+
+
+def test_the_dashboard_names_what_is_exported(registry: CollectorRegistry, url: str) -> None:
+    registry.register(QueueCollector(["q"], url))
+    for meter in TELEMETRY.meters:
+        meter.sent("q", "add", 1, 0.1, None)
+        meter.sent("q", "add", 1, 0.1, "E")
+        meter.began("q", 1, (0.1,))
+        meter.ran("q", 1, 0.1, None)
+        meter.settled("q", "completed")
+        meter.settled("q", "stale")
+        meter.stalled("q", 1, 1)
+    text = generate_latest(registry).decode()
+    samples = dict(re.findall(r"(?m)^(glidemq_\w+)\{([^}]*)\}", text))
+    dashboard: dict[str, Any] = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) >= 12
+    for expression in expressions:
+        for name, labels in re.findall(r"(glidemq_\w+)\{([^}]*)\}", expression):
+            assert name in samples, expression
+            for label in re.findall(r"(\w+)=", labels):
+                assert f'{label}="' in samples[name], expression
+    # And nothing that is exported is missing from the page.
+    page = (ROOT / "docs/operate/prometheus.md").read_text(encoding="utf-8")
+    exported = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples}
+    assert {name for name in exported if name not in page and f"{name}_total" not in page} == set()
+
+
+async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path) -> None:
+    (tmp_path / "application.py").write_text("async def handler(job): ...\n", encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ("application:handler", "--queue", queue_name, "--url", url, "--metrics-port", str(port))
+    with Command(tmp_path, "glidemq_py.worker", *arguments) as command:
+        await command.says("working on")
+        async with Queue(queue_name, url) as queue:
+            await (await queue.add("task")).wait_until_finished()
+        text = await asyncio.to_thread(scraped, port)
+    assert f'glidemq_jobs{{queue="{queue_name}",state="completed"}} 1.0' in text
+    assert f'glidemq_job_run_seconds_count{{queue="{queue_name}"}} 1.0' in text
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,243 @@
+"""Spans and metrics by the messaging conventions, into OpenTelemetry's in-memory exporters."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+
+from glidemq_py import GlideMQValidationError, Job, JobFailedError, Queue, Worker
+from glidemq_py.telemetry import is_tracing_enabled, set_tracer
+from glidemq_py.telemetry.context import context_of, with_context, without_context
+from glidemq_py.telemetry.otel_meter import OtelMeter
+from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Told
+
+
+class Spans:
+    """What was exported."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    def of(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        (span,) = self.of(name)
+        return span
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    set_tracer(provider.get_tracer("glide-mq"))
+    yield Spans(exporter)
+    set_tracer(None)
+    assert not TELEMETRY.on
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", provider.get_meter)
+    meter = OtelMeter()
+    TELEMETRY.add_meter(meter)
+    yield reader
+    TELEMETRY.remove_meter(meter)
+    provider.shutdown()
+
+
+def measured(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+    """Points by the metric's name: attributes and value (of a histogram: how many)."""
+    data: Any = reader.get_metrics_data()
+    return {
+        metric.name: [(dict(p.attributes), getattr(p, "value", getattr(p, "count", None)))
+                      for p in metric.data.data_points]
+        for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+    }  # fmt: skip
+
+
+async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spans: Spans) -> None:
+    seen: list[int] = []
+
+    async def handler(job: Job) -> str:
+        seen.append(get_current_span().get_span_context().span_id)
+        return "done"
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url):
+        job = await queue.add("greet", priority=3)
+        assert await job.wait_until_finished() == "done"
+    sent, run = spans.one(f"add {queue_name}"), spans.one(f"process {queue_name}")
+    assert (sent.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert sent.attributes == {
+        "messaging.system": "glidemq", "messaging.operation.name": "add", "messaging.operation.type": "send",
+        "messaging.destination.name": queue_name, "messaging.message.id": job.id, "glide-mq.queue": queue_name,
+        "glide-mq.job.name": "greet", "glide-mq.job.delay": 0, "glide-mq.job.priority": 3, "glide-mq.job.id": job.id,
+    }  # fmt: skip
+    assert run.attributes == {
+        "messaging.system": "glidemq", "messaging.operation.name": "process", "messaging.operation.type": "process",
+        "messaging.destination.name": queue_name, "messaging.message.id": job.id,
+        "messaging.consumer.group.name": "workers", "glide-mq.queue": queue_name, "glide-mq.job.name": "greet",
+        "glide-mq.job.id": job.id, "glide-mq.job.attempts_made": 0,
+    }  # fmt: skip
+    assert run.parent is not None
+    assert (run.parent.span_id, run.context.trace_id) == (sent.context.span_id, sent.context.trace_id)
+    assert [link.context.span_id for link in run.links] == [sent.context.span_id]
+    assert seen == [run.context.span_id]  # what the handler calls is part of the trace
+
+
+async def test_the_context_stands_in_the_opts_where_peers_pass_it_by(
+    url: str, queue_name: str, resp: RespClient, spans: Spans
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        jobs = [await queue.add("plain"), await queue.add("more", attempts=3)]
+        sent = spans.of(f"add {queue_name}")
+        for job, span in zip(jobs, sent, strict=True):
+            read = await queue.get_job(job.id)
+            assert read is not None
+            traceparent = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-"
+            assert read.opts["otel"]["traceparent"].startswith(traceparent)
+        assert read.opts["attempts"] == 3
+
+
+async def test_plain_handlers_failures_and_signals(url: str, queue_name: str, spans: Spans) -> None:
+    def handler(job: Job) -> None:
+        assert get_current_span().get_span_context().is_valid
+        if job.name == "later" and job.data is None:
+            job.move_to_delayed(1, data={"again": True})
+        if job.name == "fail":
+            raise ValueError("no")
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+        await (await queue.add("later")).wait_until_finished()
+        with pytest.raises(JobFailedError):
+            await (await queue.add("fail")).wait_until_finished()
+    first, second, failed = spans.of(f"process {queue_name}")
+    assert (first.status.status_code, first.attributes["glide-mq.job.signal"]) == (StatusCode.UNSET, "DelayedError")  # type: ignore[index]
+    assert second.status.status_code is StatusCode.UNSET
+    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "ValueError: no")
+    assert failed.attributes["error.type"] == "ValueError"  # type: ignore[index]
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+async def test_bulk_adds_are_one_span(url: str, queue_name: str, spans: Spans) -> None:
+    async def handler(job: Job) -> None: ...
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("task", None, {"attempts": 2}), ("task",)])
+        with pytest.raises(GlideMQValidationError):
+            await queue.add_bulk([("",)])
+        async with Worker(queue_name, handler, url):
+            for job in jobs:
+                await job.wait_until_finished()
+    sent = spans.one(f"add_bulk {queue_name}")
+    assert sent.attributes is not None
+    assert sent.attributes["messaging.batch.message_count"] == 2
+    parents = {span.parent.span_id for span in spans.of(f"process {queue_name}") if span.parent is not None}
+    assert parents == {sent.context.span_id}
+
+
+async def test_batches_are_linked_with_every_job(url: str, queue_name: str, spans: Spans) -> None:
+    async def handler(jobs: list[Job]) -> list[None]:
+        return [None] * len(jobs)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = [await queue.add("task") for _ in range(3)]
+        async with Worker(queue_name, handler, url, batch={"size": 3}):
+            await jobs[2].wait_until_finished()
+    run = spans.one(f"process {queue_name}")
+    assert run.attributes is not None
+    assert run.attributes["messaging.batch.message_count"] == 3
+    assert {link.context.span_id for link in run.links} == {s.context.span_id for s in spans.of(f"add {queue_name}")}
+
+
+async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader) -> None:
+    async def handler(job: Job) -> None:
+        if job.name == "fail":
+            raise ValueError("no")
+
+    worker = Worker(queue_name, handler, url)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.add("task")
+        await queue.add_bulk([("fail",), ("task",)])
+        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 3)
+    found = measured(metrics)
+    base = {"messaging.system": "glidemq", "messaging.destination.name": queue_name}
+    adding, bulk, processing = (
+        base | {"messaging.operation.name": name, "messaging.operation.type": kind}
+        for name, kind in (("add", "send"), ("add_bulk", "send"), ("process", "process"))
+    )
+    assert found["messaging.client.sent.messages"] == [(adding, 1), (bulk, 2)]
+    assert found["messaging.client.operation.duration"] == [(adding, 1), (bulk, 1)]
+    assert found["messaging.client.consumed.messages"] == [(processing, 3)]
+    assert sorted(found["messaging.process.duration"], key=lambda p: p[1]) == [
+        (processing | {"error.type": "ValueError"}, 1), (processing, 2),
+    ]  # fmt: skip
+
+
+async def test_nothing_is_computed_while_nobody_listens(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> Any:
+        raise AssertionError("computed for nobody")
+
+    for name in ("names.attributes", "context.carrier_of", "context.context_of", "processing._observing",
+                 "processing._span", "producing.observed"):  # fmt: skip
+        monkeypatch.setattr(f"glidemq_py.telemetry.{name}", never)
+
+    async def handler(job: Job) -> None: ...
+
+    assert not is_tracing_enabled()  # OpenTelemetry is loaded here, its provider is the default one
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url):
+        assert not TELEMETRY.on
+        await (await queue.add("task")).wait_until_finished()
+        (job,) = await queue.add_bulk([("task",)])
+        await job.wait_until_finished()
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert "otel" not in read.opts
+
+
+def test_opentelemetry_is_not_even_loaded() -> None:
+    script = (
+        "import sys, glidemq_py\nfrom glidemq_py.telemetry import is_tracing_enabled\nassert not is_tracing_enabled()\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'prometheus_client')]"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_global_provider_is_noticed() -> None:
+    script = (
+        "from opentelemetry import trace, metrics\nfrom opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.metrics import MeterProvider\n"
+        "from glidemq_py.telemetry import is_tracing_enabled\nfrom glidemq_py.telemetry.state import TELEMETRY\n"
+        "assert not is_tracing_enabled()\n"
+        "trace.set_tracer_provider(TracerProvider())\nassert is_tracing_enabled()\nassert TELEMETRY.on\n"
+        "assert not TELEMETRY.meters\nmetrics.set_meter_provider(MeterProvider())\nTELEMETRY.look()\n"
+        "assert len(TELEMETRY.meters) == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("opts", ["{}", '{"attempts":3}', '{"jobId":"}{"}'])
+def test_what_was_written_into_opts_can_be_cut_out_again(opts: str) -> None:
+    written = with_context(opts, '{"traceparent":"00-1","baggage":"a=\\u007d"}')
+    assert without_context(written) == opts
+
+
+def test_junk_in_place_of_a_context() -> None:
+    for junk in ({}, {"otel": 5}, {"otel": {}}):
+        assert context_of(junk) is None
+    assert context_of({"otel": {"traceparent": 5}}) is not None
