@@ -31,7 +31,17 @@ __all__ = ["ProcessMetrics", "QueueCollector"]
 
 _log = logging.getLogger(__name__)
 
-STATES: Final = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended")
+STATES: Final = (
+    "waiting",
+    "active",
+    "delayed",
+    "prioritized",
+    "completed",
+    "failed",
+    "paused",
+    "suspended",
+    "waiting-children",
+)
 """Positions of `counts`."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
