@@ -25,7 +25,9 @@ _log = logging.getLogger(__name__)
 
 _GROUP = "wakers"
 _CONSUMER = "w"
-_BLOCK_MS = 1_000
+_BLOCK_MS = 850
+"""The server ends such a read up to a tenth of a second late. A peer's list job, which wakes nobody, is then found within
+a second."""
 """An idle worker looks at least this often, whatever it was told: a lost wake-up costs a second."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _RETIRE_S = 2.0

@@ -173,7 +173,7 @@ def add(how: str, *, one_cpu: bool = False) -> Callable[[Bench, str], Figures]:
     return once
 
 
-def lateness(*, delayed: bool = False) -> Callable[[Bench, str], Figures]:
+def lateness(*, delayed: bool = False, kind: str = PLAIN) -> Callable[[Bench, str], Figures]:
     """Milliseconds from add (or from the due time) to start, on an idle worker of concurrency 10."""
 
     def once(bench: Bench, peer: str) -> Figures:
@@ -184,7 +184,7 @@ def lateness(*, delayed: bool = False) -> Callable[[Bench, str], Figures]:
             if delayed:
                 bench.play(peer, "pace", jobs=jobs, gap=20, delay=[20, 80])
             else:
-                bench.play(peer, "pace", jobs=jobs, gap=8)
+                bench.play(peer, "pace", kind, jobs=jobs, gap=8)
             result = _result(listener)
         return {"p50": result["p50"], "p99": result["p99"]}
 
@@ -238,6 +238,15 @@ CASES = [
     Case(key="add-together", label="add, 100 awaited together", peers=ASYNC, run=add("together")),
     Case(key="add-bulk", label="add_bulk of 1000", peers=ASYNC, run=add("bulk")),
     Case(key="idle", label="idle worker, add to start", peers=NO_VARIANTS, run=lateness(), turns=2),
+    *(
+        Case(
+            key=f"idle-{kind}",
+            label=f"idle worker, add to start: {KINDS[kind]}",
+            peers=(OURS,),
+            run=lateness(kind=kind),
+        )
+        for kind in ("prioritized", "lifo")
+    ),
     Case(
         key="delayed",
         label="idle worker, lateness of a delayed job",

@@ -88,6 +88,15 @@ ROWS = [
     Row(label="`add_bulk` of 1000, both on uvloop", case="add-bulk", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
     Row(label="idle worker, add to start, p50", case="idle", figure="p50", peer="bullmq", required=1.0),
     Row(label="idle worker, add to start, p99", case="idle", figure="p99", required=5),
+    *(
+        Row(
+            label=f"idle worker, add to start: {KINDS[kind]}, p99",
+            case=f"idle-{kind}",
+            figure="p99",
+            required=25,
+        )
+        for kind in ("prioritized", "lifo")
+    ),
     Row(label="idle worker, lateness of a delayed job, p99", case="delayed", figure="p99", required=25),
     Row(label="server CPU per job, drain at 100", case="drain-100", figure="cpu", required=20),
     Row(label="memory of a waiting job", case="memory", figure="bytes", required=900),
@@ -95,7 +104,7 @@ ROWS = [
 
 LIMITS: dict[tuple[str, str], str] = {
     ("drain-100", "rate"): "the server: about 12 us a job, half of it Lua around 7 commands; then 6 us of Python",
-    ("drain-10", "rate"): "round trips: one call carries at most ten jobs",
+    ("drain-10", "rate"): "round trips: two calls are under way, each for five jobs",
     ("drain-1", "rate"): "one round trip a job: about 35 us of server, 70 us of event loop and GLIDE",
     ("drain-threads", "rate"): "the GIL changing hands between the loop and the threads",
     ("kind-ordered", "rate"): "the server: the group's record, read and written once a call, and waking its next job",

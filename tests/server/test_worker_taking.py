@@ -151,6 +151,27 @@ async def test_an_idle_worker_is_woken_at_once(core_url: str, queue_name: str, o
     assert max(waits) < 0.9, waits
 
 
+@pytest.mark.parametrize(("place", "options"), [("priority", {"priority": 1}), ("lifo", {"lifo": "1"})])
+async def test_a_job_that_a_peer_put_into_a_list_is_found_within_a_second(
+    core_url: str, core_resp: RespClient, queue_name: str, place: str, options: dict[str, Any]
+):
+    """Such a peer writes no wake-up: an idle worker has to look by itself."""
+    clock = asyncio.get_running_loop().time
+    began: list[float] = []
+
+    async def handle(_: Job) -> None:
+        began.append(clock())
+
+    raw = Raw(core_resp, queue_name)
+    async with Worker(queue_name, handle, core_url) as worker:
+        told = Told(worker)
+        for n in range(1, 4):
+            pushed = clock()
+            raw.put_job(f"peer-{n}", place=place, **options)
+            await told.wait("completed", n)
+            assert began[-1] - pushed < 1.25  # a second, and what a busy machine adds
+
+
 async def test_one_push_wakes_one_of_many_idle_workers(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue:

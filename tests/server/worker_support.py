@@ -115,8 +115,8 @@ class Raw:
         state = self.run("HGET", f"job:{job_id}", "state")
         return None if state is None else str(state)
 
-    def put_job(self, job_id: str, **fields: object) -> str:
-        """A ready job as a peer writes it, hash and stream entry; None leaves a field out."""
+    def put_job(self, job_id: str, *, place: str = "stream", **fields: object) -> str:
+        """A ready job as a peer writes it, hash and place (stream, lifo or priority); None leaves a field out."""
         record: dict[str, object | None] = {
             "id": job_id, "name": "task", "data": "{}", "opts": "{}", "timestamp": 0, "attemptsMade": 0,
             "delay": 0, "priority": 0, "maxAttempts": 0, "state": "waiting",
@@ -124,7 +124,10 @@ class Raw:
         record |= fields
         flat = [str(item) for pair in record.items() if pair[1] is not None for item in pair]
         self.run("HSET", f"job:{job_id}", *flat)
-        self.push(jobId=job_id, name="task")
+        if place == "stream":
+            self.push(jobId=job_id, name="task")
+        else:
+            self.run("RPUSH" if place == "lifo" else "LPUSH", place, job_id)
         return job_id
 
     def push(self, **fields: str) -> str:

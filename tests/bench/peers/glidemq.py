@@ -25,7 +25,7 @@ OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
 
 
 class GlideMQ:
-    """One queue and, when asked, one worker; the environment's BENCH_KIND names the jobs that are added in bulk."""
+    """One queue and, when asked, one worker; the environment's BENCH_KIND names the jobs that it adds."""
 
     def __init__(self, url: str) -> None:
         kind = os.environ.get("BENCH_KIND", "plain")
@@ -38,6 +38,8 @@ class GlideMQ:
     async def add(self, data: dict[str, Any], delay: int) -> object:
         if delay:
             return await self._queue.add("noop", data, delay=delay)
+        if self._options is not None:
+            return await self._queue.add("noop", data, **self._options(data["n"]))
         return await self._queue.add("noop", data)
 
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
