@@ -26,9 +26,8 @@ _log = logging.getLogger(__name__)
 _GROUP = "wakers"
 _CONSUMER = "w"
 _BLOCK_MS = 850
-"""The server ends such a read up to a tenth of a second late. A peer's list job, which wakes nobody, is then found within
-a second."""
-"""An idle worker looks at least this often, whatever it was told: a lost wake-up costs a second."""
+"""An idle worker looks at least this often, whatever it was told: a lost wake-up costs a second, and so does a peer's
+list job, which wakes nobody. (The server ends such a read up to a tenth of a second late.)"""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _RETIRE_S = 2.0
 _PATIENCE_S = 2.5
