@@ -128,7 +128,8 @@ class TestWorker(Worker):
         return self.runs[before] if len(self.runs) > before else None
 
     async def run_until_idle(self) -> list[JobRun]:
-        """Run what is ready now, and what becomes ready by that, until nothing is. Time does not move.
+        """Run what is ready now, and what becomes ready by that, until nothing is. Time does not move. Schedulers that
+        are due are fired first.
 
         Returns:
             The attempts, in the order in which they ended.
@@ -139,6 +140,7 @@ class TestWorker(Worker):
 
     async def run_until_empty(self, limit: int = 10_000) -> list[JobRun]:
         """The same, and whenever nothing is ready move the clock to what is due next: delayed jobs, retries, limits.
+        (Not schedulers, which have no end; move the clock yourself.)
 
         Returns:
             The attempts, in the order in which they ended.
@@ -163,6 +165,8 @@ class TestWorker(Worker):
 
     async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
         exchange = parts.exchange
+        while not await parts.schedules.fire():
+            pass
         self._due.clear()
         exchange.taking = True
         try:

@@ -1,0 +1,22 @@
+"""Schedulers in memory: they fire as the test moves the clock."""
+
+from glidemq_py import Job
+from glidemq_py.testing import TestQueue, TestWorker
+
+
+async def handle(job: Job) -> str:
+    return job.name
+
+
+async def test_schedulers_fire_as_the_clock_is_moved() -> None:
+    async with TestQueue("reports") as queue, TestWorker(queue, handle) as worker:
+        await queue.upsert_job_scheduler("hourly", every=3_600_000, limit=2)
+        await queue.upsert_job_scheduler("crawl", repeat_after_complete=60_000)
+        assert [run.result for run in await worker.run_until_idle()] == ["crawl"]
+        queue.clock.advance(60_000)
+        assert [run.result for run in await worker.run_until_idle()] == ["crawl"]
+        queue.clock.advance(3_540_000)
+        assert sorted(str(run.result) for run in await worker.run_until_idle()) == ["crawl", "hourly"]
+        queue.clock.advance(3_600_000)
+        assert sorted(str(run.result) for run in await worker.run_until_empty()) == ["crawl", "hourly"]
+        assert [each.name for each in await queue.get_job_schedulers()] == ["crawl"]
