@@ -96,7 +96,7 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         now, wait = self.q.now, 45 if delay else 0
         stands, at = self.dedup.get(name, ("", 0))
         job = self.model.jobs.get(stands)
-        open_ = job is not None and job.state in ("ready", "active")
+        open_ = job is not None and job.state in ("ready", "active", "suspended")
         replaceable = open_ and self.q.state(stands) in ("delayed", "prioritized")
         (result,) = self.q.add(row("task", "{}", "{}", delay=wait, deduplication=[name, 80, mode]))
         if mode == "throttle":
