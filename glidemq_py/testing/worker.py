@@ -140,7 +140,8 @@ class TestWorker(Worker):
 
     async def run_until_empty(self, limit: int = 10_000) -> list[JobRun]:
         """The same, and whenever nothing is ready move the clock to what is due next: delayed jobs, retries, limits.
-        (Not schedulers, which have no end; move the clock yourself.)
+
+        Schedulers never end, so they are not waited for; what the clock passes they fire.
 
         Returns:
             The attempts, in the order in which they ended.
@@ -165,8 +166,8 @@ class TestWorker(Worker):
 
     async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
         exchange = parts.exchange
-        while not await parts.schedules.fire():
-            pass
+        while await parts.schedules.fire() == 0:
+            pass  # there is more that is due now
         self._due.clear()
         exchange.taking = True
         try:

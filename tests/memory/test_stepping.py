@@ -162,6 +162,26 @@ async def test_dead_letters_arrive() -> None:
         await letters.assert_enqueued(count=1)
 
 
+async def test_schedulers_fire_when_the_clock_passes_them() -> None:
+    async with TestQueue() as queue, queue.worker(lambda job: job.data) as worker:
+        await queue.upsert_job_scheduler("tick", every=60_000, template={"data": 5})
+        assert await worker.run_until_empty() == []
+        for _ in range(3):
+            queue.clock.advance(60_000)
+            assert [(run.job.name, run.result) for run in await worker.run_until_empty()] == [("tick", 5)]
+        assert await worker.run_until_idle() == []
+
+
+async def test_a_scheduler_that_waits_for_its_job() -> None:
+    async with TestQueue() as queue, queue.worker(lambda job: job.data) as worker:
+        await queue.upsert_job_scheduler("again", repeat_after_complete=1000, limit=3)
+        ran = 0
+        for _ in range(6):
+            ran += len(await worker.run_until_empty())
+            queue.clock.advance(1000)
+        assert ran == 3
+
+
 async def test_a_stalled_job_is_recovered() -> None:
     async with TestQueue() as queue, queue.worker(double) as worker:
         await queue.add("n", 3)
