@@ -51,6 +51,18 @@ from glidemq_py.errors import (
     WorkerTargetError,
 )
 from glidemq_py.events import QueueEvent, QueueEvents
+from glidemq_py.flows import (
+    DagNode,
+    FlowJob,
+    FlowProducer,
+    JobNode,
+    chain,
+    chord,
+    dag,
+    group,
+    topo_sort,
+    validate_dag,
+)
 from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
 from glidemq_py.model.chunks import StreamChunk
 from glidemq_py.model.findings import CheckReport, Finding, FindingKind
@@ -108,6 +120,7 @@ __all__ = [
     "ColumnError",
     "ConnectionOptions",
     "CycleError",
+    "DagNode",
     "DeadLetterOptions",
     "Deduplication",
     "DelayedError",
@@ -118,6 +131,8 @@ __all__ = [
     "Finding",
     "FindingKind",
     "FlowBudget",
+    "FlowJob",
+    "FlowProducer",
     "FlowUsage",
     "GlideMQConnectionError",
     "GlideMQError",
@@ -133,6 +148,7 @@ __all__ = [
     "JobDataError",
     "JobFailedError",
     "JobLogs",
+    "JobNode",
     "JobNotFoundError",
     "JobOptions",
     "JobOutcome",
@@ -192,9 +208,15 @@ __all__ = [
     "WorkerInfo",
     "WorkerTargetError",
     "__version__",
+    "chain",
+    "chord",
     "current_job",
     "current_job_id",
+    "dag",
     "get_usage_summary",
     "graceful_shutdown",
+    "group",
     "serverless_pool",
+    "topo_sort",
+    "validate_dag",
 ]

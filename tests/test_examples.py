@@ -37,6 +37,10 @@ EXPECTED = {
         r"flaky done after 2 failures",
         r"failed for good: UnrecoverableError: the address does not exist",
     ],
+    "flows": [
+        "anna: 3 pictures, 600 bytes, 1 left out",
+        "flowchart BT",
+    ],
     "ordering": [
         r"create of bert: group rate limited",
         r"anna: create, update, invoice; next is number 4",

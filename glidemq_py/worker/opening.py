@@ -29,6 +29,7 @@ from glidemq_py.worker.connecting import connect_patiently
 from glidemq_py.worker.duties import StalledRecovery
 from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.exchange import ExchangeLoop
+from glidemq_py.worker.flow_duty import FlowDuty
 from glidemq_py.worker.heartbeat import Heartbeat
 from glidemq_py.worker.library_sweep import LibrarySweep
 from glidemq_py.worker.lifespan import LifespanTask
@@ -136,6 +137,9 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     if opening.in_background:
         await heartbeat.start()
         if isinstance(transport, AsyncTransport):
+            flow_duty = FlowDuty(link=link)
+            stack.push_async_callback(flow_duty.close)
+            flow_duty.start()
             sweep = LibrarySweep(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()

@@ -11,14 +11,14 @@
 --     Its ids were reserved. A custom id that was taken since makes the job a failed child.
 --   deps: {parent id, members} of this queue's parents, written before any of these children is there
 --   ready: ids of this queue's parents, for the end: all deps of all of them are written
---   budget: false or {key, flat fields or false}: the budget of the flow, whose key every job gets (W49)
+--   budget, whose key every job gets (W49): false, {id of the root or '' = the first row, flat fields} to make it, or
+--     {key, false}
 -- Bound: the rows and members that it is given.
 local A = G.adding
 
 local ID, ORDERING, FLOW = 4, 11, 13
 local INNER, MULTI, PARENTS = 1, 2, 3
 local MARK_MS = 604800000 -- a flow that was cut off is finished within a week, or a step of it may be done twice
-local BUDGET_MS = 2592000000
 
 local function name_of(q) return string.match(q.P, '{(.*)}:$') end
 
@@ -140,11 +140,10 @@ end
 
 local function write_budget(f, budget)
   if not budget then return end
-  f.budget = budget[1]
-  if f.budget == '' then f.budget = f.q.P .. 'budget:' .. f.ids[1] end
   if budget[2] then
-    redis.call('HSET', f.budget, unpack(budget[2]))
-    redis.call('PEXPIRE', f.budget, BUDGET_MS)
+    f.budget = G.budgets.create(f.q, budget[1] ~= '' and budget[1] or f.ids[1], budget[2])
+  else
+    f.budget = budget[1]
   end
 end
 

@@ -46,6 +46,8 @@ def _read(resp: RespClient, key: str) -> dict[str, Any]:
         value = resp.execute("GET", key)
     elif kind == "list":
         value = resp.execute("LRANGE", key, 0, -1)
+    elif kind == "set":
+        value = sorted(resp.execute("SMEMBERS", key))
     elif kind == "zset":
         flat = resp.execute("ZRANGE", key, 0, -1, "WITHSCORES")
         value = [[flat[i], float(flat[i + 1])] for i in range(0, len(flat), 2)]
@@ -73,6 +75,8 @@ def restore(resp: RespClient, keys: Snapshot, expire_in: int = 0) -> None:
             resp.execute("SET", key, value)
         elif entry["type"] == "list":
             resp.execute("RPUSH", key, *value)
+        elif entry["type"] == "set":
+            resp.execute("SADD", key, *value)
         elif entry["type"] == "zset":
             for member, score in value:
                 resp.execute("ZADD", key, repr(score), member)

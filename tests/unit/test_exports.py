@@ -10,6 +10,7 @@ EXPORTED = {
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
     "Schedule", "JobScheduler", "Scheduler", "SchedulerBusyError",
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
+    "FlowProducer", "FlowJob", "DagNode", "JobNode", "chain", "group", "chord", "dag", "validate_dag", "topo_sort",
     # options and values
     "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",

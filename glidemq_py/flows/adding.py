@@ -1,0 +1,129 @@
+"""Adding a planned flow: in one call, or by steps that are written down before the first is done.
+
+What is written down and committed will be done: by us, else by a worker of the root's queue (`finish_flow`). What is
+not committed has not happened, and goes by itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from glidemq_py.client.transport import Transport
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    DuplicateJobError,
+    GlideMQConnectionError,
+    GlideMQValidationError,
+    JobCostError,
+)
+from glidemq_py.flows.plan import CHARS, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py.options.budget import Budget
+from glidemq_py.wire.calls import flows
+from glidemq_py.wire.keys import QueueKeys
+
+__all__ = ["add_planned", "finish_flow"]
+
+_STAGED_AT_A_TIME: Final = 10
+
+
+async def add_planned(transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None) -> int:
+    """Add the jobs; each has its id afterwards. The server's time, epoch ms.
+
+    Raises:
+        DuplicateJobError, JobCostError: nothing was added.
+        AmbiguousResultError: the connection was lost. A flow of several steps is finished by the workers of the
+            root's queue if it was begun; one of a single call may have been added.
+    """
+    _check_ids(plan)
+    if not is_small(plan):
+        await _reserve(transport, plan)
+        return await _by_steps(transport, plan, quiet, budget)
+    reply = await transport.call(flows.flow_add(plan[0].link.keys.meta, whole_request(plan, quiet, budget)))
+    if not isinstance(reply.refused, bool):
+        raise _refusal(plan[reply.refused[0] - 1], reply.refused[1])
+    for job, job_id in zip(plan, reply.ids, strict=True):
+        job.id = job_id
+    return reply.now
+
+
+def _check_ids(plan: Sequence[Planned]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for job in plan:
+        if job.id:
+            if (job.link.keys.name, job.id) in seen:
+                raise GlideMQValidationError("job_id", job.id, "is given to two jobs of one queue")
+            seen.add((job.link.keys.name, job.id))
+
+
+def _refusal(job: Planned, why: str) -> Exception:
+    if why == "duplicate":
+        return DuplicateJobError(job.id, job.link.keys.name)
+    return JobCostError(job.options.cost, job.options.ordering.key if job.options.ordering else None)
+
+
+async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
+    """Give every job an id. Raises DuplicateJobError, JobCostError."""
+    by_queue: dict[str, list[Planned]] = {}
+    for job in plan:
+        by_queue.setdefault(job.link.keys.meta, []).append(job)
+    issued: list[tuple[list[Planned], list[str]]] = []
+    for meta, jobs in by_queue.items():
+        nameless = [job for job in jobs if not job.id]
+        ordered = [job for job in jobs if job.ordering]
+        custom = [job.id for job in jobs if job.id]
+        call = flows.flow_reserve(meta, len(nameless), custom, [job.ordering for job in ordered])
+        reply = await transport.call(call)
+        if reply.costly:
+            raise _refusal(ordered[reply.costly - 1], "cost")
+        if isinstance(reply.taken, str):
+            raise DuplicateJobError(reply.taken, jobs[0].link.keys.name)
+        issued.append((nameless, reply.ids))
+    for nameless, ids in issued:
+        for job, job_id in zip(nameless, ids, strict=True):
+            job.id = job_id
+
+
+async def _by_steps(transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None) -> int:
+    root = plan[0].link.keys
+    token = secrets.token_hex(12)
+    steps = list(steps_of(plan, token, quiet, budget))
+    pieces = list(_pieces(steps))
+    for i, piece in enumerate(pieces):
+        flat = [part for step in piece for part in (step.meta, step.request)]
+        await transport.call(flows.flow_stage(root.meta, token, i == len(pieces) - 1, flat))
+    now = 0
+    try:
+        for step in steps:
+            now = (await transport.call(flows.flow_step(step.meta, step.request))).now
+        await transport.call(flows.flow_done(root.meta, token))
+    except GlideMQConnectionError as error:
+        text = f"the flow was accepted, and is finished by a worker of queue {root.name!r} if it is not yet: {error}"
+        raise AmbiguousResultError(text) from error
+    return now
+
+
+def _pieces(steps: Sequence[Step]) -> list[list[Step]]:
+    pieces: list[list[Step]] = [[]]
+    size = 0
+    for step in steps:
+        if pieces[-1] and (len(pieces[-1]) >= _STAGED_AT_A_TIME or size + len(step.request) > CHARS):
+            pieces.append([])
+            size = 0
+        pieces[-1].append(step)
+        size += len(step.request)
+    return pieces
+
+
+async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
+    """Do the steps of a committed flow that nobody has done; how many there are. Raises GlideMQError."""
+    count = 0
+    while True:
+        found = await transport.command("LRANGE", f"{root.stem}flow:{token}", str(2 * count), str(2 * count + 1))
+        if len(found) < 2:
+            break
+        await transport.call(flows.flow_step(found[0].decode(), found[1]))
+        count += 1
+    await transport.call(flows.flow_done(root.meta, token))
+    return count

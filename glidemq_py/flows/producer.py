@@ -1,0 +1,196 @@
+"""`FlowProducer`: adds flows, and reads them back. It names and delegates; the work is in the files beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+from glidemq_py.client.connect import Connection
+from glidemq_py.client.opening import open_transport
+from glidemq_py.client.transport import Transport
+from glidemq_py.errors import ClosedError, GlideMQValidationError
+from glidemq_py.flows.adding import add_planned
+from glidemq_py.flows.graph import DagNode, validate_dag
+from glidemq_py.flows.node import JobNode
+from glidemq_py.flows.plan import Planned, plan_dag, plan_tree
+from glidemq_py.flows.reading import read_flow
+from glidemq_py.flows.tree import FlowJob
+from glidemq_py.job import Job, QueueLink
+from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.model.states import JobState
+from glidemq_py.options.budget import Budget, parse_budget
+from glidemq_py.options.checks import check_int
+from glidemq_py.options.names import validate_job_id
+from glidemq_py.options.parent import JobRef
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.wire.serializers import serializer_of
+
+__all__ = ["FlowProducer"]
+
+_MOST: Final = 10**6
+
+
+class FlowProducer:
+    """Adds jobs that wait for one another, all or none of them.
+
+    It connects when it is first used. Close it, or use it as ``async with``.
+
+    Args:
+        connection: as for `Queue`.
+        prefix: first part of every key.
+        compression: "gzip" stores job data compressed.
+        serializer: for the data of all queues of its flows.
+        events: False leaves out the `added` events.
+
+    Raises:
+        GlideMQValidationError: an option cannot be; it is named with its value.
+    """
+
+    def __init__(
+        self,
+        connection: Connection = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        compression: Compression = "none",
+        serializer: Serializer | SerializerName | None = None,
+        events: bool = True,
+    ) -> None:
+        self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
+        self._connection = connection
+        self._transport: Transport | None = None
+        self._links: dict[str, QueueLink] = {}
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    async def connect(self) -> None:
+        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
+        await self._connected()
+
+    async def _connected(self) -> Transport:
+        if self._closed:
+            raise ClosedError("the flow producer is closed")
+        if self._transport is None:
+            async with self._connecting:
+                self._transport = self._transport or await open_transport(self._connection)
+        return self._transport
+
+    def _link(self, queue: str) -> QueueLink:
+        link = self._links.get(queue)
+        if link is None:
+            assert self._transport is not None
+            keys = QueueKeys(self.options.prefix, queue)
+            link = self._links[queue] = QueueLink(
+                transport=self._transport, keys=keys, waiter=ResultWaiter(self._transport, keys),
+                serializer=serializer_of(self.options.serializer), compression=self.options.compression,
+            )  # fmt: skip
+        return link
+
+    async def close(self) -> None:
+        """Close the connection if it is ours; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for link in self._links.values():
+            await link.waiter.close()
+        if self._transport is not None:
+            await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return "<FlowProducer>"
+
+    # -- adding -------------------------------------------------------------------------------------------
+
+    async def add(
+        self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> JobNode:
+        """Add a tree of jobs: each runs when its children have ended.
+
+        Args:
+            flow: the root; `FlowJob`, or a mapping of its fields.
+            budget: what all its jobs may use together; see `Budget`. It is there before any of them can run.
+
+        Returns:
+            The root's node.
+
+        Raises:
+            GlideMQValidationError: something of it cannot be; nothing was sent.
+            DuplicateJobError: a job of a ``job_id`` given is there already; nothing was added.
+            JobCostError: a job costs more than its group's bucket holds; nothing was added.
+            AmbiguousResultError: the connection was lost: a flow that takes one call (up to 100 jobs in one queue) may
+                have been added; any other is finished by workers of the root's queue, if it was accepted.
+            ServerOutOfMemoryError: the server is at maxmemory.
+        """
+        root = FlowJob.parse(flow, "flow")
+        transport = await self._connected()
+        plan = plan_tree(root, self._link)
+        limits = None if budget is None else parse_budget(budget)
+        now = await add_planned(transport, plan, not self.options.events, limits)
+        return _nodes(plan, now)[0]
+
+    async def add_bulk(self, flows: Iterable[FlowJob | Mapping[str, Any]]) -> list[JobNode]:
+        """Add several trees, one after the other; everything is checked before the first. Raises as `add`: those
+        before the one that failed have been added then."""
+        roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(flows)]
+        transport = await self._connected()
+        plans = [plan_tree(root, self._link) for root in roots]
+        quiet = not self.options.events
+        return [_nodes(plan, await add_planned(transport, plan, quiet, None))[0] for plan in plans]
+
+    async def add_dag(self, nodes: Iterable[DagNode | Mapping[str, Any]]) -> dict[str, Job[Any, Any]]:
+        """Add a graph of jobs: each runs when all those in its ``deps`` have ended, whoever else waits for them.
+
+        Returns:
+            The jobs by their names.
+
+        Raises:
+            CycleError: nodes wait for one another in a circle; nothing was sent. And what `add` raises.
+        """
+        checked = validate_dag(nodes)
+        if not checked:
+            raise GlideMQValidationError("nodes", checked, "must name at least one job")
+        transport = await self._connected()
+        plan = plan_dag(checked, self._link)
+        now = await add_planned(transport, plan, not self.options.events, None)
+        return {node.job.name: node.job for node in _nodes(plan, now)}
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def get_flow(self, queue: str, job_id: str, *, depth: int = 100, max_jobs: int = 10_000) -> JobNode | None:
+        """A job and everything that it waits for, with the states of now; None if there is no such job.
+
+        It is read in short calls, so states may be of different moments.
+
+        Args:
+            queue, job_id: of the root, or of any job in a flow.
+            depth: levels of children to read.
+            max_jobs: stop at that many jobs.
+        """
+        root = JobRef(QueueKeys(self.options.prefix, queue).name, validate_job_id(str(job_id)))
+        check_int("depth", depth, 0, _MOST)
+        check_int("max_jobs", max_jobs, 1, _MOST)
+        await self._connected()
+        return await read_flow(root, self._link, depth, max_jobs)
+
+
+def _nodes(plan: list[Planned], now: int) -> list[JobNode]:
+    nodes: list[JobNode] = []
+    for planned in plan:
+        job: Job[Any, Any] = Job(planned.link, planned.id, planned.name)
+        job._data = planned.data
+        job.timestamp = now
+        job.priority = planned.options.priority or 0
+        state = JobState.WAITING_CHILDREN if planned.inner else None
+        node = JobNode(job, state=state)
+        nodes.append(node)
+        for i in planned.parents:
+            nodes[i].children.append(node)
+    return nodes

@@ -1,0 +1,61 @@
+"""A duty that any worker does: finishing flows whose producer died while it added them.
+
+A flow that takes several calls is written down in the queue of its root before the first of them
+(``docs/reference/functions.md``, "flow_stage"). Doing a step twice changes nothing, so two who finish one do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Final
+
+from glidemq_py.errors import GlideMQError
+from glidemq_py.flows.adding import finish_flow
+from glidemq_py.job.link import QueueLink
+from glidemq_py.wire.calls.flows import flows_due
+
+__all__ = ["FlowDuty"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 10.0
+_AGE_MS: Final = 15_000
+_AT_A_TIME: Final = 10
+
+
+class FlowDuty:
+    """Looks at the start and every ten seconds, give or take a tenth."""
+
+    def __init__(self, *, link: QueueLink, age: int = _AGE_MS) -> None:
+        self._link = link
+        self._age = age
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-flows-{self._link.keys.name}")
+
+    async def _repeat(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except GlideMQError as error:
+                _log.warning("queue %r: finishing flows: %s", self._link.keys.name, error)
+            await asyncio.sleep(_LOOK_S * random.uniform(0.9, 1.1))
+
+    async def look(self) -> int:
+        """Finish what was left; how many flows. Raises GlideMQError."""
+        keys, transport = self._link.keys, self._link.transport
+        tokens = await transport.call(flows_due(keys.meta, self._age, _AT_A_TIME))
+        for token in tokens:
+            await finish_flow(transport, keys, token)
+            _log.warning("queue %r: finished a flow that its producer had left", keys.name)
+        return len(tokens)
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,103 @@
+"""Flows whose queues lie on different nodes: nothing there can be done in one step, and it is done exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py.errors import GlideMQConnectionError
+from glidemq_py.queue import outbox as outbox_module
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw, soon
+
+
+async def add_up(job: Job) -> Any:
+    return (job.data or 0) + sum((await job.get_children_values()).values())
+
+
+async def test_a_tree_over_several_nodes(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+    """W44."""
+    names = [f"{queue_name}-{i}" for i in range(6)]
+    async with FlowProducer(core_url) as flows:
+        leaves = [FlowJob("leaf", names[i % 6], 1) for i in range(300)]
+        middle = [FlowJob("middle", names[i], 1, None, leaves[50 * i : 50 * i + 50]) for i in range(6)]
+        node = await flows.add(FlowJob("root", names[0], 1, None, middle))
+        workers = [Worker(name, add_up, core_url, concurrency=10) for name in names]
+        for worker in workers:
+            await worker.start()
+        assert await soon(node.job.wait_until_finished()) == 307
+        for worker in workers:
+            await worker.close()
+        read = await flows.get_flow(names[0], node.job.id)
+        assert read is not None
+        assert read.counts() == {"completed": 307}
+    for name in names:
+        assert Raw(core_resp, name).run("XLEN", "outbox") == 0
+
+
+async def test_a_graph_over_several_nodes(core_url: str, queue_name: str) -> None:
+    """W45."""
+    a, b, c = (f"{queue_name}-{i}" for i in range(3))
+    async with FlowProducer(core_url) as flows:
+        jobs = await flows.add_dag([
+            DagNode("begin", a, 1), DagNode("left", b, 10, deps=["begin"]), DagNode("right", c, 10, deps=["begin"]),
+            DagNode("end", a, 100, deps=["left", "right"]),
+        ])  # fmt: skip
+        workers = [Worker(name, add_up, core_url) for name in (a, b, c)]
+        for worker in workers:
+            await worker.start()
+        assert await soon(jobs["end"].wait_until_finished()) == 122
+        for worker in workers:
+            await worker.close()
+
+
+async def test_a_crash_between_the_child_s_end_and_its_parent_s_call(
+    core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told once more after the crash, and once more after that: counted once."""
+    child_queue = f"{queue_name}-c"
+    told = 0
+    delivered = asyncio.Event()
+
+    async def lose(*_: Any) -> None:
+        nonlocal told
+        told += 1
+        delivered.set()
+        raise GlideMQConnectionError("lost after it was carried over")
+
+    async with FlowProducer(core_url) as flows, Queue(child_queue, core_url) as children:
+        leaves = [FlowJob("leaf", child_queue, 1), FlowJob("leaf", child_queue, 1)]
+        node = await flows.add(FlowJob("root", queue_name, 0, None, leaves))
+        deliver = outbox_module._DELIVERIES["child"]
+
+        async def carry_and_lose(link: Any, to: str, entries: Any) -> None:
+            await deliver(link, to, entries)
+            await lose()
+
+        monkeypatch.setitem(outbox_module._DELIVERIES, "child", carry_and_lose)  # type: ignore[misc]
+        async with Worker(child_queue, add_up, core_url):
+            await soon(delivered.wait())
+            while (await children.get_job_counts()).completed < 2:  # noqa: ASYNC110  no event tells of both
+                await asyncio.sleep(0.01)
+        assert Raw(core_resp, child_queue).run("XLEN", "outbox") == 2
+        monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)  # type: ignore[misc]
+        async with Worker(child_queue, add_up, core_url), Worker(queue_name, add_up, core_url):
+            assert await soon(node.job.wait_until_finished()) == 2
+        assert told >= 1
+        assert Raw(core_resp, queue_name).run("HGET", f"job:{node.job.id}", "depsCompleted") == "2"
+
+
+async def test_children_of_a_handler_in_another_queue(core_url: str, queue_name: str) -> None:
+    async with Queue(queue_name, core_url) as queue, Queue(f"{queue_name}-c", core_url) as children:
+
+        async def handle(job: Job) -> Any:
+            for i in range(20):
+                await children.add("leaf", i, parent=job, job_id=f"{job.id}-{i}", remove_on_complete=True)
+            await job.move_to_waiting_children()
+            return sum((await job.get_children_values()).values())
+
+        async with Worker(queue_name, handle, core_url), Worker(children.name, add_up, core_url, concurrency=5):
+            assert await queue.add_and_wait("sum") == sum(range(20))
