@@ -78,12 +78,19 @@ class KeyLeaks:
             base, rest = parts["base"], parts["rest"]
             if rest in PERMANENT:
                 return True
+            if rest.startswith("budget:") and rest[7:] in self._indexed(base, indexed):
+                return True  # of a root that is there; otherwise it has to end by itself
             of_a_job = _OF_A_JOB.fullmatch(rest)
             if of_a_job is not None:
-                if base not in indexed:
-                    indexed[base] = self._job_ids(base)
-                return of_a_job["id"] in indexed[base]
+                return of_a_job["id"] in self._indexed(base, indexed)
+        elif key.endswith(":usage:queues"):
+            return True  # the names of queues that have usage; it belongs to none of them
         return int(self._resp.execute("PTTL", key)) != -1  # -2: gone meanwhile
+
+    def _indexed(self, base: str, indexed: dict[str, set[str]]) -> set[str]:
+        if base not in indexed:
+            indexed[base] = self._job_ids(base)
+        return indexed[base]
 
     def _job_ids(self, base: str) -> set[str]:
         """The ids that the queue's indexes name. (Members of broadcast retries are `id||group`.)"""

@@ -98,6 +98,19 @@ EXPECTED = {
         r"batch of 50, 50 stored",
         r"249 rows, mean 12\.48",
     ],
+    "usage_and_cost": [
+        r"large: 2050 tokens, 0\.01025 USD",
+        r"3 jobs: 6150 tokens, 0\.01230 USD",
+        r"by model: \{'large': 1, 'small': 2\}",
+    ],
+    "tracing": [
+        r"sent to ada@example\.org",
+        r"traces: 1",
+        r"POST /orders, of nobody",
+        r"add mails, of POST /orders",
+        r"process mails, of add mails",
+        r"smtp, of process mails",
+    ],
     "lifespan": [r"database opened for orders", r"database closed with 3 orders of 6 pieces"],
     "service": [
         r"POST /reports -> 202 \{'job': '1'\}",

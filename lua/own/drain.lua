@@ -192,6 +192,7 @@ G.export('drain', { 'allow-oom' }, function(keys, args)
   end)
   -- A source that cannot be read fails the call, but not before what was taken out of others is gone.
   G.purge(q, d.ids)
+  G.budgets.forget(q, d.ids)
   let_go_on(q, d)
   if not ok then error(failure, 0) end
   local total = r[4] + #d.ids

@@ -34,7 +34,7 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
   if not G.TERMINAL[job.state] then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
   G.purge(q, { id })
-  redis.call('UNLINK', q.P .. 'budget:' .. id)
+  G.budgets.forget(q, { id })
   G.emit(q.events, 'removed', id)
   return 1
 end)

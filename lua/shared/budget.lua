@@ -131,3 +131,12 @@ M.told = function(taking, passed)
   if not taking.budgets and not (passed and #passed > 0) then return nil end
   return { taking.budgets or false, passed or {} }
 end
+
+-- Roots that were deleted before they ended.
+M.forget = function(q, ids)
+  local keys = {}
+  for i = 1, #ids do keys[i] = q.P .. 'budget:' .. ids[i] end
+  for i = 1, #keys, 1000 do
+    redis.call('UNLINK', unpack(keys, i, math.min(i + 999, #keys)))
+  end
+end

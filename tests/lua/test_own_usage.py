@@ -7,7 +7,8 @@ import pytest
 
 from glidemq_py import Budget
 from glidemq_py.job.usage import _checked, _row
-from glidemq_py.wire.calls.control import obliterate, remove
+from glidemq_py.wire.calls.control import remove
+from glidemq_py.wire.calls.steering import drain
 from glidemq_py.wire.calls.usage import charge_budget, create_budget, report_usage, usage_minutes, usages
 from glidemq_py.wire.calls.working import AttemptStatus as S
 from glidemq_py.wire.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
@@ -100,12 +101,21 @@ def test_a_foreign_key_in_the_way_leaves_the_record_as_it_was(q: OwnQueue) -> No
     q.redis("DEL", f"usage:{MINUTE}")
 
 
-def test_obliterate_takes_the_minutes_and_budgets_along(q: OwnQueue) -> None:
-    job_id = q.add_job()
+def test_a_root_that_is_deleted_takes_its_budget_along(q: OwnQueue) -> None:
+    for delete in (lambda job_id: remove(q.meta, job_id), lambda _: drain(q.meta, True, "", 100, 0)):
+        job_id = q.add_job()
+        q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
+        q.run(delete(job_id))
+        assert q.redis("EXISTS", f"job:{job_id}", q.key(f"budget:{job_id}")) == 0
+
+
+def test_a_root_that_no_worker_ends_has_its_budget_end_too(q: OwnQueue) -> None:
+    job_id = q.add_job(ttl=10)
     q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
-    q.run(remove(q.meta, job_id))
-    assert q.redis("EXISTS", f"budget:{job_id}") == 0
-    q.run(obliterate(q.meta, True, 10))
+    q.advance(11)
+    assert q.take() == []
+    assert q.state(job_id) == "failed"
+    assert q.redis("TTL", f"budget:{job_id}") == 604_800
 
 
 # -- budgets -----------------------------------------------------------------------------------------------
