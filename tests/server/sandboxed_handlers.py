@@ -67,6 +67,14 @@ def log(job: Job) -> Any:
     return [job.data, job.blocking.get_state(), current is job, job.context]
 
 
+def parent(job: Job) -> Any:
+    if job.data is None:
+        while not job.blocking.get_open_children():
+            time.sleep(0.01)
+        job.blocking.move_to_waiting_children(data={"step": "sum"})
+    return [job.data, list(job.blocking.get_children_values().values())]
+
+
 def use(job: Job) -> Any:
     assert job.blocking.report_usage(model="m", tokens={"in": 3, "out": 4}).total_tokens == 7
     job.blocking.stream({"token": "a"})
@@ -152,8 +160,10 @@ def eat(job: Job) -> Any:
 
 
 DEEDS = {
-    "echo": echo, "log": log, "use": use, "die": die, "hang": hang, "hang_with_child": hang_with_child, "look": look,
-    "fail": fail, "steps": steps, "own_delay": own_delay, "limited": limited, "discard": discard, "eat": eat,
+    deed.__name__: deed
+    for deed in (
+        echo, log, parent, use, die, hang, hang_with_child, look, fail, steps, own_delay, limited, discard, eat,
+    )
 }  # fmt: skip
 
 not_a_function = 5

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
+from tests.server.command import Command
 from tests.server.worker_support import Raw, Told, soon, until
 
 HANDLERS = "tests.server.sandboxed_handlers"
@@ -230,6 +232,19 @@ async def test_signals_are_followed(core_url: str, queue_name: str, handler: str
         assert told.count["retrying"] == 0
 
 
+async def test_a_parent_waits_for_its_children(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
+        parent = await queue.add("parent")
+        await soon(until_active(parent))
+        await queue.add("use", parent=parent, delay=20)
+        assert await parent.wait_until_finished() == [{"step": "sum"}, ["used"]]
+
+
+async def until_active(job: Job) -> None:
+    while not await job.is_active():  # noqa: ASYNC110  there is no event for it
+        await asyncio.sleep(0.01)
+
+
 async def test_a_serializer_by_name_crosses(url: str, queue_name: str):
     async with (
         Queue(queue_name, url, serializer="msgpack") as queue,
@@ -312,6 +327,17 @@ async def test_a_worker_that_dies_takes_its_processes_along(url: str, queue_name
         process.kill()
         await process.wait()
         await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+
+
+async def test_the_command_runs_such_a_worker(url: str, queue_name: str, tmp_path: Path):
+    (tmp_path / "deeds.py").write_text("def double(job):\n    return job.data * 2\n")
+    program = f"from glidemq_py import Worker\nworker = Worker({queue_name!r}, 'deeds:double', {url!r})\n"
+    (tmp_path / "application.py").write_text(program)
+    with Command(tmp_path, "glidemq_py.worker", "application:worker") as command:
+        async with Queue(queue_name, url) as queue:
+            assert await queue.add_and_wait("n", 4) == 8
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
 
 
 # -- targets --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from glidemq_py.errors import DelayedError, GlideMQError
+from glidemq_py.errors import DelayedError, GlideMQError, WaitingChildrenError
 from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.current import label_log_records, running_job
 from glidemq_py.job.job import Job
@@ -236,7 +236,7 @@ class _Session:
 
     def _plain(self, error: BaseException) -> BaseException:
         """With data as it would be stored, where a signal carries some."""
-        if isinstance(error, DelayedError) and error.replace:
+        if isinstance(error, (DelayedError, WaitingChildrenError)) and error.replace:
             serializer = self._link.serializer
             try:
                 error.data = decode_data(encode_data(error.data, serializer), serializer)
