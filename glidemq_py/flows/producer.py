@@ -71,9 +71,9 @@ class FlowProducer:
     async def _connected(self) -> Transport:
         if self._closed:
             raise ClosedError("the flow producer is closed")
-        if self._transport is None:
-            async with self._connecting:
-                self._transport = self._transport or await open_transport(self._connection)
+        async with self._connecting:
+            if self._transport is None:
+                self._transport = await open_transport(self._connection)
         return self._transport
 
     def _link(self, queue: str) -> QueueLink:

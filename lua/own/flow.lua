@@ -15,6 +15,20 @@ local F = G.flows
 -- Nothing waits for ever: a job that does not say otherwise takes its parents along.
 F.default_policy = 'fail_parent'
 
+local SWEPT = 20
+
+-- Some of the parents that wait: one that a Node peer has released waits no more, and none waits for nothing.
+F.sweep = function(q, now)
+  for _, id in ipairs(redis.call('ZRANDMEMBER', q.waiting_children, SWEPT)) do
+    local h = G.pick(q.J .. id, 'state', 'building')
+    if h.state ~= 'waiting-children' then
+      redis.call('ZREM', q.waiting_children, id)
+    elseif not h.building and F.open(q, id) <= 0 then
+      F.release(q, id, now)
+    end
+  end
+end
+
 G.export('children_ended', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
   local now = G.now(q)

@@ -1,0 +1,88 @@
+"""Parents and children, from the server's side: what each end of a child writes, and what a sweep puts right."""
+
+import pytest
+
+from glidemq_py.wire.calls import flows
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.working import AttemptStatus as S
+from glidemq_py.wire.calls.working import ExchangeFlags, reclaim, waiting_children
+from tests.lua.own_support import OwnQueue
+
+
+def parent_of(q: OwnQueue) -> str:
+    """A job that waits for two children of its own queue."""
+    q.add_job("parent")
+    parent = q.take_one()
+    name = q.base[q.base.index("{") + 1 : -1]
+    q.add(*[row("child", "{}", "{}", parent=[parent.id, name]) for _ in range(2)])
+    assert q.finish(waiting_children(*parent.token)) == [S.WAITING_CHILDREN]
+    return parent.id
+
+
+def test_children_of_the_same_queue_are_counted_in_the_step_that_ends_them(q: OwnQueue) -> None:
+    parent = parent_of(q)
+    one, two = q.take(2)
+    assert q.finish(one.completed('"x"')) == [S.OK]
+    assert (q.state(parent), q.job(parent)["depsCompleted"]) == ("waiting-children", "1")
+    # A lost reply: handed in again, counted once.
+    assert q.finish(one.completed('"x"')) == [S.ALREADY]
+    assert q.finish(two.completed(keep=1)) == [S.OK]
+    assert (q.state(parent), q.job(parent)["depsCompleted"]) == ("waiting", "2")
+    assert q.redis("ZCARD", "waiting-children") == 0
+    page = q.run(flows.children(q.meta, parent, "", 10))
+    assert sorted(mark for _, mark in page.rows) == ['v"x"', "vnull"]
+
+
+def test_a_parent_elsewhere_is_owed(q: OwnQueue) -> None:
+    q.add(row("child", "{}", "{}", parent=["7", "elsewhere"]))
+    reply = q.exchange(0, [q.take_one().completed("1")])
+    assert reply.flags & ExchangeFlags.OWES
+    ((_, fields),) = q.redis("XRANGE", "outbox", "-", "+")
+    entry = dict(zip(fields[::2], fields[1::2], strict=True))
+    assert entry == {
+        "kind": "child", "to": "glide:{elsewhere}:", "parent": "7", "child": q.key("1"), "how": "completed",
+        "text": "1", "policy": "fail_parent",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["fail_parent", "ignore", "remove"])
+def test_what_a_failure_means(q: OwnQueue, policy: str) -> None:
+    parent = parent_of(q)
+    one, two = q.take(2)
+    q.redis("HSET", f"job:{one.id}", "opts", f'{{"onFailure":"{policy}"}}')
+    assert q.finish(one.failed("no"), two.completed()) == [S.FAILED, S.OK]
+    assert q.state(parent) == ("failed" if policy == "fail_parent" else "waiting")
+    assert q.redis("SCARD", f"deps:{parent}") == (1 if policy == "remove" else 2)
+    if policy == "fail_parent":
+        assert q.job(parent)["failedType"] == "ChildFailedError"
+        assert "no" in q.job(parent)["failedReason"]
+
+
+def test_a_chain_of_failing_parents_is_bounded_in_one_call(q: OwnQueue) -> None:
+    name = q.base[q.base.index("{") + 1 : -1]
+    top = None
+    for i in range(15):
+        q.put_job(f"p{i}", state="waiting-children", **({"parentId": top, "parentQueue": name} if top else {}))
+        q.redis("ZADD", "waiting-children", 1, f"p{i}")
+        if top:
+            q.redis("SADD", f"deps:{top}", q.key(f"p{i}"))
+        top = f"p{i}"
+    q.redis("SADD", f"deps:{top}", q.key("1"))
+    q.add(row("child", "{}", "{}", parent=[str(top), name]))
+    q.finish(q.take_one().failed("deep"))
+    failed = [i for i in range(15) if q.state(f"p{i}") == "failed"]
+    assert 0 < len(failed) < 15
+    assert q.redis("XLEN", "outbox") == 1
+
+
+def test_the_sweep(q: OwnQueue) -> None:
+    parent = parent_of(q)
+    # A Node peer released one parent; another one lost its children without a word.
+    q.put_job("released", state="waiting")
+    q.push_entry("released")
+    q.redis("ZADD", "waiting-children", 1, "released")
+    q.put_job("stuck", state="waiting-children")
+    q.redis("ZADD", "waiting-children", 1, "stuck")
+    q.run(reclaim(q.meta, "py-1", 1_000, 30_000, 1, False, ""))
+    assert q.redis("ZRANGE", "waiting-children", 0, -1) == [parent]
+    assert q.state("stuck") == "waiting"
