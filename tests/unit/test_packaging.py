@@ -43,7 +43,7 @@ def names_in(wheel: Path) -> set[str]:
 def test_the_wheel_holds_the_lua_sources_and_nothing_foreign(wheel: Path) -> None:
     names = names_in(wheel)
     assert LUA
-    assert "glidemq_py/client/memory/server.lua" in names
+    assert {"glidemq_py/client/memory/server.lua", "glidemq_py/client/memory/codecs.lua"} <= names
     assert {name.removeprefix("glidemq_py/_lua/") for name in names if name.startswith("glidemq_py/_lua/")} == LUA
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules | {SPARK_FINDS}

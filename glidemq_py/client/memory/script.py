@@ -1,6 +1,7 @@
 """The functions of an in-memory server: the assembled library in a Lua 5.1 of its own, as a server has it.
 
-`server.lua` is the Lua side; here commands, packed arguments and replies cross over. Callers hold the server's lock.
+`server.lua` and `codecs.lua` are the Lua side; here commands, packed arguments and replies cross over. Callers hold
+the server's lock.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from glidemq_py.wire.library import Library
 __all__ = ["ScriptEngine"]
 
 _PRELUDE: Final = Path(__file__).with_name("server.lua")
+_CODECS: Final = Path(__file__).with_name("codecs.lua")
 _msgpack: Any = msgpack
 
 
@@ -37,10 +39,9 @@ class ScriptEngine:
         self._null: Any = None
         self._names: dict[bytes, bytes] = {}
         self._loaded: set[str] = set()
-        run = self._lua.execute(
-            _PRELUDE.read_bytes(), self._execute, self._unpack_msgpack, self._decode_json, _pack_double
-        )
-        self._load, self._run, self._list, self._null = run
+        codecs = (self._unpack_msgpack, self._decode_json, _pack_double)
+        self._null = self._lua.execute(_CODECS.read_bytes(), *codecs)
+        self._load, self._run, self._list = self._lua.execute(_PRELUDE.read_bytes(), self._execute)
 
     @property
     def functions(self) -> list[bytes]:
