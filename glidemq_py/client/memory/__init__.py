@@ -1,8 +1,8 @@
 """A server inside this process, for tests: the real function library, run by Lua over fakeredis.
 
-Nothing of fakeredis or Lua is imported before a `MemoryServer` is made. The parts: `clock` (the time), `store` (commands,
-by fakeredis), `script` (functions, by lupa), `server.lua` and `codecs.lua` (what a server offers to functions), `replies`
-(as GLIDE hands them out), `transport` (what queues and workers hold), `server` (all of it together).
+Nothing of fakeredis or Lua is imported before a `MemoryServer` is made. The parts: `clock` (the time), `store`
+(commands, by fakeredis), `script` (functions, by lupa), `server.lua` and `codecs.lua` (what a server offers to them),
+`replies` (as GLIDE hands them out), `transport` (what queues and workers hold), `server` (all of it together).
 """
 
 from glidemq_py.client.memory.clock import Clock
