@@ -79,6 +79,15 @@ class EventReader:
             self.position = events[-1].id
         return events
 
+    async def page(self, count: int) -> list[QueueEvent]:
+        """Up to ``count`` events after the position, without waiting for any."""
+        start = f"({self.position}" if self.position != "0-0" else "-"
+        found = await self._transport.command("XRANGE", self._key, start, "+", "COUNT", str(count))
+        events = [_event(entry, pairs) for entry, pairs in (found or {}).items()]
+        if events:
+            self.position = events[-1].id
+        return events
+
     async def check_rewound(self) -> None:
         """After a lost connection: a stream that was emptied (FLUSHALL, a new server) is read from its start."""
         found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")

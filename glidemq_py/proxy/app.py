@@ -1,0 +1,192 @@
+"""`create_proxy_app`: the ASGI application, from the tables of endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from glidemq_py.client.connect import Connection
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression
+from glidemq_py.options.times import Milliseconds
+from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.jobs import JOBS
+from glidemq_py.proxy.openapi import document
+from glidemq_py.proxy.operations import OPERATIONS
+from glidemq_py.proxy.options import ProxyOptions
+from glidemq_py.proxy.refusals import BodyTooLargeError, refusal
+from glidemq_py.proxy.schemas import COUNT, TEXT, record
+from glidemq_py.proxy.state import ProxyState
+from glidemq_py.proxy.streams import STREAMS
+from glidemq_py.wire import json
+
+__all__ = ["create_proxy_app"]
+
+_Serve = Callable[[Request], Awaitable[Response]]
+
+
+def create_proxy_app(
+    connection: Connection = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    queues: Iterable[str] | None = None,
+    compression: Compression = "none",
+    events: bool = True,
+    tokens: Iterable[str] | None = None,
+    max_body: int = 1_048_576,
+    keep_alive: Milliseconds = 5_000,
+) -> Starlette:
+    """The queue over HTTP, as an ASGI application.
+
+    Args:
+        connection: as for `Queue`; one connection serves all queues.
+        prefix: first part of every key.
+        queues: names of the queues that may be used; None = every one.
+        compression: "gzip" stores job data compressed.
+        events: False leaves out the `added` events.
+        tokens: bearer tokens, of which every request but ``GET /health`` must carry one; None = no authentication.
+        max_body: longest request body, bytes.
+        keep_alive: how often a stream without news sends a comment, ms or timedelta.
+
+    Returns:
+        The application. ``app.state.proxy.begin_closing()`` ends its streams, for servers that wait for open
+        responses before they end the lifespan (``python -m glidemq_py.proxy`` does that by itself).
+
+    Raises:
+        GlideMQValidationError: an option cannot be.
+    """
+    options = ProxyOptions(
+        prefix=prefix, queues=queues, compression=compression, events=events, tokens=tokens, max_body=max_body,
+        keep_alive=keep_alive,
+    )  # fmt: skip
+    state = ProxyState(connection, options)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        yield
+        await state.close()
+
+    allowed = None if options.tokens is None else [_digest(token.encode()) for token in options.tokens]
+    endpoints = (*JOBS, *OPERATIONS, *STREAMS, _HEALTH)
+    from glidemq_py import __version__
+
+    text = json.dumps(document(endpoints, version=__version__, secured=allowed is not None))
+
+    async def openapi(_: Request) -> Response:
+        return Response(text, media_type="application/json")
+
+    routes = [
+        Route(endpoint.path, _served(endpoint, state, allowed), methods=[endpoint.method], name=endpoint.run.__name__)
+        for endpoint in endpoints
+    ]
+    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
+    app = Starlette(routes=_merged(routes), lifespan=lifespan, exception_handlers={HTTPException: _refused})
+    app.state.proxy = state
+    return app
+
+
+def _merged(routes: list[Route]) -> list[Route]:
+    """One route a path, so that a method that it lacks is answered with all that it has."""
+    by_path: dict[str, dict[str, _Serve]] = {}
+    for route in routes:
+        for method in route.methods or ():
+            by_path.setdefault(route.path, {})[method] = route.endpoint
+    found: list[Route] = []
+    for path, methods in by_path.items():
+        found.append(Route(path, _by_method(methods), methods=sorted(methods)))
+    return found
+
+
+def _by_method(methods: dict[str, _Serve]) -> _Serve:
+    async def serve(request: Request) -> Response:
+        return await methods[request.method](request)
+
+    return serve
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    return refusal(error)
+
+
+def _digest(token: bytes) -> bytes:
+    # Digests are of one length, so that comparing them tells nothing about a token's.
+    return hashlib.sha256(token).digest()
+
+
+def _may_enter(request: Request, allowed: list[bytes]) -> bool:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    given = _digest(token.strip().encode("latin-1", "replace"))
+    # All of them are compared, so that the time does not tell which one fits.
+    fits = [hmac.compare_digest(given, digest) for digest in allowed]
+    return scheme.lower() == "bearer" and any(fits)
+
+
+def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) -> _Serve:
+    async def serve(request: Request) -> Response:
+        if allowed is not None and not endpoint.open and not _may_enter(request, allowed):
+            refused = answer({"error": "a valid bearer token is needed", "code": "unauthorized"}, 401)
+            refused.headers["WWW-Authenticate"] = "Bearer"
+            return refused
+        try:
+            if state.closing.is_set():
+                raise ClosedError("the proxy is closing")
+            if "name" in request.path_params:
+                state.check_allowed(request.path_params["name"])
+            endpoint.check_query(request.query_params)
+            body = await _body(request, endpoint, state.options.max_body)
+            if not endpoint.open:
+                await state.connect()
+            exchange = Exchange(
+                request=request, state=state, path=request.path_params, query=request.query_params, body=body
+            )
+            return await endpoint.run(exchange)
+        except GlideMQError as error:
+            return refusal(error)
+
+    return serve
+
+
+async def _body(request: Request, endpoint: Endpoint, most: int) -> dict[str, Any]:
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > most:
+        raise BodyTooLargeError(f"the body of {length} bytes is longer than {most}")
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > most:
+            raise BodyTooLargeError(f"the body is longer than {most} bytes")
+    if endpoint.body is None:
+        if content.strip():
+            raise GlideMQValidationError("body", None, "is not taken here")
+        return {}
+    if not content.strip():
+        if endpoint.body_needed:
+            raise GlideMQValidationError("body", None, "is missing: a JSON object is needed")
+        return {}
+    value = json.loads(bytes(content), "body")
+    if not isinstance(value, dict):
+        raise GlideMQValidationError("body", value, "must be a JSON object")
+    endpoint.check_body(value)  # pyright: ignore[reportUnknownArgumentType]
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+async def _health(exchange: Exchange) -> Response:
+    state = exchange.state
+    uptime = int((time.monotonic() - state.started) * 1_000)
+    return answer({"status": "ok", "uptime": uptime, "queues": state.open_queues})
+
+
+_HEALTH: Final = Endpoint(
+    method="GET", path="/health", summary="Whether the proxy runs", run=_health, open=True,
+    answers={200: record(status=TEXT, uptime=COUNT, queues=COUNT)},
+)  # fmt: skip

@@ -1,0 +1,215 @@
+"""Endpoints about jobs: adding, waiting for, reading and steering them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from starlette.responses import Response
+
+from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
+from glidemq_py.job import Job
+from glidemq_py.model.states import JobOutcome
+from glidemq_py.options.checks import check_int
+from glidemq_py.options.queue import JobSpec
+from glidemq_py.proxy.camel import camel
+from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.refusals import NothingThereError, status_of
+from glidemq_py.proxy.schemas import (
+    BOOLEAN,
+    DATA,
+    FLAG,
+    INTEGER,
+    JOB,
+    JOB_NAME,
+    JOB_OPTIONS,
+    SUSPENDED,
+    TEXT,
+    WAIT_OPTIONS,
+    listed,
+    record,
+)  # fmt: skip
+from glidemq_py.proxy.shapes import job_options, job_shape, name_and_data
+
+__all__ = ["JOBS"]
+
+_MOST: Final = 1_000
+_LONGEST_WAIT_MS: Final = 600_000
+_STATES: Final = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "group-waiting", "suspended")
+
+
+def _added(job: Job[Any, Any]) -> dict[str, Any]:
+    if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED):
+        return {"id": job.id, "name": job.name, "timestamp": job.timestamp}
+    return {"skipped": True}
+
+
+async def _add(exchange: Exchange) -> Response:
+    name, data = name_and_data(exchange.body)
+    job = await exchange.queue.add(name, data, **job_options(exchange.body.get("opts")))
+    found = _added(job)
+    return answer(found, 200 if "skipped" in found else 201)
+
+
+async def _add_bulk(exchange: Exchange) -> Response:
+    given: object = exchange.needed("jobs")
+    if not isinstance(given, list):
+        raise GlideMQValidationError("jobs", given, "must be an array")
+    jobs: list[Any] = list(given)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if len(jobs) > _MOST:
+        raise GlideMQValidationError("jobs", len(jobs), f"must hold at most {_MOST} jobs")
+    specs: list[JobSpec] = []
+    for i, job in enumerate(jobs):
+        if not isinstance(job, dict):
+            raise GlideMQValidationError(f"jobs[{i}]", job, "must be an object")
+        members = cast("dict[str, Any]", job)
+        _ADD.check_body(members)
+        name, data = name_and_data(members, f"jobs[{i}].")
+        specs.append(JobSpec(name, data, job_options(members.get("opts"), f"jobs[{i}].opts")))
+    try:
+        results: list[Any] = list(await exchange.queue.add_bulk(specs))
+    except BulkAddError as error:
+        if all(isinstance(result, BaseException) for result in error.results):
+            raise
+        results = list(error.results)
+    found = [
+        {"error": str(each), "code": status_of(each)[1]} if isinstance(each, BaseException) else _added(each)
+        for each in results
+    ]
+    return answer({"jobs": found}, 201 if any("id" in each for each in found) else 200)
+
+
+async def _wait(exchange: Exchange) -> Response:
+    name, data = name_and_data(exchange.body)
+    given = exchange.body.get("opts")
+    wait = 30_000
+    if isinstance(given, dict) and "waitTimeout" in given:
+        given = dict(cast("dict[str, Any]", given))
+        wait = check_int("opts.waitTimeout", given.pop("waitTimeout"), 1, _LONGEST_WAIT_MS)
+    options = job_options(given)
+    result = await exchange.queue.add_and_wait(name, data, wait_timeout=wait, **options)
+    return answer({"result": result})
+
+
+async def _list(exchange: Exchange) -> Response:
+    start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
+    jobs = await exchange.queue.get_jobs(exchange.word("state"), start, end)
+    return answer({"jobs": [job_shape(job, with_data=not bare) for job in jobs]})
+
+
+async def _job(exchange: Exchange) -> Job[Any, Any]:
+    job = await exchange.queue.get_job(exchange.job_id)
+    if job is None:
+        raise NothingThereError(f"there is no job {exchange.job_id!r}")
+    return job
+
+
+async def _get(exchange: Exchange) -> Response:
+    return answer(job_shape(await _job(exchange)))
+
+
+async def _priority(exchange: Exchange) -> Response:
+    priority = exchange.needed("priority")
+    await exchange.queue.change_priority(exchange.job_id, priority)
+    return answer({"priority": priority, "updated": True})
+
+
+async def _delay(exchange: Exchange) -> Response:
+    delay = exchange.needed("delay")
+    await exchange.queue.change_delay(exchange.job_id, delay)
+    return answer({"delay": delay, "updated": True})
+
+
+async def _promote(exchange: Exchange) -> Response:
+    await exchange.queue.promote(exchange.job_id)
+    return answer({"promoted": True})
+
+
+async def _revoke(exchange: Exchange) -> Response:
+    status = await exchange.queue.revoke(exchange.job_id)
+    if status == "not_found":
+        raise NothingThereError(f"there is no job {exchange.job_id!r}")
+    return answer({"status": status})
+
+
+async def _suspend(exchange: Exchange) -> Response:
+    info = await exchange.queue.get_suspend_info(exchange.job_id)
+    if info is None:
+        raise NothingThereError(f"there is no suspended job {exchange.job_id!r}")
+    return answer(camel(info))
+
+
+async def _signal(exchange: Exchange) -> Response:
+    queue, job_id = exchange.queue, exchange.job_id
+    if not await queue.signal(job_id, exchange.needed("name"), exchange.body.get("data")):
+        job = await _job(exchange)
+        raise JobStateError(job_id, str(job.state), "signal")
+    return answer({"resumed": True})
+
+
+_ADD: Final = Endpoint(
+    method="POST", path="/queues/{name}/jobs", summary="Add a job", run=_add,
+    body=record(["name"], name=JOB_NAME, data=DATA, opts=JOB_OPTIONS),
+    answers={
+        201: record(["id", "name", "timestamp"], id=TEXT, name=TEXT, timestamp=INTEGER),
+        200: record(["skipped"], skipped=BOOLEAN),
+    },
+)  # fmt: skip
+
+_BULK: Final = {
+    "type": "array",
+    "items": {
+        "anyOf": [_ADD.answers[201], _ADD.answers[200], record(["error", "code"], error=TEXT, code=TEXT)],
+    },
+}
+
+JOBS: Final = (
+    _ADD,
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/bulk", summary="Add up to 1000 jobs; an outcome for every position",
+        run=_add_bulk, body=record(["jobs"], jobs=listed(_ADD.body or {}, _MOST)),
+        answers={201: record(["jobs"], jobs=_BULK), 200: record(["jobs"], jobs=_BULK)},
+    ),
+    Endpoint(
+        method="GET", path="/queues/{name}/jobs", summary="Jobs in a state", run=_list,
+        query={
+            "state": {"enum": list(_STATES)}, "start": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1},
+            "end": {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}, "excludeData": FLAG,
+        },
+        needed=("state",), answers={200: record(["jobs"], jobs=listed(JOB))},
+    ),
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/wait", summary="Add a job and wait for its result", run=_wait,
+        body=record(["name"], name=JOB_NAME, data=DATA, opts=WAIT_OPTIONS),
+        answers={200: record(["result"], result=DATA)},
+    ),
+    Endpoint(
+        method="GET", path="/queues/{name}/jobs/{id}", summary="A job", run=_get, answers={200: JOB},
+    ),
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/{id}/priority", summary="Change the priority of a job that waits",
+        run=_priority, body=record(["priority"], priority=JOB_OPTIONS["properties"]["priority"]),
+        answers={200: record(priority=INTEGER, updated=BOOLEAN)},
+    ),
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/{id}/delay", summary="Have a job that waits become due later, or now",
+        run=_delay, body=record(["delay"], delay=JOB_OPTIONS["properties"]["delay"]),
+        answers={200: record(delay=INTEGER, updated=BOOLEAN)},
+    ),
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/{id}/promote", summary="Have a delayed job become due at once",
+        run=_promote, answers={200: record(promoted=BOOLEAN)},
+    ),
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/{id}/revoke", summary="Have a job not run, or stop running",
+        run=_revoke, answers={200: record(status={"enum": ["revoked", "flagged"]})},
+    ),
+    Endpoint(
+        method="GET", path="/queues/{name}/jobs/{id}/suspend", summary="What a suspended job waits for",
+        run=_suspend, answers={200: SUSPENDED},
+    ),
+    Endpoint(
+        method="POST", path="/queues/{name}/jobs/{id}/signal", summary="Send a signal to a job",
+        run=_signal, body=record(["name"], name={"type": "string", "minLength": 1, "maxLength": 256}, data=DATA),
+        answers={200: record(resumed=BOOLEAN)},
+    ),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""The OpenAPI document, made from the tables of endpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from glidemq_py.proxy.endpoint import Endpoint
+from glidemq_py.proxy.schemas import JOB_ID, QUEUE_NAME, TEXT, record
+
+__all__ = ["document"]
+
+_PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID}
+_REFUSALS: Final = {
+    400: "Something in the request cannot be; `error` says what.",
+    401: "The bearer token is missing or wrong.",
+    403: "This queue may not be used through the proxy.",
+    404: "There is no such thing.",
+    405: "The path has other methods.",
+    413: "The body, or what would be stored, is too long.",
+    500: "A job that was waited for has failed, or something is wrong with the proxy.",
+    503: "The server cannot be reached or is full, or the proxy is closing.",
+    504: "What was waited for did not happen in time.",
+}
+_REFUSAL: Final = record(["error", "code"], error=TEXT, code=TEXT)
+
+
+def document(endpoints: Iterable[Endpoint], *, version: str, secured: bool) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        endpoints: all that there are.
+        version: of the package.
+        secured: requests need a token.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, secured)
+    components: dict[str, Any] = {"schemas": {"Refusal": _REFUSAL}}
+    if secured:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "glidemq_py proxy", "version": version, "description": "A job queue over HTTP."},
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(endpoint: Endpoint, secured: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": endpoint.run.__name__.strip("_"), "summary": endpoint.summary,
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]}
+              for name in re.findall(r"{(\w+)}", endpoint.path)),
+            *({"name": name, "in": "query", "required": name in endpoint.needed, "schema": schema}
+              for name, schema in endpoint.query.items()),
+        ],
+        "responses": _responses(endpoint),
+    }  # fmt: skip
+    if endpoint.body is not None:
+        content = {"application/json": {"schema": endpoint.body}}
+        found["requestBody"] = {"required": endpoint.body_needed, "content": content}
+    if secured and not endpoint.open:
+        found["security"] = [{"token": []}]
+    return found
+
+
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for status, schema in endpoint.answers.items():
+        if schema is None:
+            content: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+        else:
+            content = {"application/json": {"schema": schema}}
+        found[str(status)] = {"description": "Done." if status < 300 else "", "content": content}
+    refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+    for status, text in _REFUSALS.items():
+        found[str(status)] = {"description": text, "content": refusal}
+    return found

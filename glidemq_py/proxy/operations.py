@@ -1,0 +1,259 @@
+"""Endpoints about whole queues: state, limits, cleaning, dead letters, usage."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.job import Job
+from glidemq_py.options.checks import check_int
+from glidemq_py.proxy.camel import camel
+from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.refusals import NothingThereError
+from glidemq_py.proxy.schemas import (
+    BOOLEAN,
+    COUNT,
+    COUNTS,
+    FLAG,
+    INTEGER,
+    JOB,
+    LETTER,
+    METRICS,
+    RATE_LIMIT,
+    TEXT,
+    WORKER,
+    listed,
+    record,
+)  # fmt: skip
+from glidemq_py.proxy.shapes import job_shape, letter_shape
+from glidemq_py.queue.usage import get_usage_summary
+
+__all__ = ["OPERATIONS"]
+
+_SECONDS_MAX: Final = 315_360_000
+_PLACE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
+_END: Final[dict[str, Any]] = {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}
+_RATED: Final = {"anyOf": [RATE_LIMIT, {"type": "null"}]}
+
+
+async def _pause(exchange: Exchange) -> Response:
+    await exchange.queue.pause()
+    return answer({"paused": True})
+
+
+async def _resume(exchange: Exchange) -> Response:
+    await exchange.queue.resume()
+    return answer({"paused": False})
+
+
+async def _counts(exchange: Exchange) -> Response:
+    return answer(camel(await exchange.queue.get_job_counts()))
+
+
+async def _metrics(exchange: Exchange) -> Response:
+    kind: Any = exchange.word("type")
+    found = await exchange.queue.get_metrics(kind, exchange.integer("start", 0), exchange.integer("end", -1))
+    return answer({**camel(found), "meta": {"resolution": "minute"}})
+
+
+async def _workers(exchange: Exchange) -> Response:
+    workers = [
+        {
+            "id": each.id, "addr": each.host, "pid": each.pid, "startedAt": each.started_at, "age": each.age,
+            "activeJobs": each.active_jobs,
+        }
+        for each in await exchange.queue.get_workers()
+    ]  # fmt: skip
+    return answer({"workers": workers})
+
+
+async def _drain(exchange: Exchange) -> Response:
+    delayed = exchange.body.get("delayed", False)
+    await exchange.queue.drain(delayed=delayed)
+    return answer({"delayed": delayed, "drained": True})
+
+
+async def _retry(exchange: Exchange) -> Response:
+    return answer({"retried": await exchange.queue.retry_jobs(exchange.body.get("count", 0))})
+
+
+async def _clean(exchange: Exchange) -> Response:
+    age = check_int("age", exchange.integer("age"), 0, _SECONDS_MAX)
+    state: Any = exchange.word("state")
+    return answer({"removed": await exchange.queue.clean(age * 1_000, exchange.integer("limit", 1_000), state)})
+
+
+async def _rate_limit(exchange: Exchange) -> Response:
+    return answer({"rateLimit": camel(await exchange.queue.get_global_rate_limit())})
+
+
+async def _set_rate_limit(exchange: Exchange) -> Response:
+    most, duration = exchange.needed("max"), exchange.needed("duration")
+    await exchange.queue.set_global_rate_limit(most, duration)
+    return answer({"rateLimit": {"max": most, "duration": duration}})
+
+
+async def _no_rate_limit(exchange: Exchange) -> Response:
+    await exchange.queue.remove_global_rate_limit()
+    return answer({"removed": True, "rateLimit": None})
+
+
+async def _suspended(exchange: Exchange) -> Response:
+    start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
+    queue = exchange.queue
+    found: list[dict[str, Any]] = []
+    for job in await queue.get_suspended_jobs(start, end):
+        info = await queue.get_suspend_info(job.id)
+        found.append({**job_shape(job, with_data=not bare), "suspend": camel(info)})
+    return answer({"jobs": found})
+
+
+# -- dead letters ----------------------------------------------------------------------------------------------
+
+
+async def _letters(exchange: Exchange) -> Response:
+    letters = await exchange.queue.get_dead_letter_jobs(exchange.integer("start", 0), exchange.integer("end", -1))
+    return answer({"count": len(letters), "jobs": [letter_shape(letter) for letter in letters]})
+
+
+async def _letter(exchange: Exchange) -> Response:
+    return answer(letter_shape(_there(exchange, await exchange.queue.get_dead_letter_job(exchange.job_id))))
+
+
+async def _remove_letter(exchange: Exchange) -> Response:
+    if not await exchange.queue.remove_dead_letter_job(exchange.job_id):
+        _there(exchange, None)
+    return answer({"removed": True})
+
+
+async def _replay(exchange: Exchange) -> Response:
+    job = _there(exchange, await exchange.queue.replay_dead_letter_job(exchange.job_id))
+    return answer({"name": job.name, "newJobId": job.id})
+
+
+async def _replay_all(exchange: Exchange) -> Response:
+    if "count" in exchange.body and "count" in exchange.query:
+        raise GlideMQValidationError("count", exchange.body["count"], "is given twice")
+    given = exchange.body.get("count", exchange.integer("count", 2**31 - 1))
+    count = check_int("count", given, 1, 2**31 - 1)
+    queue = exchange.queue
+    letters = await queue.get_dead_letter_jobs(0, count - 1)
+    done: list[dict[str, Any]] = []
+    for letter in letters:
+        job = await queue.replay_dead_letter_job(letter.id)
+        if job is not None:
+            done.append({"id": job.id, "name": job.name, "sourceId": letter.id})
+    return answer({"jobs": done, "replayed": len(done)})
+
+
+def _there(exchange: Exchange, job: Job[Any, Any] | None) -> Job[Any, Any]:
+    if job is None:
+        raise NothingThereError(f"there is no dead letter {exchange.job_id!r}")
+    return job
+
+
+# -- usage -----------------------------------------------------------------------------------------------------
+
+
+async def _flow_usage(exchange: Exchange) -> Response:
+    return answer(camel(await exchange.queue.get_flow_usage(exchange.job_id)))
+
+
+async def _flow_budget(exchange: Exchange) -> Response:
+    budget = await exchange.queue.get_flow_budget(exchange.job_id)
+    if budget is None:
+        raise NothingThereError(f"flow {exchange.job_id!r} has no budget")
+    return answer(camel(budget))
+
+
+async def _summary(exchange: Exchange) -> Response:
+    if "window" in exchange.query and "windowMs" in exchange.query:
+        raise GlideMQValidationError("window", exchange.query["window"], "is given twice")
+    names = exchange.query.get("queues")
+    allowed = exchange.state.options.queues
+    queues = None if names is None else [name for name in names.split(",") if name]
+    for name in queues or ():
+        exchange.state.check_allowed(name)
+    if queues is None and allowed is not None:
+        queues = sorted(allowed)
+    window = exchange.integer("window", exchange.integer("windowMs", 0)) or None
+    state = exchange.state
+    found = await get_usage_summary(
+        state.client, prefix=state.options.prefix, queues=queues, start=_moment(exchange, "start"),
+        end=_moment(exchange, "end"), window=window,
+    )  # fmt: skip
+    shape = camel(found)
+    shape["bucketSizeMs"] = shape.pop("bucketSize")
+    return answer(shape)
+
+
+def _moment(exchange: Exchange, name: str) -> datetime | None:
+    if name not in exchange.query:
+        return None
+    ms = check_int(name, exchange.integer(name), 0, 253_402_300_799_000)
+    return datetime.fromtimestamp(ms / 1_000, UTC)
+
+
+_QUEUE: Final = "/queues/{name}"
+_EPOCH: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 253_402_300_799_000}
+_WINDOW: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 2_592_000_000}
+
+OPERATIONS: Final = (
+    Endpoint(method="POST", path=f"{_QUEUE}/pause", summary="Hand out no more jobs", run=_pause,
+             answers={200: record(paused=BOOLEAN)}),
+    Endpoint(method="POST", path=f"{_QUEUE}/resume", summary="Hand out jobs again", run=_resume,
+             answers={200: record(paused=BOOLEAN)}),
+    Endpoint(method="GET", path=f"{_QUEUE}/counts", summary="How many jobs are in each state", run=_counts,
+             answers={200: COUNTS}),
+    Endpoint(method="GET", path=f"{_QUEUE}/metrics", summary="Jobs that ended, by the minute", run=_metrics,
+             query={"type": {"enum": ["completed", "failed"]},
+                    "start": {"type": "integer", "minimum": -(2**53) + 1, "maximum": 2**53 - 1},
+                    "end": {"type": "integer", "minimum": -(2**53) + 1, "maximum": 2**53 - 1}},
+             needed=("type",), answers={200: METRICS}),
+    Endpoint(method="GET", path=f"{_QUEUE}/workers", summary="Live workers", run=_workers,
+             answers={200: record(["workers"], workers=listed(WORKER))}),
+    Endpoint(method="POST", path=f"{_QUEUE}/drain", summary="Delete the jobs that are ready to run", run=_drain,
+             body=record(delayed=FLAG), body_needed=False, answers={200: record(delayed=BOOLEAN, drained=BOOLEAN)}),
+    Endpoint(method="POST", path=f"{_QUEUE}/retry", summary="Run failed jobs again", run=_retry,
+             body=record(count=_PLACE), body_needed=False, answers={200: record(retried=COUNT)}),
+    Endpoint(method="DELETE", path=f"{_QUEUE}/clean", summary="Delete jobs that ended a while ago (age in seconds)",
+             run=_clean, needed=("state", "age"),
+             query={"state": {"enum": ["completed", "failed"]}, "limit": _PLACE,
+                    "age": {"type": "integer", "minimum": 0, "maximum": _SECONDS_MAX}},
+             answers={200: record(removed=listed(TEXT))}),
+    Endpoint(method="GET", path=f"{_QUEUE}/rate-limit", summary="The queue's rate limit", run=_rate_limit,
+             answers={200: record(rateLimit=_RATED)}),
+    Endpoint(method="PUT", path=f"{_QUEUE}/rate-limit", summary="Set the queue's rate limit", run=_set_rate_limit,
+             body=RATE_LIMIT, answers={200: record(rateLimit=_RATED)}),
+    Endpoint(method="DELETE", path=f"{_QUEUE}/rate-limit", summary="Take the queue's rate limit away",
+             run=_no_rate_limit, answers={200: record(removed=BOOLEAN, rateLimit=_RATED)}),
+    Endpoint(method="GET", path=f"{_QUEUE}/suspended", summary="Suspended jobs and what they wait for", run=_suspended,
+             query={"start": _PLACE, "end": _END, "excludeData": FLAG},
+             answers={200: record(["jobs"], jobs=listed(JOB))}),
+    Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="The queue's dead letters", run=_letters,
+             query={"start": _PLACE, "end": _END}, answers={200: record(count=COUNT, jobs=listed(LETTER))}),
+    Endpoint(method="POST", path=f"{_QUEUE}/dlq/replay-all", summary="Add the jobs of dead letters again",
+             run=_replay_all, body=record(count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}),
+             body_needed=False, query={"count": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}},
+             answers={200: record(jobs=listed(record(id=TEXT, name=TEXT, sourceId=TEXT)), replayed=COUNT)}),
+    Endpoint(method="GET", path=f"{_QUEUE}/dlq/{{id}}", summary="A dead letter", run=_letter, answers={200: LETTER}),
+    Endpoint(method="DELETE", path=f"{_QUEUE}/dlq/{{id}}", summary="Delete a dead letter", run=_remove_letter,
+             answers={200: record(removed=BOOLEAN)}),
+    Endpoint(method="POST", path=f"{_QUEUE}/dlq/{{id}}/replay", summary="Add the job of a dead letter again",
+             run=_replay, answers={200: record(name=TEXT, newJobId=TEXT)}),
+    Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/usage", summary="What a job and its children have used",
+             run=_flow_usage, answers={200: {"type": "object"}}),
+    Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/budget", summary="The budget of a flow", run=_flow_budget,
+             answers={200: {"type": "object"}}),
+    Endpoint(method="GET", path="/usage/summary", summary="What the jobs of queues have used in a time", run=_summary,
+             query={"queues": {"type": "string", "description": "Names, separated by commas."}, "start": _EPOCH,
+                    "end": _EPOCH, "window": _WINDOW, "windowMs": _WINDOW},
+             answers={200: record(["startTime", "endTime"], startTime=INTEGER, endTime=INTEGER, bucketSizeMs=INTEGER,
+                                  queues=listed(TEXT), jobCount=COUNT, tokens={"type": "object"},
+                                  totalTokens={"type": "number"}, costs={"type": "object"},
+                                  totalCost={"type": "number"}, costUnit={"type": ["string", "null"]},
+                                  models={"type": "object"}, perQueue={"type": "object"})}),
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Options of the proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from glidemq_py.errors import SECRET, GlideMQValidationError
+from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.names import validate_queue_name
+from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions
+from glidemq_py.options.times import Milliseconds, to_ms
+
+__all__ = ["ProxyOptions"]
+
+_SHORTEST_TOKEN: Final = 16
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class ProxyOptions:
+    """Options of `create_proxy_app`.
+
+    Args:
+        prefix: first part of every key.
+        queues: names of the queues that may be used; None = every one.
+        compression: "gzip" stores job data compressed.
+        events: False leaves out the `added` events.
+        tokens: bearer tokens, of which every request but ``GET /health`` must carry one; None = no authentication.
+        max_body: longest request body, bytes.
+        keep_alive: how often a stream without news sends a comment, ms or timedelta.
+
+    Raises:
+        GlideMQValidationError: names the option and the value, a token never.
+    """
+
+    prefix: str
+    queues: frozenset[str] | None
+    compression: Compression
+    events: bool
+    tokens: tuple[str, ...] | None = field(repr=False)
+    max_body: int
+    keep_alive: int
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        queues: Iterable[str] | None = None,
+        compression: Compression = "none",
+        events: bool = True,
+        tokens: Iterable[str] | None = None,
+        max_body: int = 1_048_576,
+        keep_alive: Milliseconds = 5_000,
+    ) -> None:
+        keep = object.__setattr__
+        checked = QueueOptions(prefix=prefix, compression=compression, events=check_bool("events", events))
+        keep(self, "prefix", checked.prefix)
+        keep(self, "compression", checked.compression)
+        keep(self, "events", checked.events)
+        if isinstance(queues, str):
+            raise GlideMQValidationError("queues", queues, "must be several names, such as a list")
+        names = None if queues is None else frozenset(validate_queue_name(name, "queues") for name in queues)
+        keep(self, "queues", names)
+        keep(self, "tokens", _tokens(tokens))
+        keep(self, "max_body", check_int("max_body", max_body, 1, 2**30))
+        keep(self, "keep_alive", to_ms("keep_alive", keep_alive, minimum=100, maximum=_DAY_MS))
+
+
+def _tokens(given: Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        raise GlideMQValidationError("tokens", SECRET, "must be several, such as a list")
+    tokens = tuple(given)
+    if not tokens:
+        raise GlideMQValidationError("tokens", (), "must hold one at least; None means no authentication")
+    for token in tokens:
+        if len(token) < _SHORTEST_TOKEN or not token.isascii() or token.split() != [token]:
+            problem = f"must be ASCII texts of at least {_SHORTEST_TOKEN} characters without spaces"
+            raise GlideMQValidationError("tokens", SECRET, problem)
+    return tokens

@@ -1,0 +1,84 @@
+"""Errors as HTTP statuses: by their types alone, never by their words (W89)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from glidemq_py.errors import (
+    BulkAddError,
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobCostError,
+    JobFailedError,
+    JobNotFoundError,
+    JobStateError,
+    PayloadTooLargeError,
+    ServerOutOfMemoryError,
+    WaitTimeoutError,
+)
+from glidemq_py.proxy.endpoint import answer
+
+__all__ = ["BodyTooLargeError", "NotAllowedError", "NothingThereError", "refusal", "status_of"]
+
+_log = logging.getLogger("glidemq_py.proxy")
+
+
+class NotAllowedError(GlideMQError):
+    """This queue may not be used through the proxy."""
+
+
+class NothingThereError(GlideMQError):
+    """There is no such thing."""
+
+
+class BodyTooLargeError(GlideMQError):
+    """The request's body is longer than the proxy takes."""
+
+
+_STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
+    (PayloadTooLargeError, 413, "too_large"),
+    (BodyTooLargeError, 413, "too_large"),
+    (NotAllowedError, 403, "forbidden"),
+    (NothingThereError, 404, "not_found"),
+    (JobNotFoundError, 404, "not_found"),
+    (GlideMQValidationError, 400, "invalid"),
+    (JobStateError, 400, "job_state"),
+    (JobCostError, 400, "job_cost"),
+    (WaitTimeoutError, 504, "timeout"),
+    (ServerOutOfMemoryError, 503, "server_full"),
+    (GlideMQConnectionError, 503, "unavailable"),
+    (ClosedError, 503, "closing"),
+    (JobFailedError, 500, "job_failed"),
+)
+"""From the special to the general: the first that fits counts."""
+
+
+def status_of(error: BaseException) -> tuple[int, str]:
+    """Status and code of an error."""
+    if isinstance(error, BulkAddError):
+        causes = [status_of(each) for each in error.results if isinstance(each, BaseException)]
+        return max(causes, default=(500, "internal"))
+    for kind, status, code in _STATUSES:
+        if isinstance(error, kind):
+            return status, code
+    return 500, "internal"
+
+
+def refusal(error: Exception) -> Response:
+    """The response that tells of an error."""
+    if isinstance(error, HTTPException):
+        found = answer({"error": error.detail, "code": "http"}, error.status_code)
+        found.headers.update(error.headers or {})
+        return found
+    status, code = status_of(error)
+    if code == "internal":
+        # What is wrong with us is for our log, not for whoever asked.
+        _log.error("a request failed", exc_info=error)
+        return answer({"error": "internal error", "code": code}, status)
+    return answer({"error": str(error), "code": code}, status)

@@ -1,0 +1,138 @@
+"""JSON Schemas of what goes in and out, as the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from glidemq_py.model.states import JobCounts
+from glidemq_py.proxy.camel import camel
+from glidemq_py.proxy.endpoint import Schema
+
+__all__ = [
+    "BOOLEAN", "COUNT", "COUNTS", "DATA", "ENTRY_ID", "FLAG", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS",
+    "LETTER", "METRICS", "QUEUE_NAME", "RATE_LIMIT", "SUSPENDED", "TEXT", "USAGE", "WAIT_OPTIONS", "WORKER", "listed",
+    "record",
+]  # fmt: skip
+
+TEXT: Final[Schema] = {"type": "string"}
+INTEGER: Final[Schema] = {"type": "integer"}
+BOOLEAN: Final[Schema] = {"type": "boolean"}
+DATA: Final[Schema] = {"description": "Anything JSON."}
+FLAG: Final[Schema] = {"type": "boolean", "default": False}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_MS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 315_360_000_000}
+_MS_POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 315_360_000_000}
+_NUMBER: Final[Schema] = {"type": "number"}
+
+QUEUE_NAME: Final[Schema] = {
+    "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^{}:*?\[\]\\/\x00-\x1f\x7f]+$",
+}  # fmt: skip
+JOB_ID: Final[Schema] = {
+    "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^{}:/\x00-\x1f\x7f]+$",
+}  # fmt: skip
+JOB_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 1024}
+ENTRY_ID: Final[Schema] = {"type": "string", "pattern": r"^[0-9]{1,19}(-[0-9]{1,19})?$"}
+
+
+def record(needed: list[str] | None = None, /, **members: Schema) -> dict[str, Any]:
+    """Schema of an object that holds these members and no others."""
+    found: dict[str, Any] = {"type": "object", "properties": members, "additionalProperties": False}
+    if needed:
+        found["required"] = needed
+    return found
+
+
+def listed(schema: Schema, most: int | None = None) -> dict[str, Any]:
+    """Schema of an array."""
+    found: dict[str, Any] = {"type": "array", "items": schema}
+    if most is not None:
+        found["maxItems"] = most
+    return found
+
+
+def _or_none(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+RATE_LIMIT: Final[Schema] = record(
+    ["max", "duration"], max={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, duration=_MS_POSITIVE
+)
+_RETENTION: Final[Schema] = {
+    "anyOf": [
+        BOOLEAN,
+        {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+        {
+            **record(
+                age={"type": "integer", "minimum": 1, "maximum": 315_360_000},
+                count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+            ),
+            "minProperties": 1,
+        },
+    ]
+}
+_BACKOFF: Final[Schema] = {
+    "anyOf": [
+        _MS,
+        record(
+            ["type"],
+            type={"type": "string", "minLength": 1, "maxLength": 128},
+            delay=_MS,
+            jitter={"type": "number", "minimum": 0, "maximum": 1},
+        ),
+    ]
+}
+_KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 256}
+_OPTIONS: Final[dict[str, Schema]] = {
+    "jobId": JOB_ID,
+    "delay": _MS,
+    "priority": {"type": "integer", "minimum": 0, "maximum": 2047},
+    "attempts": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+    "backoff": _BACKOFF,
+    "timeout": _MS_POSITIVE,
+    "removeOnComplete": _RETENTION,
+    "removeOnFail": _RETENTION,
+    "deduplication": record(["id"], id=_KEY, ttl=_MS_POSITIVE, mode={"enum": ["simple", "throttle", "debounce"]}),
+    "ttl": _MS_POSITIVE,
+    "lockDuration": {"type": "integer", "minimum": 1_000, "maximum": 86_400_000},
+    "ordering": record(
+        ["key"],
+        key=_KEY,
+        concurrency={"type": "integer", "minimum": 1, "maximum": 1_000_000},
+        rateLimit=RATE_LIMIT,
+        tokenBucket=record(["capacity", "refillRate"], capacity=_NUMBER, refillRate=_NUMBER),
+    ),
+    "cost": {"type": "number", "minimum": 0.001, "maximum": 1e9},
+    "lifo": BOOLEAN,
+}
+JOB_OPTIONS: Final[Schema] = record(None, **_OPTIONS)
+WAIT_OPTIONS: Final[Schema] = record(
+    None,
+    **{name: schema for name, schema in _OPTIONS.items() if not name.startswith("removeOn")},
+    waitTimeout={"type": "integer", "minimum": 1, "maximum": 600_000, "default": 30_000},
+)
+
+_AMOUNTS: Final[Schema] = {"type": "object", "additionalProperties": _NUMBER}
+USAGE: Final[Schema] = record(
+    model=_or_none(TEXT), provider=_or_none(TEXT), tokens=_AMOUNTS, totalTokens=_NUMBER, costs=_AMOUNTS,
+    totalCost=_NUMBER, costUnit=_or_none(TEXT), latency=_or_none(_NUMBER), cached=_or_none(BOOLEAN),
+)  # fmt: skip
+_SIGNAL: Final[Schema] = record(name=TEXT, data=DATA, receivedAt=INTEGER)
+SUSPENDED: Final[Schema] = record(
+    reason=_or_none(TEXT), suspendedAt=INTEGER, timeout=_or_none(INTEGER), signals=listed(_SIGNAL)
+)
+JOB: Final[Schema] = record(
+    ["id", "name"],
+    id=TEXT, name=TEXT, data=DATA, opts={"type": "object"}, timestamp=INTEGER, attemptsMade=INTEGER,
+    state=_or_none(TEXT), progress=DATA, returnvalue=DATA, failedReason=_or_none(TEXT), finishedOn=_or_none(INTEGER),
+    processedOn=_or_none(INTEGER), usage=_or_none(USAGE), suspend=_or_none(SUSPENDED),
+)  # fmt: skip
+LETTER: Final[Schema] = record(
+    id=TEXT, name=TEXT, data=DATA, originalQueue=TEXT, originalJobId=TEXT, failedReason=_or_none(TEXT),
+    attemptsMade=INTEGER, timestamp=INTEGER,
+)  # fmt: skip
+COUNTS: Final[Schema] = record(None, **{name: BOOLEAN if name == "paused" else COUNT for name in camel(JobCounts())})
+METRICS: Final[Schema] = record(
+    count=COUNT, data=listed(record(timestamp=INTEGER, count=COUNT, avgDuration=COUNT)),
+    meta=record(resolution=TEXT),
+)  # fmt: skip
+WORKER: Final[Schema] = record(id=TEXT, addr=TEXT, pid=INTEGER, startedAt=INTEGER, age=INTEGER, activeJobs=INTEGER)

@@ -1,0 +1,87 @@
+"""Between the JSON of the protocol (camelCase) and our own values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.job import Job
+from glidemq_py.options.checks import refuse_unknown
+from glidemq_py.proxy.camel import camel
+from glidemq_py.proxy.schemas import JOB_OPTIONS
+
+__all__ = ["job_options", "job_shape", "letter_shape", "name_and_data"]
+
+_HUMP: Final = re.compile(r"(?<=[a-z])([A-Z])")
+_NESTED: Final = ("backoff", "removeOnComplete", "removeOnFail", "deduplication", "ordering")
+_KNOWN: Final = tuple(JOB_OPTIONS["properties"])
+
+
+def _snake(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    members = cast("dict[str, Any]", value)
+    return {_HUMP.sub(r"_\1", name).lower(): _snake(each) for name, each in members.items()}
+
+
+def job_options(given: Any, where: str = "opts") -> dict[str, Any]:
+    """Keyword options of `Queue.add` for the options of a request.
+
+    Raises:
+        GlideMQValidationError: it is no object, or holds what no option is.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise GlideMQValidationError(where, given, "must be an object")
+    options = cast("dict[str, Any]", given)
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in _KNOWN:
+            refuse_unknown(f"{where}.{name}", value, _KNOWN)
+        if value is None:
+            raise GlideMQValidationError(f"{where}.{name}", None, "must have a value, or be left out")
+        found[_HUMP.sub(r"_\1", name).lower()] = _snake(value) if name in _NESTED else value
+    return found
+
+
+def name_and_data(body: Mapping[str, Any], where: str = "") -> tuple[str, Any]:
+    """Name and data of a job to add."""
+    if "name" not in body:
+        raise GlideMQValidationError(f"{where}name", None, "is missing")
+    return body["name"], body.get("data")
+
+
+def job_shape(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
+    """A job as the protocol shows it. What of it cannot be read is null."""
+    found: dict[str, Any] = {
+        "id": job.id, "name": job.name, "opts": job.opts, "timestamp": job.timestamp,
+        "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
+        "failedReason": job.failed_reason, "finishedOn": job.finished_on, "processedOn": job.processed_on,
+        "usage": camel(job.usage),
+    }  # fmt: skip
+    if with_data:
+        found["data"] = _read(job, "data")
+        found["returnvalue"] = _read(job, "returnvalue")
+    return found
+
+
+def _read(job: Job[Any, Any], what: str) -> Any:
+    try:
+        return getattr(job, what)
+    except GlideMQError:
+        return None
+
+
+def letter_shape(letter: Job[Any, Any]) -> dict[str, Any]:
+    """A dead letter as the protocol shows it."""
+    envelope = cast("dict[str, Any]", letter.data)
+    return {
+        "id": letter.id, "name": letter.name, "data": envelope.get("data"),
+        "originalQueue": str(envelope.get("originalQueue", "")),
+        "originalJobId": str(envelope.get("originalJobId", "")),
+        "failedReason": envelope.get("failedReason"), "attemptsMade": envelope.get("attemptsMade") or 0,
+        "timestamp": letter.timestamp,
+    }  # fmt: skip

@@ -1,0 +1,105 @@
+"""What the requests of one proxy share: a connection, the queues in use, and whether it is closing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import Any, Final
+
+from glidemq_py.client.connect import Connection, resolve_async
+from glidemq_py.client.transport import ConnectionSource
+from glidemq_py.errors import ClosedError
+from glidemq_py.options.names import validate_queue_name
+from glidemq_py.proxy.options import ProxyOptions
+from glidemq_py.proxy.refusals import NotAllowedError
+from glidemq_py.proxy.watching import EventHub
+from glidemq_py.queue import Queue
+
+__all__ = ["ProxyState"]
+
+_QUEUES_KEPT: Final = 1_000
+
+
+class ProxyState:
+    """One connection for all queues; a queue is opened when it is first asked for."""
+
+    def __init__(self, connection: Connection, options: ProxyOptions) -> None:
+        self.options = options
+        self.closing = asyncio.Event()
+        self.started = time.monotonic()
+        self._connection = connection
+        self._client: Any = None
+        self._owned = False
+        self._connecting = asyncio.Lock()
+        self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._hubs: dict[str, EventHub] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def open_queues(self) -> int:
+        """Queues in use."""
+        return len(self._queues)
+
+    @property
+    def client(self) -> Any:
+        """The connection; `connect` has been called before."""
+        return self._client
+
+    async def connect(self) -> None:
+        """Connect, if that has not been done. Raises GlideMQConnectionError; a later request tries again."""
+        if self.closing.is_set():
+            raise ClosedError("the proxy is closing")
+        if self._client is None:
+            async with self._connecting:
+                if self._client is None:
+                    if isinstance(self._connection, ConnectionSource):
+                        self._client = self._connection
+                    else:
+                        _, self._client, self._owned = await resolve_async(self._connection)
+
+    def check_allowed(self, name: str) -> None:
+        """Raise NotAllowedError for a queue that may not be used, GlideMQValidationError for a name that cannot be."""
+        validate_queue_name(name)
+        allowed = self.options.queues
+        if allowed is not None and name not in allowed:
+            raise NotAllowedError(f"queue {name!r} may not be used here")
+
+    def queue(self, name: str) -> Queue[Any, Any]:
+        """The queue of that name; `connect` has been called before."""
+        found = self._queues.get(name)
+        if found is not None:
+            self._queues.move_to_end(name)
+            return found
+        self.check_allowed(name)
+        options = self.options
+        found = self._queues[name] = Queue(
+            name, self._client, prefix=options.prefix, compression=options.compression, events=options.events
+        )
+        if len(self._queues) > _QUEUES_KEPT:
+            _, oldest = self._queues.popitem(last=False)
+            task = asyncio.create_task(oldest.close())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        return found
+
+    def hub(self, name: str) -> EventHub:
+        """Who tells of news in the events of a queue."""
+        hub = self._hubs.get(name)
+        if hub is None:
+            hub = self._hubs[name] = EventHub(self.queue(name), lambda: self._hubs.pop(name, None))
+        return hub
+
+    def begin_closing(self) -> None:
+        """End the streams and take no more requests; those that are under way go on."""
+        self.closing.set()
+
+    async def close(self) -> None:
+        """Close everything."""
+        self.begin_closing()
+        for hub in list(self._hubs.values()):
+            await hub.close()
+        await asyncio.gather(*(queue.close() for queue in self._queues.values()), return_exceptions=True)
+        self._queues.clear()
+        if self._owned:
+            await self._client.close()

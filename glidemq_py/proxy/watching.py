@@ -1,0 +1,118 @@
+"""Who tells the listeners of a queue that there is news: one blocking read for all of them.
+
+A listener is told *that* something came and reads it by itself, from its own position on. So a slow one holds up nobody
+and nothing is kept for it here, and one that comes back with the id of its last event misses none that is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from glidemq_py.client.transport import Transport
+from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.events import EventReader, QueueEvent
+from glidemq_py.queue import Queue
+
+__all__ = ["EventHub"]
+
+_log = logging.getLogger("glidemq_py.proxy")
+
+_PAGE: Final = 200
+_PAUSE_S: Final = 1.0
+_LOOK_S: Final = 5.0
+
+
+class EventHub:
+    """The news of one queue.
+
+    Args:
+        queue: whose events.
+        gone: called when the last listener has left.
+    """
+
+    def __init__(self, queue: Queue[Any, Any], gone: Callable[[], object]) -> None:
+        self._queue = queue
+        self._gone = gone
+        self._news: set[asyncio.Event] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._dedicated: Transport | None = None
+
+    async def follow(self, last_id: str | None) -> AsyncIterator[QueueEvent]:
+        """Events after ``last_id``, or from now on; ends when the hub is closed."""
+        news = asyncio.Event()
+        self._news.add(news)
+        try:
+            link = await self._queue._connected()
+            if self._task is None or self._task.done():
+                self._ready.clear()
+                self._task = asyncio.create_task(self._watch(link.transport, link.keys.events))
+            await self._ready.wait()
+            reader = EventReader(link.transport, link.keys.events)
+            if last_id is None:
+                await reader.resolve()
+            else:
+                reader.position = last_id
+            while True:
+                news.clear()
+                while events := await reader.page(_PAGE):
+                    for event in events:
+                        yield event
+                if self._task.done():
+                    return
+                try:
+                    async with asyncio.timeout(_LOOK_S):
+                        await news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._news.discard(news)
+            if not self._news:
+                await self.close()
+
+    async def past(self, last_id: str) -> AsyncIterator[QueueEvent]:
+        """Events after ``last_id`` that are there now."""
+        link = await self._queue._connected()
+        reader = EventReader(link.transport, link.keys.events)
+        reader.position = last_id
+        while events := await reader.page(_PAGE):
+            for event in events:
+                yield event
+
+    async def _watch(self, transport: Transport, key: str) -> None:
+        try:
+            self._dedicated = await transport.dedicated()
+            reader = EventReader(self._dedicated, key)
+            await reader.resolve()
+            self._ready.set()
+            while True:
+                try:
+                    if await reader.read():
+                        self._tell()
+                except ClosedError:
+                    return
+                except GlideMQError as error:
+                    _log.warning("events of queue %r: %s", self._queue.name, error)
+                    await asyncio.sleep(_PAUSE_S)
+        except GlideMQError as error:
+            _log.warning("events of queue %r cannot be watched: %s", self._queue.name, error)
+        finally:
+            self._ready.set()
+            self._tell()
+
+    def _tell(self) -> None:
+        for news in self._news:
+            news.set()
+
+    async def close(self) -> None:
+        """Stop watching."""
+        self._gone()
+        if self._dedicated is not None:
+            await self._dedicated.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._tell()

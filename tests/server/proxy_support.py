@@ -1,0 +1,59 @@
+"""A proxy under uvicorn on a free port, in a thread of its own, and an HTTP client of it."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import uvicorn
+
+from glidemq_py.proxy import create_proxy_app
+from glidemq_py.proxy.__main__ import Server
+
+
+@contextlib.contextmanager
+def running_proxy(connection: Any, **options: Any) -> Iterator[tuple[httpx.Client, Server]]:
+    """The proxy, serving; the client's paths are relative to it."""
+    app = create_proxy_app(connection, **options)
+    listener = socket.create_server(("127.0.0.1", 0))
+    started = threading.Event()
+
+    class Announced(Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    server = Announced(app, uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
+    thread.start()
+    assert started.wait(10)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=20) as client:
+            yield client, server
+    finally:
+        server.should_exit = True
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+def frames_of(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, Any]]:
+    """(id, event, data) of each server-sent event; comments are (None, None, text)."""
+    entry = event = None
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "id":
+            entry = value
+        elif name == "event":
+            event = value
+        elif name == "data":
+            yield entry, event, json.loads(value)
+            entry = event = None
+        elif line.startswith(":"):
+            yield None, None, line[2:]
+
+
+__all__ = ["frames_of", "running_proxy"]

@@ -1,0 +1,66 @@
+"""The OpenAPI document is true: requests made from it, and what they are answered, fit it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from glidemq_py.proxy import create_proxy_app
+from tests.server.proxy_support import running_proxy
+
+EXAMPLES = 10
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
+SEEN = {route.path for route in create_proxy_app("valkey://127.0.0.1:1").routes}  # type: ignore[attr-defined]
+PATHS = sorted(path for path in SEEN if not path.endswith(("/events", "/stream", "/openapi.json")))
+"""Streams have no end that a test could wait for; tests/server/test_proxy.py is about them."""
+
+
+@pytest.fixture(scope="module")
+def document(glidemq_server: Any) -> Iterator[Any]:
+    with running_proxy(glidemq_server.url, prefix="proxied") as (client, _):
+        yield schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
+@pytest.mark.parametrize("path", PATHS)
+def test_the_document_is_true(document: Any, path: str, mode: GenerationMode) -> None:
+    for found in document.include(path=path).get_all_operations():
+        operation = found.ok()
+        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+            continue
+        answer_to_some(operation, mode, waits=path.endswith("/wait"))
+
+
+def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None:
+    checks = [*CHECKS, *([negative_data_rejection] if mode is GenerationMode.NEGATIVE else [])]
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def answered(case: Any) -> None:
+        if waits:
+            # Nobody works here: not to wait for half a minute each time.
+            if mode is GenerationMode.POSITIVE:
+                case.body["opts"] = {**case.body.get("opts", {}), "waitTimeout": 1}
+                case.call_and_validate(checks=checks)
+        else:
+            case.call_and_validate(checks=[*checks, not_a_server_error])
+
+    answered()
+
+
+def test_every_route_is_in_the_document() -> None:
+    with running_proxy("valkey://127.0.0.1:1") as (client, _):
+        assert set(client.get("/openapi.json").json()["paths"]) == SEEN - {"/openapi.json"}
