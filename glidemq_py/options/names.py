@@ -64,9 +64,7 @@ def validate_job_id(job_id: object, option: str = "job_id") -> str:
     """
     if isinstance(job_id, str) and _PLAIN_ID.fullmatch(job_id) is not None:
         return job_id
-    text = check_text(option, job_id, maximum=NAME_LENGTH)
-    _refuse(option, text, _STRUCTURE, "must not contain any of { } :")
-    _refuse(option, text, _CONTROL, "must not contain control characters")
+    text = validate_known_id(job_id, option)
     if "||" in text:
         raise GlideMQValidationError(option, text, "must not contain '||'")
     if _DIGITS.fullmatch(text) is not None:
@@ -74,6 +72,18 @@ def validate_job_id(job_id: object, option: str = "job_id") -> str:
             raise GlideMQValidationError(option, text, "an id of digits only must not start with 0")
         if len(text) > 14 or int(text) > MAX_NUMERIC_ID:
             raise GlideMQValidationError(option, text, f"an id of digits only must be <= {MAX_NUMERIC_ID}")
+    return text
+
+
+def validate_known_id(job_id: object, option: str = "job_id") -> str:
+    """Check the id of a job that is looked for. A peer may have added it, so no more is asked than that a key can have
+    it: 1..256 characters, no control characters, none of `{ } :`.
+    """
+    if isinstance(job_id, str) and _PLAIN_ID.fullmatch(job_id) is not None:
+        return job_id
+    text = check_text(option, job_id, maximum=NAME_LENGTH)
+    _refuse(option, text, _STRUCTURE, "must not contain any of { } :")
+    _refuse(option, text, _CONTROL, "must not contain control characters")
     return text
 
 

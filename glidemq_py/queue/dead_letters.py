@@ -17,7 +17,7 @@ from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.options.checks import check_int
 from glidemq_py.options.job import JobOptions
-from glidemq_py.options.names import validate_job_id
+from glidemq_py.options.names import validate_known_id
 from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.stored import read_stored_options
 from glidemq_py.queue import reading
@@ -165,7 +165,7 @@ class DeadLetters:
         letters = await self._letters()
         if letters is None:
             return None
-        job = await reading.get_job(letters, validate_job_id(str(job_id)))
+        job = await reading.get_job(letters, validate_known_id(str(job_id)))
         if job is None or _envelope_of(job, (await self._connected()).keys.name) is None:
             return None
         return letters, job

@@ -19,7 +19,7 @@ from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py.options.checks import check_int
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.job import JobOptions, JobOptionsDict
-from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
+from glidemq_py.options.names import validate_job_name, validate_known_id, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue import figures, reading
@@ -277,7 +277,7 @@ class Queue(
 
     async def get_job(self, job_id: str) -> Job[DataT, ResultT] | None:
         """A job by its id; None if there is none."""
-        return await reading.get_job(await self._connected(), validate_job_id(str(job_id)))
+        return await reading.get_job(await self._connected(), validate_known_id(str(job_id)))
 
     def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed, group-waiting,
@@ -350,4 +350,4 @@ class Queue(
 
     async def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
         """A job's log lines by position, ``end`` inclusive, negative numbers from the newest; and how many it has."""
-        return await figures.get_job_logs(await self._connected(), validate_job_id(str(job_id)), start, end)
+        return await figures.get_job_logs(await self._connected(), validate_known_id(str(job_id)), start, end)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobDataError, JobState, Queue, SerializationError, Worker
+from glidemq_py import GlideMQValidationError, Job, JobDataError, JobState, Queue, SerializationError, Worker
 from glidemq_py.testing import RespClient
 from glidemq_py.wire.calls import working
 from tests.server.worker_support import Gate, Raw, Told, soon
@@ -275,3 +275,20 @@ async def test_workers_of_other_queues_are_theirs(url: str, queue_name: str):
     ):
         assert len(await soon(queue.get_workers())) == 2
         assert await other.get_workers() == []
+
+
+@pytest.mark.parametrize("job_id", ["007", "99999999999999999999", "a||b", "é*?["])
+async def test_a_peers_job_can_be_read_and_removed_whatever_its_id(
+    url: str, resp: RespClient, queue_name: str, job_id: str
+):
+    """Ids that `add` refuses may have been given by a peer that does not."""
+    raw = Raw(resp, queue_name)
+    raw.put_job(job_id)
+    async with Queue(queue_name, url) as queue:
+        job = await queue.get_job(job_id)
+        assert job is not None
+        assert (job.id, job.name) == (job_id, "task")
+        assert await queue.remove(job_id)
+        assert await queue.get_job(job_id) is None
+        with pytest.raises(GlideMQValidationError, match="must not contain any of"):
+            await queue.get_job("a:b")

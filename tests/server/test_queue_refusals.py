@@ -194,7 +194,7 @@ async def test_reading_with_bad_arguments(queue: Queue):
         with pytest.raises(GlideMQValidationError):
             await attempt
     with pytest.raises(GlideMQValidationError, match="state"):
-        queue.iter_jobs("waiting-children")
+        queue.iter_jobs("nonsense")
     for page in (0, 1_001, "x"):
         with pytest.raises(GlideMQValidationError, match="page"):
             async for _ in queue.iter_jobs("waiting", page=page):  # type: ignore[arg-type]
