@@ -7,11 +7,12 @@ the time that passes: through both of the doubled hours, and nothing is made up 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
+
+from croniter import CroniterBadDateError, croniter
 
 from glidemq_py.options.cron import CronPattern
 from glidemq_py.options.times import MAX_EPOCH_MS, epoch_ms
@@ -49,42 +50,16 @@ def next_instant(pattern: CronPattern, zone: ZoneInfo, after: int) -> int | None
 
 def _next_wall(pattern: CronPattern, after: datetime, last_year: int) -> datetime | None:
     """The first matching time on a wall clock strictly after ``after``."""
-    start = after.replace(microsecond=0) + _SECOND
-    day, floor = start.date(), (start.hour, start.minute, start.second)
-    while day.year <= last_year:
-        if day.month not in pattern.months:
-            day = date(day.year + day.month // 12, day.month % 12 + 1, 1)
-            floor = (0, 0, 0)
-            continue
-        time = _first_time(pattern, floor) if _is_day(pattern, day) else None
-        if time is not None:
-            return datetime(day.year, day.month, day.day, *time)  # noqa: DTZ001  wall time has no zone
-        day += _DAY
-        floor = (0, 0, 0)
-    return None
-
-
-def _is_day(pattern: CronPattern, day: date) -> bool:
-    of_month, of_week = day.day in pattern.days, day.isoweekday() % 7 in pattern.weekdays
-    return (of_month or of_week) if pattern.either_day else (of_month and of_week)
-
-
-def _first_time(pattern: CronPattern, floor: tuple[int, int, int]) -> tuple[int, int, int] | None:
-    """The first matching time of a day that is not before ``floor``."""
-    hour, minute, second = floor
-    hours, minutes, seconds = pattern.hours, pattern.minutes, pattern.seconds
-    i = bisect_left(hours, hour)
-    if i < len(hours) and hours[i] == hour:
-        j = bisect_left(minutes, minute)
-        if j < len(minutes) and minutes[j] == minute:
-            k = bisect_left(seconds, second)
-            if k < len(seconds):
-                return hour, minute, seconds[k]
-            j += 1
-        if j < len(minutes):
-            return hour, minutes[j], seconds[0]
-        i += 1
-    return (hours[i], minutes[0], seconds[0]) if i < len(hours) else None
+    start = after.replace(microsecond=0)
+    search = croniter(
+        pattern.text, start, day_or=pattern.either_day, second_at_beginning=pattern.has_seconds,
+        max_years_between_matches=HORIZON_YEARS,
+    )  # fmt: skip
+    try:
+        found: datetime = search.get_next(datetime)
+    except CroniterBadDateError:
+        return None
+    return found if found.year <= last_year else None
 
 
 # -- instants -------------------------------------------------------------------------------------------------

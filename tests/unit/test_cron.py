@@ -113,7 +113,7 @@ def _field(low: int, high: int) -> st.SearchStrategy[str]:
 PATTERNS = st.tuples(_field(0, 59), _field(0, 23), _field(1, 28), _field(1, 12), _field(0, 6)).map(" ".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(PATTERNS, st.integers(ms(2020, 1, 1), ms(2060, 1, 1)))
 def test_croniter_says_the_same(pattern: str, after: int) -> None:
     base = EPOCH + timedelta(milliseconds=after)
@@ -199,7 +199,7 @@ def _brute(pattern: CronPattern, zone: str) -> list[int]:
 
 CHANGING = (
     "30 2 * * *", "0 2 * * *", "45 1 * * *", "*/10 2 * * *", "*/20 1-3 * * *", "0 */2 * * *", "5 2 28 3 *",
-    "*/10 * * * *", "0 * * * *", "*/7 * 1-7 4,10,11 0",
+    "*/30 * * * *", "0 * * * *", "*/7 * 1-7 4,10,11 0",
 )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def test_a_whole_year_of_a_zone_with_summer_time(pattern: str, zone: str) -> Non
 def test_random_patterns_over_a_year(zone: str) -> None:
     chance = random.Random(zone)
     info, end = ZoneInfo(zone), ms(YEAR + 1, 1, 1)
-    for _ in range(6):
+    for _ in range(3):
         hours = chance.choice(["*", str(chance.randrange(5)), f"{chance.randrange(3)}-{chance.randrange(3, 24)}"])
         pattern = parse_cron(
             f"{chance.choice(['*/15', '0', '30', '5,50'])} {hours} * {chance.choice(['*', '3,4,10,11'])} *"
