@@ -101,6 +101,7 @@ def test_the_extras_are_there() -> None:
         "valkey-glide",
         "valkey-glide-sync",
         "msgpack",
+        "croniter",
         "opentelemetry-api",
         "typing-extensions",
     }
