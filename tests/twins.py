@@ -108,6 +108,26 @@ TWINS = (
         attributes={"name": "str", "options": "QueueOptions"},
     ),
     Twin(
+        source="glidemq_py.flows.producer.FlowProducer",
+        target="glidemq_py/sync/flows.py",
+        title="`FlowProducer` for code that blocks.",
+        doc="""Adds flows and reads them back; any number of threads may share one.
+
+    Names, arguments and errors are those of `glidemq_py.FlowProducer`. In the nodes that it returns,
+    ``node.job.blocking`` is the job whose methods block.
+    """,
+        held="_core",
+        run="run_now({})",
+        head=[
+            "from glidemq_py.client.pace import run_now",
+            "from glidemq_py.job import BlockingJob as Job",
+            "from glidemq_py.sync.driving import FlowCore",
+        ],
+        start="",
+        init="self._core = FlowCore({})",
+        attributes={"options": "QueueOptions"},
+    ),
+    Twin(
         source="glidemq_py.producer.producer.Producer",
         target="glidemq_py/sync/producer.py",
         title="`Producer` for code that blocks.",
@@ -134,6 +154,7 @@ class _Writer:
         module, _, name = twin.source.rpartition(".")
         self._class: type = getattr(importlib.import_module(module), name)
         self._needed: dict[str, ModuleType] = {}
+        self._makers: set[str] = set()
         self._parts: list[str] = []
         self._done = set(twin.left_out)
 
@@ -161,7 +182,8 @@ class _Writer:
         return "\n".join(lines)
 
     def _imports(self) -> list[str]:
-        found = ["from typing import Any"]  # ruff takes out what is not used
+        found = [f"from glidemq_py.sync.driving import {maker}" for maker in self._makers]
+        found += ["from typing import Any"]  # ruff takes out what is not used
         for name, module in self._needed.items():
             if name in SWAPPED_IMPORTS:
                 found.append(SWAPPED_IMPORTS[name])
@@ -229,7 +251,7 @@ class _Writer:
         found = next((maker for pattern, maker in JOBS.items() if re.fullmatch(pattern, kind)), "")
         assert found or not re.search(r"\bJob\b", kind), f"which function makes twins of the jobs in a {kind}?"
         if found:
-            self._needed[found] = importlib.import_module("glidemq_py.sync.driving")
+            self._makers.add(found)  # not imported: that package imports what is being written
         return found
 
     def _make(self, node: ast.FunctionDef | ast.AsyncFunctionDef, module: ModuleType) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import open_transport
+from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.flows.adding import add_planned
@@ -61,8 +61,10 @@ class FlowProducer:
         self._connection = connection
         self._transport: Transport | None = None
         self._links: dict[str, QueueLink] = {}
-        self._connecting = asyncio.Lock()
+        self._connecting = self._pace.lock()
         self._closed = False
+
+    _pace: Pace = LOOP_PACE
 
     async def connect(self) -> None:
         """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
@@ -73,8 +75,11 @@ class FlowProducer:
             raise ClosedError("the flow producer is closed")
         async with self._connecting:
             if self._transport is None:
-                self._transport = await open_transport(self._connection)
+                self._transport = await self._open()
         return self._transport
+
+    async def _open(self) -> Transport:
+        return await open_transport(self._connection)
 
     def _link(self, queue: str) -> QueueLink:
         link = self._links.get(queue)
@@ -82,8 +87,9 @@ class FlowProducer:
             assert self._transport is not None
             keys = QueueKeys(self.options.prefix, queue)
             link = self._links[queue] = QueueLink(
-                transport=self._transport, keys=keys, waiter=ResultWaiter(self._transport, keys),
+                transport=self._transport, keys=keys, waiter=ResultWaiter(self._transport, keys, self._pace),
                 serializer=serializer_of(self.options.serializer), compression=self.options.compression,
+                pace=self._pace,
             )  # fmt: skip
         return link
 

@@ -7,8 +7,9 @@ asynchronous class over a transport that blocks.
 
 from glidemq_py.job import BlockingJob as Job
 from glidemq_py.sync.events import QueueEvents
+from glidemq_py.sync.flows import FlowProducer
 from glidemq_py.sync.pool import ServerlessPool, serverless_pool
 from glidemq_py.sync.producer import Producer
 from glidemq_py.sync.queue import Queue
 
-__all__ = ["Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool"]
+__all__ = ["FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool"]

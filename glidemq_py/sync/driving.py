@@ -11,6 +11,7 @@ from glidemq_py.client.driven_transport import DrivenTransport
 from glidemq_py.client.pace import THREAD_PACE
 from glidemq_py.client.transport import Transport
 from glidemq_py.events import QueueEvents
+from glidemq_py.flows import FlowProducer
 from glidemq_py.job import BlockingJob, Job
 from glidemq_py.model.vectors import VectorMatch
 from glidemq_py.producer import Producer
@@ -18,8 +19,8 @@ from glidemq_py.queue import Queue
 from glidemq_py.queue.coalescer import Added, Adder
 from glidemq_py.wire.calls.adding import Row, add
 
-__all__ = ["EventsCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of", "twins_by_name", "twins_in_matches",
-           "twins_of"]  # fmt: skip
+__all__ = ["EventsCore", "FlowCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of", "twins_by_name",
+           "twins_in_matches", "twins_of"]  # fmt: skip
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -57,6 +58,15 @@ class ProducerCore(Producer[DataT], Generic[DataT]):
     """A producer whose coroutines never suspend."""
 
     _queue_type = QueueCore
+
+
+class FlowCore(FlowProducer):
+    """A flow producer whose coroutines never suspend."""
+
+    _pace = THREAD_PACE
+
+    async def _open(self) -> Transport:
+        return DrivenTransport.connect(cast("BlockingConnection", self._connection))
 
 
 class EventsCore(QueueEvents):

@@ -368,6 +368,23 @@ def test_the_pool(url: str, queue_name: str) -> None:
     assert len(sync.serverless_pool) == 0
 
 
+def test_flows(core_url: str, queue_name: str) -> None:
+    with sync.FlowProducer(core_url) as flows, sync.Queue(queue_name, core_url) as queue:
+        children = [{"name": "n", "queue": queue_name, "data": n} for n in range(3)]
+        node = flows.add({"name": "sum", "queue": queue_name, "data": 9, "children": children})
+        assert node.job.blocking.get_state() == "waiting-children"
+        found = flows.get_flow(queue_name, node.job.id)
+        assert found is not None
+        assert len(found.children) == 3
+        with worker_of(queue_name, core_url):
+            assert node.job.blocking.wait_until_finished(10_000) == 9
+        jobs = flows.add_dag([
+            {"name": "a", "queue": queue_name}, {"name": "b", "queue": queue_name, "deps": ["a"]},
+        ])  # fmt: skip
+        assert jobs["a"].get_state() == "waiting"
+        assert queue.get_job(jobs["b"].id) is not None
+
+
 # -- events ----------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from glidemq_py import sync
 PAIRS: list[tuple[type[Any], type[Any]]] = [
     (glidemq_py.Queue, sync.Queue),
     (glidemq_py.Producer, sync.Producer),
+    (glidemq_py.FlowProducer, sync.FlowProducer),
     (glidemq_py.Job, sync.Job),
     (glidemq_py.QueueEvents, sync.QueueEvents),
     (glidemq_py.ServerlessPool, sync.ServerlessPool),
@@ -100,5 +101,5 @@ def test_everything_says_what_it_is() -> None:
 
 def test_exported_names() -> None:
     assert set(sync.__all__) == {
-        "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool",
+        "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool",
     }  # fmt: skip
