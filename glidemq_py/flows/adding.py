@@ -26,6 +26,7 @@ from glidemq_py.wire.keys import QueueKeys
 __all__ = ["add_planned", "finish_flow"]
 
 _STAGED_AT_A_TIME: Final = 10
+_RESERVED_AT_A_TIME: Final = 1_000
 
 
 async def add_planned(transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None) -> int:
@@ -69,17 +70,19 @@ async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
     for job in plan:
         by_queue.setdefault(job.link.keys.meta, []).append(job)
     issued: list[tuple[list[Planned], list[str]]] = []
-    for meta, jobs in by_queue.items():
-        nameless = [job for job in jobs if not job.id]
-        ordered = [job for job in jobs if job.ordering]
-        custom = [job.id for job in jobs if job.id]
-        call = flows.flow_reserve(meta, len(nameless), custom, [job.ordering for job in ordered])
-        reply = await transport.call(call)
-        if reply.costly:
-            raise _refusal(ordered[reply.costly - 1], "cost")
-        if isinstance(reply.taken, str):
-            raise DuplicateJobError(reply.taken, jobs[0].link.keys.name)
-        issued.append((nameless, reply.ids))
+    for meta, of_queue in by_queue.items():
+        for i in range(0, len(of_queue), _RESERVED_AT_A_TIME):
+            jobs = of_queue[i : i + _RESERVED_AT_A_TIME]
+            nameless = [job for job in jobs if not job.id]
+            ordered = [job for job in jobs if job.ordering]
+            custom = [job.id for job in jobs if job.id]
+            call = flows.flow_reserve(meta, len(nameless), custom, [job.ordering for job in ordered])
+            reply = await transport.call(call)
+            if reply.costly:
+                raise _refusal(ordered[reply.costly - 1], "cost")
+            if isinstance(reply.taken, str):
+                raise DuplicateJobError(reply.taken, jobs[0].link.keys.name)
+            issued.append((nameless, reply.ids))
     for nameless, ids in issued:
         for job, job_id in zip(nameless, ids, strict=True):
             job.id = job_id

@@ -117,9 +117,7 @@ def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
 def is_small(plan: Sequence[Planned]) -> bool:
     """Whether one call can add it."""
     return (
-        len(plan) <= ROWS
-        and len({job.link.keys.name for job in plan}) == 1
-        and sum(job.size for job in plan) <= CHARS
+        len(plan) <= ROWS and len({job.link.keys.name for job in plan}) == 1 and sum(job.size for job in plan) <= CHARS
     )
 
 

@@ -97,10 +97,16 @@ class JobFamily:
             for member, brought in page.rows:
                 if member not in seen:
                     seen.add(member)
-                    yield member, brought
+                    yield member, await self._large(member) if brought == "m" else brought
             cursor = page.cursor
             if not cursor:
                 return
+
+    async def _large(self, member: str) -> str:
+        """What a child brought that did not fit into its page."""
+        keys, transport = self._link.keys, self._link.transport
+        brought = await transport.command("HGET", f"{keys.stem}depvals:{self.id}", member)
+        return "" if brought is None else str(brought.decode())
 
     async def _results_of(self, members: Iterable[str]) -> list[tuple[str, str]]:
         """Results that a peer's worker did not hand to the parent: the children have them."""

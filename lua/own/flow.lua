@@ -6,8 +6,8 @@
 -- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {children that have not ended, why one has failed that takes
 --   its parent along or false}
 -- children: a page of a parent's children.   KEYS 1 meta   ARGV 1 packed {parent id, cursor, count}
---   -> packed {rows, cursor}   row: {member, '' | 'd' ended, nothing kept | 'v' and its result | 'f' and why it failed}
---   cursor '' = the end; a child may come twice.
+--   -> packed {rows, cursor}   row: {member, '' | 'd' ended, nothing kept | 'v' and its result | 'f' and why it failed |
+--   'm' kept, but no room for it here}   cursor '' = the end; a child may come twice.
 -- family: records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
 --   children, values}; false for a job that is gone. Bound: the ids.
 local F = G.flows
@@ -16,6 +16,7 @@ local F = G.flows
 F.default_policy = 'fail_parent'
 
 local SWEPT = 20
+local PAGE_BYTES = 1048576
 
 -- Some of the parents that wait: one that a Node peer has released waits no more, and none waits for nothing.
 F.sweep = function(q, now)
@@ -59,10 +60,13 @@ end)
 
 G.export('children', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local id, cursor, rows = r[1], r[2], {}
+  local id, cursor, rows, bytes = r[1], r[2], {}, 0
   local page = redis.call('SSCAN', q.P .. 'deps:' .. id, cursor == '' and '0' or cursor, 'COUNT', r[3])
   for _, member in ipairs(page[2]) do
-    local brought = redis.call('HGET', q.P .. 'depvals:' .. id, member)
+    local room = bytes < PAGE_BYTES
+    local brought = redis.call(room and 'HGET' or 'HEXISTS', q.P .. 'depvals:' .. id, member)
+    if not room then brought = brought == 1 and 'm' end
+    if brought then bytes = bytes + #brought end
     if not brought and redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then brought = 'd' end
     rows[#rows + 1] = { member, brought or '' }
   end

@@ -42,6 +42,7 @@ KINDS = {
     "limited": "worker with a rate limit that does not limit",
     "prioritized": "five priorities",
     "lifo": "LIFO",
+    "flow": "flows of 999 children",
 }
 """Jobs that only our driver makes, and what they are: the others drain plain ones beside them."""
 

@@ -43,6 +43,9 @@ class Row:
         return self.figure != "rate"
 
 
+KIND_REQUIRED: dict[str, float | None] = {"lifo": None, "flow": 5}
+"""Times bullmq's plain rate, where it is not six."""
+
 ROWS = [
     Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq", required=12),
     Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk", required=2.5),
@@ -57,7 +60,7 @@ ROWS = [
             label=f"drain, async, 100: {what}, against plain ones",
             case=f"kind-{kind}",
             peer="bullmq",
-            required=None if kind == "lifo" else 6,
+            required=KIND_REQUIRED.get(kind, 6),
         )
         for kind, what in KINDS.items()
     ),
@@ -113,6 +116,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("kind-limited", "rate"): "the worker's limit: one call at a time, so that it is never overdrawn",
     ("kind-prioritized", "rate"): "the server: due priorities are looked for before each take",
     ("kind-lifo", "rate"): "the server: one list entry a job, popped and indexed while active",
+    ("kind-flow", "rate"): "the server: five commands more for a child, in its parent's keys",
     ("add-single", "rate"): "one round trip: about 25 us of Python and GLIDE, 13 us of server",
     ("add-single-free", "rate"): "one round trip, most of it waking threads and processes",
     ("add-together", "rate"): "Python: about 10 us a job (task, future, options, job object)",

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,10 +26,10 @@ from typing import Any
 from glidemq_py import Queue
 from glidemq_py.wire.calls import working
 from glidemq_py.wire.calls.adding import Row, add
-from tests.bench.peers.protocol import payload
+from tests.bench.flow_scale import flows
+from tests.bench.gauge import DATA, JOBS, Gauge
 from tests.bench.server import BenchServer, running_server
 
-JOBS = 2_000
 TURNS = 8
 CHUNK = 100
 """Jobs a call, added and taken alike: what a worker asks for."""
@@ -39,28 +38,6 @@ FLAT = 1.20
 LONGEST_MS = 5.0
 
 OPTIONS = '{"removeOnComplete":true}'
-
-
-CONTROL = """
-local data = ARGV[1]
-for i = 1, tonumber(ARGV[2]) do
-  local key = 'control:' .. string.format('%.0f', i)
-  redis.call('HSET', key, 'id', '1', 'name', 'noop', 'data', data, 'opts', '{}', 'timestamp', '1795238735053',
-    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', '0', 'state', 'waiting')
-end
-for i = 1, tonumber(ARGV[2]) do
-  local key = 'control:' .. string.format('%.0f', i)
-  redis.call('HMGET', key, 'id', 'name', 'data', 'opts', 'state', 'timestamp')
-  redis.call('HSET', key, 'state', 'active', 'processedOn', '1795238735053', 'lastActive', '1795238735053')
-end
-for i = 1, tonumber(ARGV[2]) do
-  local key = 'control:' .. string.format('%.0f', i)
-  redis.call('HMGET', key, 'state', 'processedOn', 'fence', 'groupKey')
-  redis.call('UNLINK', key)
-end
-"""
-"""What the server needs for hashes like ours, in a key of their own each, beside the same backlog: the more memory
-there is, and the more scattered, the more of it is far from the processor, whoever asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,42 +55,6 @@ class Point:
     def relative(self, name: str) -> float:
         """Cost in units of the control's."""
         return float(getattr(self, name)) / self.control
-
-
-class Gauge:
-    """Reads how much of the server's time our functions took."""
-
-    def __init__(self, server: BenchServer) -> None:
-        self._server = server
-        server.call("CONFIG", "SET", "slowlog-log-slower-than", "500", "slowlog-max-len", "100000")
-        self.start()
-
-    def start(self) -> None:
-        """Count from now."""
-        self._server.call("CONFIG", "RESETSTAT")
-        self._server.call("SLOWLOG", "RESET")
-
-    def microseconds(self) -> float:
-        """Inside functions since `start`."""
-        stats = self._server.info("commandstats")
-        fields = dict(part.split("=") for part in stats.get("cmdstat_fcall", "usec=0").split(","))
-        return float(fields["usec"])
-
-    def control(self) -> float:
-        """Microseconds for one hash like a job's, written, read, changed and removed by a bare script."""
-        self._server.call("CONFIG", "RESETSTAT")
-        self._server.call("EVAL", CONTROL, "0", DATA, str(JOBS))
-        stats = self._server.info("commandstats")["cmdstat_eval"]
-        return float(dict(part.split("=") for part in stats.split(","))["usec"]) / JOBS
-
-    def longest(self) -> tuple[float, str]:
-        """The longest call since `start`: ms, and which function it was; (0.5, '') if none took longer."""
-        log: list[Any] = self._server.call("SLOWLOG", "GET", "-1")
-        calls = [(entry[2] / 1000, entry[3]) for entry in log if entry[3][0].upper() in (b"FCALL", b"FCALL_RO")]
-        if not calls:
-            return 0.5, ""
-        ms, words = max(calls, key=lambda call: call[0])
-        return ms, str(words[1].decode().rpartition("_")[2] if len(words) > 1 else "")
 
 
 class Site:
@@ -149,9 +90,6 @@ def _finished(job: Any, now: int, fail: bool) -> list[object]:
         return working.failed(job[0], job[1], job[2], now, "broken", "ValueError", "[]", 0, 0)
     keep = 1 if "removeOnComplete" in job[4 + 1] else 0
     return working.completed(job[0], job[1], job[2], now, "null", keep)
-
-
-DATA = json.dumps(payload(1), separators=(",", ":"))
 
 
 def plain(options: str = OPTIONS) -> Row:
@@ -331,6 +269,10 @@ async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
                 if _spread(points, name) > FLAT:
                     beyond.append(f"{title}: {words} differs by a factor of {_spread(points, name):.2f}")
             beyond += [f"{title}, {p.size:,}: {p.what} {p.typical:.1f} ms" for p in points if p.typical > LONGEST_MS]
+        if not only or "flows".startswith(only.lower()):
+            table, missed = await flows(server)
+            lines += table
+            beyond += missed
         if not only or "operators".startswith(only.lower()):
             async with _site(server) as site:
                 found = await operators(site, most)
@@ -345,7 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scale", description="Cost by size.")
     parser.add_argument("--most", type=int, default=1_000_000, help="jobs at the largest size (default 1000000)")
     parser.add_argument("--most-groups", type=int, default=100_000, help="groups at the largest size")
-    parser.add_argument("--only", default="", help="the start of one table's title, or `operators`")
+    parser.add_argument("--only", default="", help="the start of one table's title, `flows` or `operators`")
     parser.add_argument("--write", metavar="FILE", help="also write the tables to FILE")
     args = parser.parse_args()
     report, beyond = asyncio.run(run(args.most, args.most_groups, args.only))

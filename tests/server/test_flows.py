@@ -143,6 +143,20 @@ async def test_a_large_flow(url: str, queue: Queue, flows: FlowProducer, resp: R
         await second.obliterate()
 
 
+async def test_children_values_that_are_large(url: str, queue: Queue, flows: FlowProducer) -> None:
+    """A page of children brings a mebibyte of what they returned; the rest is asked for one by one."""
+
+    async def much(job: Job) -> Any:
+        if job.name == "root":
+            values = await job.get_children_values()
+            return sorted((text[:1], len(text)) for text in values.values())
+        return job.data * 400_000
+
+    node = await flows.add(FlowJob("root", queue.name, 0, None, [FlowJob("leaf", queue.name, n) for n in "abcdefgh"]))
+    async with Worker(queue.name, much, url, concurrency=4):
+        assert await soon(node.job.wait_until_finished()) == [[n, 400_000] for n in "abcdefgh"]
+
+
 class Dying:
     """A transport whose connection is lost after some calls of one kind."""
 

@@ -53,7 +53,7 @@ class Children(NamedTuple):
     """One page of a parent's children."""
 
     rows: list[tuple[str, str]]
-    """Member, and '' (open), 'd' (ended), 'v' and its result, or 'f' and why it failed."""
+    """Member, and '' (open), 'd' (ended), 'v' and its result, 'f' and why it failed, or 'm' (one of these; ask)."""
     cursor: str
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from tests.bench.peers.protocol import Hit, main
 
 OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -32,6 +32,7 @@ class GlideMQ:
         self._options = OPTIONS_OF_KIND.get(kind)
         self._limiter: Any = {"max": 1_000_000, "duration": 1_000} if kind == "limited" else None
         self._url = url.replace("redis://", "valkey://", 1)
+        self._flows = FlowProducer(self._url) if kind == "flow" else None
         self._queue: Queue[Any, Any] = Queue("bench", connection=self._url)
         self._worker: Any = None
 
@@ -44,6 +45,10 @@ class GlideMQ:
 
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
         options = self._options
+        if self._flows is not None:
+            # The first waits for all others, and runs as one more job of the drain.
+            root, *leaves = (FlowJob("noop", "bench", row) for row in rows)
+            return await self._flows.add(FlowJob("noop", "bench", root.data, None, leaves))
         if options is None:
             return await self._queue.add_bulk([("noop", row) for row in rows])
         return await self._queue.add_bulk([("noop", row, options(row["n"])) for row in rows])
@@ -66,6 +71,8 @@ class GlideMQ:
         return (await self._queue.get_job_counts()).completed
 
     async def close(self) -> None:
+        if self._flows is not None:
+            await self._flows.close()
         await self._queue.close()
 
 

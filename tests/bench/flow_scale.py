@@ -1,0 +1,101 @@
+"""A flow of ten thousand children: how long it takes to add, and how long any call of its life holds the server.
+
+Beside the calls of adding and of working off, those that touch a parent with ten thousand children afterwards: reading
+the flow back, checking the queue, removing the parent. As in `tests.bench.scale`, the longest call is judged by the
+median of the turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from typing import Any
+
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
+from tests.bench.gauge import Gauge
+from tests.bench.server import BenchServer
+
+CHILDREN = 10_000
+TURNS = 5
+ADD_SECONDS = 2.0
+LONGEST_MS = 5.0
+
+Turn = dict[str, tuple[float, float, str]]
+"""By phase: seconds that it took, its longest call in ms, and which function that was."""
+
+
+async def _work(job: Job[Any, Any]) -> Any:
+    if job.name == "root":
+        return len(await job.get_children_values())
+    return {"n": job.data}
+
+
+async def _turn(server: BenchServer, gauge: Gauge, queues: tuple[str, ...]) -> Turn:
+    server.empty()
+    url = server.url.replace("redis://", "valkey://", 1)
+    found: Turn = {}
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal began
+        gauge.start()
+        began = time.perf_counter()
+
+    def ended(phase: str) -> None:
+        found[phase] = (time.perf_counter() - began, *gauge.longest())
+
+    flow = FlowJob("root", queues[0], 1, None, [FlowJob("leaf", queues[-1], number) for number in range(CHILDREN)])
+    async with FlowProducer(url) as producer, Queue[Any, Any](queues[0], url) as queue:
+        await queue.get_job_counts()  # the library is there before anything is measured
+        begin()
+        node = await producer.add(flow)
+        ended("add")
+        workers = [Worker(name, _work, url, concurrency=100) for name in queues]
+        begin()
+        for worker in workers:
+            await worker.start()
+        result = await node.job.wait_until_finished(timeout=60_000)
+        ended("work off")
+        for worker in workers:
+            await worker.close()
+        if result != CHILDREN:
+            raise RuntimeError(f"the root found {result} results")
+        begin()
+        await producer.get_flow(queues[0], node.job.id, max_jobs=2 * CHILDREN)
+        ended("read back")
+        begin()
+        await queue.check()
+        ended("check")
+        begin()
+        await queue.remove(node.job.id)
+        ended("remove the root")
+    return found
+
+
+async def flows(server: BenchServer) -> tuple[list[str], list[str]]:
+    """Measure; the lines of the report and what is beyond the bounds."""
+    gauge = Gauge(server)
+    lines = [
+        f"### A flow of {CHILDREN:,} children",
+        "",
+        "| | seconds | longest call of a turn, ms | of all |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    beyond: list[str] = []
+    for title, queues in (("one queue", ("flows",)), ("two queues", ("parents", "children"))):
+        turns: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
+        for _ in range(TURNS):
+            for phase, one in (await _turn(server, gauge, queues)).items():
+                turns[phase].append(one)
+        for phase, all_turns in turns.items():
+            seconds = statistics.median(one[0] for one in all_turns)
+            typical = statistics.median(one[1] for one in all_turns)
+            worst = max(all_turns, key=lambda one: one[1])
+            what = f"{title}: {phase}"
+            lines.append(f"| {what} | {seconds:.2f} | {typical:.2f} | {worst[1]:.2f} {worst[2]} |")
+            if typical > LONGEST_MS:
+                beyond.append(f"{what}: {worst[2]} {typical:.1f} ms")
+            if phase == "add" and seconds > ADD_SECONDS:
+                beyond.append(f"{what}: {seconds:.1f} s")
+    return [*lines, ""], beyond
