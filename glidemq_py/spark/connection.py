@@ -46,13 +46,13 @@ class Place:
             raise GlideMQValidationError("passwordEnv", SECRET, error.problem) from None
 
 
-_open: dict[tuple[int, Place], ThreadTransport] = {}
+_open: dict[tuple[int, Place, int], ThreadTransport] = {}
 """By process: a fork must not use its parent's."""
 
 
-def transport_of(place: Place) -> ThreadTransport:
-    """The connection of this process. Raises GlideMQConnectionError."""
-    key = (os.getpid(), place)
+def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
+    """The connection of this process, or a further one, for a thread beside. Raises GlideMQConnectionError."""
+    key = (os.getpid(), place, lane)
     found = _open.get(key)
     if found is None:
         found = _open[key] = ThreadTransport(config_of(place.resolve()))
@@ -61,7 +61,7 @@ def transport_of(place: Place) -> ThreadTransport:
 
 def forget(place: Place) -> None:
     """Close the connection of this process; the next one who needs it makes a new one."""
-    found = _open.pop((os.getpid(), place), None)
+    found = _open.pop((os.getpid(), place, 0), None)
     if found is not None:
         with contextlib.suppress(ClosedError, OSError):
             found.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from glidemq_py.errors import ColumnError, GlideMQValidationError
@@ -10,15 +10,17 @@ from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.names import validate_job_name, validate_queue_name
 from glidemq_py.options.stored import stored_names
 from glidemq_py.queue.rows import stored_row
+from glidemq_py.spark.api import pa
 from glidemq_py.spark.write_options import WriteOptions, job_options, renamed
 from glidemq_py.spark.write_schema import WritePlan
 from glidemq_py.wire import json
 from glidemq_py.wire.calls.adding import Row
-from glidemq_py.wire.payload import encode_text
+from glidemq_py.wire.payload import PAYLOAD_LIMIT, encode_text
 
 __all__ = ["RowEncoder"]
 
 _REMEMBERED: Final = 4_096
+_SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
 
 
@@ -40,8 +42,8 @@ class RowEncoder:
         self._row = 0
         self._constant = self._tail(options.defaults)
 
-    def encode(self, batch: Any) -> Iterator[tuple[str | None, Row]]:
-        """Queue (None = the write's own) and row of each job of an Arrow batch.
+    def encode(self, batch: Any) -> Iterator[tuple[str | None, list[Row]]]:
+        """Queue (None = the write's own) and rows of the jobs of an Arrow batch, in order for each queue.
 
         Raises:
             GlideMQValidationError: names the column, the row in its partition, and the value.
@@ -49,16 +51,26 @@ class RowEncoder:
         texts = self._texts(batch)
         names = self._names(batch)
         queues = self._queues(batch)
+        if names is None:
+            names = [self._write.job_name or ""] * len(texts)
+        rows: list[Row]
         if not self._columns:
             tail = self._constant
-            for i, text in enumerate(texts):
-                yield queues[i] if queues else None, [names[i] if names else self._write.job_name, text, *tail]
+            rows = [[name, text, *tail] for name, text in zip(names, texts, strict=True)]
         else:
-            columns = [batch.column(self._plan.columns[name]).to_pylist() for name in self._columns]
-            for i, values in enumerate(zip(*columns, strict=True)):
-                tail = self._options_tail(values, i)
-                yield queues[i] if queues else None, [names[i] if names else self._write.job_name, texts[i], *tail]
+            columns = [_values(batch.column(self._plan.columns[name])) for name in self._columns]
+            rows = [
+                [names[i], texts[i], *self._options_tail(values, i)]
+                for i, values in enumerate(zip(*columns, strict=True))
+            ]
         self._row += batch.num_rows
+        if queues is None:
+            yield None, rows
+            return
+        by_queue: dict[str | None, list[Row]] = {}
+        for queue, row in zip(queues, rows, strict=True):
+            by_queue.setdefault(queue, []).append(row)
+        yield from by_queue.items()
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -67,22 +79,34 @@ class RowEncoder:
         if plan.data_kind == "none":
             return ["null"] * batch.num_rows
         where = plan.data_columns[0][1] if plan.data_kind != "object" else "data"
+        if plan.data_kind == "json":
+            return self._json_texts(_values(batch.column(plan.data_columns[0][0])), where)
         if plan.data_kind == "object":
             positions = [position for position, _ in plan.data_columns]
             values = batch.select(positions).to_pylist(maps_as_pydicts="strict")
         else:
             values = batch.column(plan.data_columns[0][0]).to_pylist(maps_as_pydicts="strict")
+        return self._each(
+            values, where, lambda value: encode_text(json.dumps(value, where), write.compression, option=where)
+        )
+
+    def _json_texts(self, values: list[Any], where: str) -> list[str]:
+        """Texts that are JSON: looked at all together, and one by one only where that says no."""
+        texts: list[str] = ["null" if value is None else value for value in values]
+        compression = self._write.compression
+        if compression == "none" and json.are_texts(texts) and len(max(texts, key=len, default="")) <= _SURELY_SMALL:
+            return texts
+
+        def check(text: str) -> str:
+            json.loads(text, where)  # a job whose data nobody can read must not be added
+            return encode_text(text, compression, option=where)
+
+        return self._each(texts, where, check)
+
+    def _each(self, values: list[Any], where: str, encode: Callable[[Any], str]) -> list[str]:
         texts: list[str] = []
-        raw = plan.data_kind == "json"
-        dumps, loads, compression = json.dumps, json.loads, write.compression
         try:
-            for value in values:
-                if raw:
-                    text = "null" if value is None else value
-                    loads(text, where)  # a job whose data nobody can read must not be added
-                else:
-                    text = dumps(value, where)
-                texts.append(encode_text(text, compression, option=where))
+            texts.extend(map(encode, values))
         except GlideMQValidationError as error:
             raise self._at(error, where, len(texts)) from None
         return texts
@@ -93,7 +117,7 @@ class RowEncoder:
         position = self._plan.columns.get("name")
         if position is None:
             return None
-        names: list[Any] = batch.column(position).to_pylist()
+        names: list[Any] = _values(batch.column(position))
         default, known = self._write.job_name, self._known_names
         for i, name in enumerate(names):
             if name is None:
@@ -111,7 +135,7 @@ class RowEncoder:
         position = self._plan.columns.get("queue")
         if position is None:
             return None
-        queues: list[str | None] = batch.column(position).to_pylist()
+        queues: list[str | None] = _values(batch.column(position))
         for i, queue in enumerate(queues):
             if queue is not None and queue not in self._known_queues:
                 self._check("queue", queue, i, validate_queue_name)
@@ -166,6 +190,13 @@ class RowEncoder:
 
     def _at(self, error: GlideMQValidationError, column: str, i: int) -> ColumnError:
         return ColumnError(column or error.option, error.value, error.problem, self._row + i + 1)
+
+
+def _values(column: Any) -> list[Any]:
+    """Values of a column of texts, numbers or booleans. (For texts, five times as fast as `to_pylist`.)"""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
+    return cast("list[Any]", column.to_pylist())
 
 
 def _remember(known: set[str], text: str) -> None:

@@ -119,6 +119,10 @@ class StagedSink(_Sink):
         self.pieces[queue] = seq + 1
 
 
+def _size(row: Row) -> int:
+    return len(row[1]) + len(row[2])  # type: ignore[arg-type]  # texts: data, options
+
+
 class Batches:
     """Collects rows by queue, and sends a queue's batch when it is full."""
 
@@ -128,34 +132,47 @@ class Batches:
         self._rows_max = options.batch_size
         self._bytes_max = options.max_batch_bytes
         self._waiting: dict[str, list[Row]] = {}
-        self._bytes: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
         self.rows = 0
 
-    def put(self, queue: str | None, row: Row) -> None:
-        """One row."""
+    def put(self, queue: str | None, rows: list[Row]) -> None:
+        """Rows of one queue. How they fall into batches follows from the rows alone, not from how they come here."""
         name = queue or self._home
-        rows = self._waiting.get(name)
-        if rows is None:
-            rows = self._waiting[name] = []
-            self._bytes[name] = 0
-        size = len(row[1]) + len(row[2])  # type: ignore[arg-type]  # texts
-        if rows and self._bytes[name] + size > self._bytes_max:
-            self._send(name)
-        self._waiting[name].append(row)
-        self._bytes[name] += size
-        if len(self._waiting[name]) >= self._rows_max:
-            self._send(name)
+        waiting = self._waiting.setdefault(name, [])
+        sizes = list(map(_size, rows))
+        if self._largest.get(name, 0) < (largest := max(sizes, default=0)):
+            self._largest[name] = largest
+        if self._largest[name] * self._rows_max <= self._bytes_max:
+            # No batch can become too large in bytes: only rows count.
+            waiting += rows
+            full = len(waiting) // self._rows_max * self._rows_max
+            for i in range(0, full, self._rows_max):
+                self._send(name, waiting[i : i + self._rows_max])
+            self._waiting[name] = waiting[full:]
+            return
+        self._put_by_bytes(name, rows, sizes)
+
+    def _put_by_bytes(self, name: str, rows: list[Row], sizes: list[int]) -> None:
+        waiting = self._waiting[name]
+        filled = sum(map(_size, waiting))
+        for row, size in zip(rows, sizes, strict=True):
+            if waiting and (filled + size > self._bytes_max or len(waiting) >= self._rows_max):
+                self._send(name, waiting)
+                waiting, filled = [], 0
+            waiting.append(row)
+            filled += size
+        if len(waiting) >= self._rows_max:
+            self._send(name, waiting)
+            waiting = []
+        self._waiting[name] = waiting
 
     def end(self) -> None:
         """Send what is left."""
         for name, rows in self._waiting.items():
             if rows:
-                self._send(name)
+                self._send(name, rows)
 
-    def _send(self, name: str) -> None:
-        rows = self._waiting[name]
-        self._waiting[name] = []
-        self._bytes[name] = 0
+    def _send(self, name: str, rows: list[Row]) -> None:
         self.rows += len(rows)
         self._sink.send(name, rows)
 

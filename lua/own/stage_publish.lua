@@ -21,7 +21,7 @@ local function publish_piece(q, w, attempt)
     for i = 1, #results do
       if type(results[i]) == 'string' or results[i][1] == 'replaced' then jobs = jobs + 1 end
     end
-    call('LPOP', list)
+    call('LTRIM', list, 1, -1)
     call('HINCRBY', w.manifest, 'jobs', jobs)
     if jobs < #results then call('HINCRBY', w.manifest, 'others', #results - jobs) end
     call('HSET', w.manifest, 'at', G.int(G.now(q)))

@@ -1,0 +1,278 @@
+"""Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write latency memory read]`.
+
+Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
+interleaved rounds.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from glidemq_py.client.blocking_transport import ThreadTransport
+from glidemq_py.client.connect import config_of
+from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py.spark.write_options import BATCH_ROWS
+from glidemq_py.testing import RespClient, ServerProcess, server_binary
+from glidemq_py.wire.calls.adding import add
+
+ROOT = Path(__file__).resolve().parents[2]
+BYTES = 200
+PEER_BATCH = 500
+
+
+def session() -> Any:
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    warnings.simplefilter("ignore")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("glidemq bench")
+    for name, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "log.level": "OFF"}.items():
+        builder = builder.config(f"spark.{name}", value)
+    return builder.getOrCreate()
+
+
+def frame_of(spark: Any, rows: int) -> Any:
+    """Rows of a name and 200 bytes of JSON."""
+    filler = BYTES - len('{"id":1000000,"text":""}')
+    frame = spark.range(0, rows, numPartitions=2).selectExpr(
+        "'n' as name", f"concat('{{\"id\":', 1000000 + id, ',\"text\":\"', repeat('x', {filler}), '\"}}') as data"
+    )
+    frame = frame.cache()
+    assert frame.count() == rows
+    return frame
+
+
+class Bench:
+    """A server, a session, and what is measured on them."""
+
+    def __init__(self, rows: int, rounds: int) -> None:
+        self.rows, self.rounds = rows, rounds
+        self.place = ServerProcess(server_binary("valkey-9.1")).start()
+        self.spark = session()
+        self.frame = frame_of(self.spark, rows)
+        self.resp = RespClient.from_url(self.place.url)
+        self.figures: dict[str, float] = {}
+
+    def close(self) -> None:
+        self.resp.close()
+        self.spark.stop()
+        self.place.close()
+
+    def save(self, frame: Any, queue: str, **options: Any) -> None:
+        writer = frame.write.format("glidemq").mode("append").options(url=self.place.url, queue=queue, **options)
+        writer.save()
+
+    def empty(self) -> None:
+        self.resp.execute("FLUSHDB", "SYNC")  # not beside what is measured next
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def raw(self) -> None:
+        """One plain process, data ready: the same calls."""
+        code = f"from tests.bench.spark import raw_adds; raw_adds({self.place.url!r}, {self.rows})"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        self._seconds = float(done.stdout)
+
+    def peer(self) -> None:
+        """foreachPartition and a pipeline of redis-py: a hash and a stream entry a row, no ids, no events."""
+        host, port = self.place.url.removeprefix("valkey://").split(":")
+
+        def write(rows: Any) -> None:
+            import redis
+
+            client, batch = redis.Redis(host, int(port)), None
+            for n, row in enumerate(rows, 1):
+                if batch is None:
+                    batch = client.pipeline(transaction=False)
+                job_id = f"{id(rows)}-{n}"
+                fields = {
+                    "id": job_id, "name": row.name, "data": row.data, "opts": "{}", "timestamp": "0",
+                    "attemptsMade": "0",
+                    "delay": "0", "priority": "0", "maxAttempts": "0", "state": "waiting",
+                }  # fmt: skip
+                batch.hset("peer:{q}:job:" + job_id, mapping=fields)
+                batch.xadd("peer:{q}:stream", {"jobId": job_id, "name": row.name})
+                if n % PEER_BATCH == 0:
+                    batch.execute()
+                    batch = None
+            if batch is not None:
+                batch.execute()
+
+        self.frame.foreachPartition(write)
+
+    def write(self) -> None:
+        """Rates of all ways to write."""
+        ways: dict[str, Callable[[], None]] = {
+            "raw calls, one plain process": self.raw,
+            "foreachPartition, redis-py pipeline": self.peer,
+            "append": lambda: self.save(self.frame, "q", guarantee="append"),
+            "task": lambda: self.save(self.frame, "q", guarantee="task"),
+            "atomic": lambda: self.save(self.frame, "q"),
+        }
+        self.save(self.frame.limit(100), "warm")  # Spark's first lookup, the function library
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(self.rounds):
+            for name, way in ways.items():
+                self.empty()
+                began = time.perf_counter()
+                self._seconds = 0.0
+                way()
+                rates[name].append(self.rows / (self._seconds or time.perf_counter() - began))
+        for name, found in rates.items():
+            self.figures[name] = statistics.median(found)
+        raw, peer = self.figures["raw calls, one plain process"], self.figures["foreachPartition, redis-py pipeline"]
+        for name, rate in self.figures.items():
+            print(f"  {name:<38} {rate:>9,.0f} rows/s   {rate / raw:5.2f} x raw   {rate / peer:5.2f} x pipeline")
+        print(f"  atomic / append {self.figures['atomic'] / self.figures['append']:.2f}")
+
+    # -- other clients ------------------------------------------------------------------------------------------
+
+    def latency(self) -> None:
+        """What another client of the server waits for its replies meanwhile."""
+        self.save(self.frame.limit(100), "warm")
+        for guarantee in ("none", "append", "atomic"):
+            self.empty()
+            self.resp.execute("CONFIG", "RESETSTAT")
+            code = f"from tests.bench.spark import watch; watch({self.place.url!r})"
+            watcher = subprocess.Popen(
+                [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            assert watcher.stdin is not None
+            assert watcher.stdout is not None
+            watcher.stdout.readline()
+            if guarantee == "none":
+                time.sleep(3)
+            for _ in range(0 if guarantee == "none" else 2):
+                self.save(self.frame, "q", guarantee=guarantee)
+            watcher.stdin.close()
+            found = json.loads(watcher.stdout.read())
+            watcher.wait()
+            line = " ".join(f"{name} {ms:.2f} ms" for name, ms in found.items())
+            print(f"  beside {guarantee:<8} {line}   longest call {self.longest():.1f} ms")
+
+    def longest(self) -> float:
+        """Milliseconds of the slowest FCALL that the server knows of."""
+        stats = self.resp.execute("INFO", "latencystats")
+        found = re.search(r"latency_percentiles_usec_fcall:.*p99.9=([\d.]+)", str(stats))
+        return float(found[1]) / 1000 if found else 0.0
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def memory(self) -> None:
+        """Memory of the JVM and its Python processes after frames of growing size."""
+        for rows in (self.rows // 4, self.rows, self.rows * 4):
+            self.empty()
+            frame = self.spark.range(0, rows, numPartitions=2).selectExpr("'n' as name", "repeat('x', 200) as data")
+            self.save(frame, "q", dataFormat="text", guarantee="append")
+            python = max(rss for name, rss in processes(os.getpid()) if "python" in name)
+            print(f"  {rows:>9,} rows   largest Python process of Spark {python / 2**20:.0f} MiB")
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Rates of reading finished jobs."""
+        self.empty()
+        code = f"from tests.bench.spark import fill; fill({self.place.url!r}, {self.rows})"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+        for schema in (None, "id string, data string"):
+            rates: list[float] = []
+            for _ in range(self.rounds + 1):
+                reader = self.spark.read.format("glidemq").options(url=self.place.url, queue="q", state="completed")
+                frame = (reader if schema is None else reader.schema(schema)).load()
+                began = time.perf_counter()
+                frame.write.format("noop").mode("overwrite").save()
+                rates.append(self.rows / (time.perf_counter() - began))
+            name = "all fifteen columns" if schema is None else schema
+            print(f"  read, {name:<32} {statistics.median(rates[1:]):>9,.0f} jobs/s")
+
+
+# -- what runs in processes of its own -----------------------------------------------------------------------------
+
+
+def raw_adds(url: str, rows: int) -> None:
+    """Add rows as the writer does, from texts that are there; prints the seconds."""
+    transport = ThreadTransport(config_of(ConnectionOptions.from_url(url)))
+    filler = "x" * (BYTES - len('{"id":1000000,"text":""}'))
+    texts = [f'{{"id":{1_000_000 + n},"text":"{filler}"}}' for n in range(rows)]
+    transport.call(add("glide:{raw}:meta", [["n", texts[0], "{}"]], True))
+    began = time.perf_counter()
+    for i in range(0, rows, BATCH_ROWS):
+        batch = [["n", text, "{}"] for text in texts[i : i + BATCH_ROWS]]
+        transport.call(add("glide:{q}:meta", batch, True))
+    print(time.perf_counter() - began)
+
+
+def watch(url: str) -> None:
+    """Ask the server something small, again and again, until stdin ends; prints percentiles."""
+    import threading
+
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    times: list[float] = []
+    with RespClient.from_url(url) as client:
+        print("ready", flush=True)
+        while not ended.is_set():
+            began = time.perf_counter()
+            client.execute("HGET", "glide:{other}:meta", "paused")
+            times.append((time.perf_counter() - began) * 1000)
+            time.sleep(0.001)
+    times.sort()
+    print(json.dumps({f"p{p}": times[int(len(times) * p / 100)] for p in (50, 99)} | {"max": times[-1]}))
+
+
+def fill(url: str, rows: int) -> None:
+    """Finished jobs."""
+    with RespClient.from_url(url) as client:
+        code = """
+        for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+          local i = string.format('%d', n)
+          local at = string.format('%.0f', 1700000000000 + n)
+          redis.call('HSET', 'glide:{q}:job:' .. i, 'id', i, 'name', 'n', 'data', ARGV[3], 'opts', '{}',
+            'timestamp', '1700000000000', 'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', '0',
+            'state', 'completed', 'processedOn', '1700000000001', 'finishedOn', at, 'returnvalue', '{"ok":true}')
+          redis.call('ZADD', 'glide:{q}:completed', at, i)
+        end"""
+        for i in range(0, rows, 1_000):
+            client.execute("EVAL", code, 0, i + 1, i + 1_000, "x" * BYTES)
+
+
+def processes(parent: int) -> list[tuple[str, int]]:
+    """Command line and resident bytes of all descendants."""
+    import psutil  # type: ignore[import-untyped]
+
+    found: list[tuple[str, int]] = []
+    for child in psutil.Process(parent).children(recursive=True):
+        try:
+            found.append((" ".join(child.cmdline()), child.memory_info().rss))
+        except psutil.Error:
+            continue
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["write", "latency", "memory", "read"])
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    bench = Bench(given.rows, given.rounds)
+    try:
+        for what in given.what:
+            print(f"{what} ({given.rows:,} rows)")
+            getattr(bench, what)()
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    main()
