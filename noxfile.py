@@ -57,8 +57,9 @@ def lint(session: "nox.Session") -> None:
 
 
 def types(session: "nox.Session") -> None:
-    """Mypy and pyright, both strict."""
-    session.install("-q", "-e", ".[embedded,speed,test]", *_group("types"))
+    """Mypy and pyright, both strict, with everything installed that some file imports."""
+    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,test"
+    session.install("-q", "-e", f".[{extras}]", *_group("types"))
     _run_all(session, ["mypy"], ["pyright"])
 
 

@@ -31,6 +31,8 @@ _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
 
+_Entries = dict[bytes, list[list[bytes]]]
+
 
 @dataclass(frozen=True, slots=True)
 class QueueEvent:
@@ -69,7 +71,7 @@ class EventReader:
 
     async def read(self) -> list[QueueEvent]:
         """What came since the position, waiting up to a second for it; empty if nothing did."""
-        reply = await self._transport.command(
+        reply: dict[bytes, _Entries] | None = await self._transport.command(
             "XREAD", "COUNT", str(_PAGE), "BLOCK", str(_BLOCK_MS), "STREAMS", self._key, self.position
         )
         if not reply:
@@ -82,7 +84,7 @@ class EventReader:
     async def page(self, count: int) -> list[QueueEvent]:
         """Up to ``count`` events after the position, without waiting for any."""
         start = f"({self.position}" if self.position != "0-0" else "-"
-        found = await self._transport.command("XRANGE", self._key, start, "+", "COUNT", str(count))
+        found: _Entries | None = await self._transport.command("XRANGE", self._key, start, "+", "COUNT", str(count))
         events = [_event(entry, pairs) for entry, pairs in (found or {}).items()]
         if events:
             self.position = events[-1].id

@@ -17,7 +17,7 @@ __all__ = ["GlideMQDataSource"]  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     # PySpark is imported by whoever asks for the class, not by whoever looks at a submodule.
     if name == "GlideMQDataSource":
-        from pyspark_glidemq import DefaultSource  # type: ignore[import-not-found, unused-ignore]
+        from pyspark_glidemq import DefaultSource
 
         return DefaultSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
