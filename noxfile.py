@@ -168,9 +168,7 @@ def _register() -> None:
 def _main(arguments: list[str]) -> None:
     """This file was started as a script: become `nox` in an environment of our own."""
     if sys.version_info < OLDEST_PYTHON:
-        sys.exit(
-            f"glidemq_py needs Python 3.11 or later, and this is {sys.version.split()[0]}: {sys.executable}"
-        )
+        sys.exit(f"glidemq_py needs Python 3.11 or later, and this is {sys.version.split()[0]}: {sys.executable}")
     python = BOOTSTRAP / ("Scripts" if os.name == "nt" else "bin") / "python"
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     if not (python.exists() and (BOOTSTRAP / "ready").exists()):
@@ -179,9 +177,7 @@ def _main(arguments: list[str]) -> None:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(BOOTSTRAP)], check=True)
             subprocess.run([str(python), "-m", "pip", "install", "-q", NOX], check=True)
         except subprocess.CalledProcessError as error:
-            sys.exit(
-                f"could not make {BOOTSTRAP.name}/: {error}\n(On Debian the package python3-venv is needed.)"
-            )
+            sys.exit(f"could not make {BOOTSTRAP.name}/: {error}\n(On Debian the package python3-venv is needed.)")
         (BOOTSTRAP / "ready").touch()
     command = [str(python), "-m", "nox", "-f", str(ROOT / "noxfile.py")]
     if arguments and not arguments[0].startswith("-"):

@@ -26,7 +26,7 @@ async def echo(job: Job) -> Any:
 
 
 async def test_a_job_is_added_run_and_read_back(place: Place, queue: Queue) -> None:
-    data = {"text": "grüße 🎉 / \\ \"", "numbers": [1, 2.5, -3, 2**53], "nothing": None, "flag": True, "empty": {}}
+    data = {"text": 'grüße 🎉 / \\ "', "numbers": [1, 2.5, -3, 2**53], "nothing": None, "flag": True, "empty": {}}
     async with Worker(queue.name, echo, place):
         job = await queue.add("n", data)
         assert await job.wait_until_finished() == data

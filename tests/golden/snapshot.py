@@ -21,7 +21,7 @@ OUR_KEYS = re.compile(
     r"|outbox|waiting-children|flows|depvals:.*)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
-                        "scheduledFor", "schedulesRev", "schedulesCursor"})
+                        "scheduledFor", "schedulesRev", "schedulesCursor"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # What a token bucket holds depends on the moment.

@@ -208,7 +208,7 @@ def test_a_budget_of_another_queue_is_owed(q: OwnQueue) -> None:
     assert told == [{job_id: [key, "ask"]}, []]
     reply = hand_in(q, [(1, key, ({"a": 1}, {}, 1, 0))], job.completed())
     assert reply.flags & ExchangeFlags.OWES
-    (_, flat), = q.redis("XRANGE", "outbox", "-", "+")
+    ((_, flat),) = q.redis("XRANGE", "outbox", "-", "+")
     owed = dict(zip(flat[::2], flat[1::2], strict=True))
     assert (owed["kind"], owed["key"], owed["id"], owed["activation"]) == ("budget", key, job_id, "1")
     assert json.loads(owed["usage"]) == [{"a": 1}, {}, 1, 0]

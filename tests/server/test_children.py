@@ -125,9 +125,7 @@ async def test_a_failed_child_that_does_not_matter(url: str, parents: Queue, chi
 
 
 @pytest.mark.parametrize("how", ["expire", "revoke", "remove", "drain"])
-async def test_no_end_of_a_child_leaves_its_parent_waiting(
-    url: str, parents: Queue, children: Queue, how: str
-) -> None:
+async def test_no_end_of_a_child_leaves_its_parent_waiting(url: str, parents: Queue, children: Queue, how: str) -> None:
     """W43."""
     job = await parents.add("wait")
 

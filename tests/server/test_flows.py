@@ -307,6 +307,7 @@ async def test_a_node_that_fails(url: str, queue: Queue, flows: FlowProducer) ->
 async def test_chain_group_chord_dag(url: str, queue: Queue) -> None:
     name = queue.name
     handler = Adder()
+
     async def found(job: Job) -> Job:
         """The same job of a queue that is connected: these functions close their own connection."""
         read = await queue.get_job(job.id)

@@ -261,7 +261,5 @@ def test_the_latest_offset_is_that_of_the_start(spark: Any, events: Events):
 
 def test_jobs_cannot_be_streamed(spark: Any, url: str, queue_name: str):
     reader = spark.readStream.format("glidemq").options(url=url, queue=queue_name).load()
-    with pytest.raises(
-        Exception, match=r"'view' = 'jobs': cannot be read as a stream; \.option"
-    ):
+    with pytest.raises(Exception, match=r"'view' = 'jobs': cannot be read as a stream; \.option"):
         reader.writeStream.format("memory").queryName("none").start().awaitTermination(60)
