@@ -193,6 +193,18 @@ async def test_an_add_whose_reply_was_lost_says_so(url: str, queue_name: str, pr
         assert (await other.get_job_counts()).waiting == 2
 
 
+async def test_an_add_whose_reply_was_lost_is_not_sent_again(url: str, queue_name: str, proxy: LossyProxy):
+    """Neither by us nor by the client underneath: without an id of its own it would be two jobs."""
+    async with Queue(queue_name, proxy.url) as queue, Queue(queue_name, url) as other:
+        await queue.connect()
+        for n in range(1, 6):
+            proxy.lose("_add")
+            with pytest.raises(AmbiguousResultError):
+                await soon(queue.add("n", n))
+            await soon(queue.get_job_counts())  # the connection is there again, and whatever was kept has been sent
+            assert (await other.get_job_counts()).waiting == n
+
+
 async def test_a_bulk_whose_reply_was_lost_says_which_positions(url: str, queue_name: str, proxy: LossyProxy):
     async with Queue(queue_name, proxy.url) as queue:
         await queue.connect()
