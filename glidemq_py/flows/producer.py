@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, Self
 
 from glidemq_py.client.connect import Connection
@@ -24,6 +24,9 @@ from glidemq_py.options.checks import check_int
 from glidemq_py.options.names import validate_job_id
 from glidemq_py.options.parent import JobRef
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py.telemetry import names
+from glidemq_py.telemetry.producing import observed
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 
@@ -136,23 +139,34 @@ class FlowProducer:
             ServerOutOfMemoryError: the server is at maxmemory.
         """
         root = FlowJob.parse(flow, "flow")
-        transport = await self._connected()
-        plan = plan_tree(root, self._link)
         limits = None if budget is None else parse_budget(budget)
-        now = await add_planned(transport, plan, not self.options.events, limits)
-        return _nodes(plan, now)[0]
+        transport = await self._connected()
+        return await self._add_tree(transport, plan_tree(root, self._link), limits)
 
-    async def add_bulk(self, flows: Iterable[FlowJob | Mapping[str, Any]]) -> list[JobNode]:
+    async def add_bulk(
+        self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> list[JobNode]:
         """Add several trees, one after the other; everything is checked before the first. Raises as `add`: those
-        before the one that failed have been added then."""
+        before the one that failed have been added then.
+
+        Args:
+            flows: as `add` takes them.
+            budget: what the jobs of each of them may use together: each tree has one of its own.
+        """
         roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(flows)]
+        limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]
-        quiet = not self.options.events
-        return [_nodes(plan, await add_planned(transport, plan, quiet, None))[0] for plan in plans]
+        return [await self._add_tree(transport, plan, limits) for plan in plans]
 
-    async def add_dag(self, nodes: Iterable[DagNode | Mapping[str, Any]]) -> dict[str, Job[Any, Any]]:
+    async def add_dag(
+        self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> dict[str, Job[Any, Any]]:
         """Add a graph of jobs: each runs when all those in its ``deps`` have ended, whoever else waits for them.
+
+        Args:
+            nodes: `DagNode` objects, or mappings of their fields.
+            budget: what all its jobs may use together.
 
         Returns:
             The jobs by their names.
@@ -163,10 +177,27 @@ class FlowProducer:
         checked = validate_dag(nodes)
         if not checked:
             raise GlideMQValidationError("nodes", checked, "must name at least one job")
+        limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plan = plan_dag(checked, self._link)
-        now = await add_planned(transport, plan, not self.options.events, None)
+        details = {names.FLOW_NODES: len(plan)}
+        now = await self._add(transport, plan, limits, "add_dag", details)
         return {node.job.name: node.job for node in _nodes(plan, now)}
+
+    async def _add_tree(self, transport: Transport, plan: list[Planned], limits: Budget | None) -> JobNode:
+        children = sum(job.parents == [0] for job in plan)
+        details = {names.FLOW_NAME: plan[0].name, names.FLOW_CHILDREN: children}
+        return _nodes(plan, await self._add(transport, plan, limits, "add_flow", details))[0]
+
+    async def _add(
+        self, transport: Transport, plan: list[Planned], limits: Budget | None, operation: str, details: dict[str, Any]
+    ) -> int:
+        def send() -> Awaitable[int]:
+            return add_planned(transport, plan, not self.options.events, limits)
+
+        if not TELEMETRY.on:
+            return await send()
+        return await observed(operation, plan[0].link.keys.name, [job.row for job in plan], send, details)
 
     # -- reading ------------------------------------------------------------------------------------------
 

@@ -55,12 +55,16 @@ class QueueUsageReading:
         return await flow_usage(link, validate_known_id(str(parent_id)))
 
     async def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
-        """The budget of the flow whose root is the job of that id in this queue; None if it has none.
+        """The budget of the flow whose root, or any of whose jobs, is the job of that id in this queue; None if it
+        has none.
 
         It can be read for a week after the root's end.
         """
-        link = await self._connected()
-        fields = await link.transport.command("HGETALL", link.keys.budget(validate_known_id(str(flow_id))))
+        link, job_id = await self._connected(), validate_known_id(str(flow_id))
+        fields = await link.transport.command("HGETALL", link.keys.budget(job_id))
+        if not fields:
+            key = await link.transport.command("HGET", link.keys.job(job_id), "budgetKey")
+            fields = await link.transport.command("HGETALL", key.decode()) if key else None
         if not fields:
             return None
         return read_budget({_decoded(name): _decoded(value) for name, value in fields.items()})

@@ -60,17 +60,21 @@ class FlowProducer:
         """Add a tree of jobs: each runs when its children have ended. See `FlowProducer.add`."""
         return run_now(self._core.add(flow, budget=budget))
 
-    def add_bulk(self, flows: Iterable[FlowJob | Mapping[str, Any]]) -> list[JobNode]:
+    def add_bulk(
+        self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> list[JobNode]:
         """Add several trees, one after the other; everything is checked before the first. Raises as `add`: those
-        before the one that failed have been added then.
+        before the one that failed have been added then. See `FlowProducer.add_bulk`.
         """
-        return run_now(self._core.add_bulk(flows))
+        return run_now(self._core.add_bulk(flows, budget=budget))
 
-    def add_dag(self, nodes: Iterable[DagNode | Mapping[str, Any]]) -> dict[str, Job[Any, Any]]:
+    def add_dag(
+        self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> dict[str, Job[Any, Any]]:
         """Add a graph of jobs: each runs when all those in its ``deps`` have ended, whoever else waits for them.
         See `FlowProducer.add_dag`.
         """
-        return twins_by_name(run_now(self._core.add_dag(nodes)))
+        return twins_by_name(run_now(self._core.add_dag(nodes, budget=budget)))
 
     def get_flow(self, queue: str, job_id: str, *, depth: int = 100, max_jobs: int = 10000) -> JobNode | None:
         """A job and everything that it waits for, with the states of now; None if there is no such job. See

@@ -381,8 +381,8 @@ class Queue(Generic[DataT, ResultT]):
         return run_now(self._core.get_flow_usage(parent_id))
 
     def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
-        """The budget of the flow whose root is the job of that id in this queue; None if it has none. See
-        `Queue.get_flow_budget`.
+        """The budget of the flow whose root, or any of whose jobs, is the job of that id in this queue; None if it
+        has none. See `Queue.get_flow_budget`.
         """
         return run_now(self._core.get_flow_budget(flow_id))
 

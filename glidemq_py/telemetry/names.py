@@ -24,6 +24,9 @@ JOB_NAME: Final = "glide-mq.job.name"
 JOB_ID: Final = "glide-mq.job.id"
 JOB_DELAY: Final = "glide-mq.job.delay"
 JOB_PRIORITY: Final = "glide-mq.job.priority"
+FLOW_NAME: Final = "glide-mq.flow.name"
+FLOW_CHILDREN: Final = "glide-mq.flow.childCount"
+FLOW_NODES: Final = "glide-mq.flow.nodeCount"
 
 
 def span_name(operation: str, queue: str) -> str:

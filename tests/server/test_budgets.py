@@ -51,7 +51,8 @@ async def test_what_is_used_up_fails_the_rest(core_url: str, queue_name: str) ->
         assert (budget.used_tokens, budget.used_cost, budget.exceeded, budget.max_total_tokens) == (120, 1, True, 100)
         assert (budget.used_tokens_by_category, budget.used_costs_by_category) == ({"input": 120}, {"x": 1})
         assert (budget.cost_unit, budget.on_exceeded) == ("USD", "fail")
-        assert await queue.get_flow_budget("2") is None
+        assert await queue.get_flow_budget("2") == budget  # found by any job of the flow
+        assert await queue.get_flow_budget("99") is None
 
 
 async def test_failing_for_lack_of_budget_is_retried_like_any_failure(url: str, queue_name: str) -> None:

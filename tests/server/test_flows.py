@@ -378,3 +378,33 @@ async def test_a_budget_is_there_before_the_jobs(
     budget = await queue.get_flow_budget(node.job.id)
     assert budget is not None
     await queue.obliterate()
+
+
+@pytest.mark.parametrize("count", [3, 300])
+async def test_a_budget_of_a_graph(queue: Queue, flows: FlowProducer, count: int) -> None:
+    """Found by any of its jobs."""
+    nodes = [DagNode("first", queue.name), *(DagNode(f"n{i}", queue.name, deps=["first"]) for i in range(count))]
+    jobs = await flows.add_dag(nodes, budget={"max_total_tokens": 100})
+    for job in jobs.values():
+        budget = await queue.get_flow_budget(job.id)
+        assert budget is not None
+        assert budget.max_total_tokens == 100
+    await queue.obliterate()
+
+
+async def test_budgets_of_several_trees(queue: Queue, flows: FlowProducer) -> None:
+    """Each has its own."""
+    trees = [FlowJob("root", queue.name, children=[FlowJob("leaf", queue.name)]) for _ in range(2)]
+    nodes = await flows.add_bulk(trees, budget=Budget(max_total_cost=1))
+    keys = {await flows_key(queue, each.job.id) for node in nodes for each in node.walk()}
+    assert len(keys) == 2
+    with pytest.raises(GlideMQValidationError, match="budget"):
+        await flows.add_bulk(trees, budget={"max_total_cost": -1})
+    await queue.obliterate()
+
+
+async def flows_key(queue: Queue, job_id: str) -> str:
+    assert queue._link is not None
+    found = await queue._link.transport.command("HGET", f"glide:{{{queue.name}}}:job:{job_id}", "budgetKey")
+    assert found
+    return str(found.decode())

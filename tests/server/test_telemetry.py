@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
-from glidemq_py import GlideMQValidationError, Job, JobFailedError, Queue, Worker
+from glidemq_py import (
+    DagNode,
+    FlowJob,
+    FlowProducer,
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    Queue,
+    Worker,
+)
 from glidemq_py.telemetry import is_tracing_enabled, set_tracer
 from glidemq_py.telemetry.context import context_of, with_context, without_context
 from glidemq_py.telemetry.otel_meter import OtelMeter
@@ -146,6 +156,32 @@ async def test_bulk_adds_are_one_span(url: str, queue_name: str, spans: Spans) -
     assert sent.attributes["messaging.batch.message_count"] == 2
     parents = {span.parent.span_id for span in spans.of(f"process {queue_name}") if span.parent is not None}
     assert parents == {sent.context.span_id}
+
+
+@pytest.mark.parametrize("leaves", [2, 200])
+async def test_a_flow_is_one_span_and_its_jobs_bear_it(url: str, queue_name: str, spans: Spans, leaves: int) -> None:
+    async def handler(job: Job) -> None: ...
+
+    tree = FlowJob("root", queue_name, children=[FlowJob("leaf", queue_name) for _ in range(leaves)])
+    async with FlowProducer(url) as flows, Worker(queue_name, handler, url, concurrency=20):
+        await (await flows.add(tree)).job.wait_until_finished()
+        (node,) = await flows.add_bulk([FlowJob("alone", queue_name)])
+        await node.job.wait_until_finished()
+        jobs = await flows.add_dag([DagNode("a", queue_name), DagNode("b", queue_name, deps=["a"])])
+        await jobs["b"].wait_until_finished()
+    of_tree, of_one = spans.of(f"add_flow {queue_name}")
+    of_graph = spans.one(f"add_dag {queue_name}")
+    assert of_tree.attributes is not None
+    assert of_tree.kind is SpanKind.PRODUCER
+    assert of_tree.attributes["glide-mq.flow.name"] == "root"
+    assert of_tree.attributes["glide-mq.flow.childCount"] == leaves
+    assert of_tree.attributes["messaging.batch.message_count"] == leaves + 1
+    assert of_graph.attributes is not None
+    assert of_graph.attributes["glide-mq.flow.nodeCount"] == 2
+    processed = Counter(span.parent.span_id for span in spans.of(f"process {queue_name}") if span.parent is not None)
+    assert processed == {
+        of_tree.context.span_id: leaves + 1, of_one.context.span_id: 1, of_graph.context.span_id: 2,
+    }  # fmt: skip
 
 
 async def test_batches_are_linked_with_every_job(url: str, queue_name: str, spans: Spans) -> None:
