@@ -340,14 +340,15 @@ class JobStateError(GlideMQError):
     state: str
     action: str
 
-    def __init__(self, job_id: str, state: str, action: str) -> None:
-        super().__init__(job_id, state, action)
+    def __init__(self, job_id: str, state: str, action: str, message: str | None = None) -> None:
+        super().__init__(job_id, state, action, message)
         self.job_id = job_id
         self.state = state
         self.action = action
 
     def __str__(self) -> str:
-        return f"cannot {self.action} job {self.job_id!r}: it is {self.state}"
+        message: str | None = self.args[3]
+        return message or f"cannot {self.action} job {self.job_id!r}: it is {self.state}"
 
 
 class StaleAttemptError(GlideMQError):

@@ -19,6 +19,7 @@ from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Background, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.options.checks import check_text
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.wire.keys import QueueKeys
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
+_NAME_LENGTH = 1_024
+_ANOTHER = "make another QueueEvents for another reader"
 
 _Entries = dict[bytes, list[list[bytes]]]
 
@@ -118,6 +121,9 @@ class QueueEvents:
     or register listeners with `on` and enter it (``async with``). The position is resolved at the start, so
     nothing that happens after it is missed, and a lost connection is taken up again where it broke off.
 
+    One object is read in one way, by its listeners or by one iteration: its position is theirs. An iteration that is
+    left closes it. Make another one for another reader.
+
     Args:
         name: the queue.
         connection: URL, options, or None (`GLIDEMQ_URL`, else the embedded server). A GLIDE client serves as
@@ -146,10 +152,19 @@ class QueueEvents:
         self._transport: Transport | None = None
         self._task: Background | None = None
         self._entered = False
+        self._iterating = False
         self._closed = False
 
     def on(self, event: str, listener: Listener) -> Listener:
-        """Call ``listener`` (plain or async) for every event of that name; "*" is all of them."""
+        """Call ``listener`` (plain or async) for every event of that name; "*" is all of them.
+
+        Raises:
+            GlideMQValidationError: no name, or nothing that can be called. GlideMQError: it is being iterated over.
+        """
+        check_text("event", event, maximum=_NAME_LENGTH)
+        if not callable(listener):
+            raise GlideMQValidationError("listener", listener, "must be callable")
+        self._refuse_beside_a_loop()
         self._listeners.setdefault(event, []).append(listener)
         if self._entered:
             self._listen()
@@ -185,7 +200,15 @@ class QueueEvents:
         return hasattr(self._connection, "fcall")
 
     async def __aiter__(self) -> AsyncIterator[QueueEvent]:
-        await self.wait_until_ready()
+        if self._task is not None and not self._closed:
+            raise GlideMQError(f"listeners are told of these events of queue {self.name!r} already: {_ANOTHER}")
+        self._refuse_beside_a_loop()
+        self._iterating = True
+        try:
+            await self.wait_until_ready()
+        except BaseException:
+            self._iterating = False
+            raise
         try:
             while not self._closed:
                 for event in await self._read():
@@ -217,7 +240,12 @@ class QueueEvents:
             self._listen()
         return self
 
+    def _refuse_beside_a_loop(self) -> None:
+        if self._iterating and not self._closed:
+            raise GlideMQError(f"a loop reads these events of queue {self.name!r} already: {_ANOTHER}")
+
     def _listen(self) -> None:
+        self._refuse_beside_a_loop()
         if self._task is None and not self._closed:
             self._task = self._pace.spawn(self._dispatch(), f"glidemq-events-{self.name}")
 

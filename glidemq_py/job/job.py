@@ -30,12 +30,13 @@ from glidemq_py.job.vectors import JobVectors
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.usage import read_usage
+from glidemq_py.options.checks import check_int
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import control
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.wire.payload import (
-    check_size,
+    check_line,
     decode_data,
     decode_progress,
     decode_result,
@@ -54,6 +55,7 @@ ResultT = TypeVar("ResultT", default=Any)
 LOG_LINES_KEPT = 1_000
 """Log lines kept a job unless `log` is told otherwise."""
 
+_FAR = 2**53
 _UNREAD: Any = object()
 
 
@@ -211,10 +213,11 @@ class Job(
         """Append a line to the job's log; the newest ``keep`` lines stay (0 = all).
 
         Raises:
-            PayloadTooLargeError: the line exceeds 1 MiB.
+            GlideMQValidationError: the line is no text. PayloadTooLargeError: it exceeds 1 MiB.
             JobNotFoundError: the job is gone. StaleAttemptError: another worker has it now.
         """
-        check_size("log line", line)
+        check_line("log line", line)
+        check_int("keep", keep, 0, _FAR)
         await self._write(control.note_log(self._link.keys.meta, self.id, line, keep, self._token))
 
     async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
@@ -280,7 +283,8 @@ class Job(
 
     async def logs(self, start: int = 0, end: int = -1) -> list[str]:
         """Log lines, oldest first; ``end`` inclusive, -1 = the last."""
-        reply = await self._link.transport.command("LRANGE", self._link.keys.log(self.id), str(start), str(end))
+        first, last = check_int("start", start, -_FAR, _FAR), check_int("end", end, -_FAR, _FAR)
+        reply = await self._link.transport.command("LRANGE", self._link.keys.log(self.id), str(first), str(last))
         return [line.decode("utf-8", "replace") for line in reply]
 
     async def retry(self) -> None:

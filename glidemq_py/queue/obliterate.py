@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from glidemq_py.errors import JobStateError
 from glidemq_py.job import QueueLink
+from glidemq_py.options.checks import check_bool
 from glidemq_py.wire.calls import control
 from glidemq_py.wire.keys import usage_registry_key
 
@@ -19,18 +20,29 @@ async def obliterate(link: QueueLink, *, force: bool) -> int:
     that wait, groups) are then found by their keys.
 
     Raises:
+        GlideMQValidationError: ``force`` is neither True nor False.
         JobStateError: jobs are active and ``force`` is off.
     """
+    check_bool("force", force)
     deleted, status = 0, "more"
     while status == "more":
         status, step = await link.transport.call(control.obliterate(link.keys.meta, force or deleted > 0, _BATCH))
+        if status == "active":
+            raise _refusal(link.keys.name, step)
         deleted += step
-    if status == "active":
-        raise JobStateError("*", "active", "obliterate while it is worked on (force=True does)")
     deleted += await _sweep(link)
     await link.transport.command("SREM", usage_registry_key(link.keys.prefix), link.keys.name)
     link.has_usage = False
     return deleted
+
+
+def _refusal(name: str, active: int) -> JobStateError:
+    jobs = "1 job is" if active == 1 else f"{active} jobs are"
+    return JobStateError(
+        "*", "active", "obliterate",
+        f"cannot obliterate queue {name!r}: {jobs} active. Close or pause its workers and wait until their jobs have "
+        "ended; or use force=True, which deletes the jobs under their handlers",
+    )  # fmt: skip
 
 
 async def _sweep(link: QueueLink) -> int:

@@ -10,7 +10,7 @@ import binascii
 import zlib
 from typing import Any, Final
 
-from glidemq_py.errors import PayloadTooLargeError, SerializationError
+from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError, SerializationError
 from glidemq_py.options.queue import Compression, Serializer
 from glidemq_py.wire import json
 
@@ -19,6 +19,7 @@ __all__ = [
     "PAYLOAD_LIMIT",
     "Compression",
     "Serializer",
+    "check_line",
     "check_size",
     "decode_data",
     "decode_progress",
@@ -72,6 +73,18 @@ def check_size(option: str, text: str, limit: int = PAYLOAD_LIMIT) -> None:
         size = len(text.encode("utf-8", "surrogatepass"))
     if size > limit:
         raise PayloadTooLargeError(option, size, limit)
+
+
+def check_line(option: str, line: object) -> None:
+    """Raise `GlideMQValidationError` unless this is text, and `PayloadTooLargeError` if there is too much of it."""
+    if not isinstance(line, str):
+        raise GlideMQValidationError(option, line, f"must be a str, not {type(line).__name__}")
+    try:
+        size = len(line.encode())
+    except UnicodeEncodeError:
+        raise GlideMQValidationError(option, line, "holds a lone surrogate, which is not text") from None
+    if size > PAYLOAD_LIMIT:
+        raise PayloadTooLargeError(option, size, PAYLOAD_LIMIT)
 
 
 def encode_data(

@@ -28,6 +28,9 @@ _OUTCOMES: Final[dict[int, str]] = {
 """In the words of meters; everything else was the end of an attempt that is not the current one."""
 
 
+_WANTED_ENDS: Final = ("expired", "revoked")
+
+
 class Settling:
     """Tells listeners what became of the attempts that were handed in.
 
@@ -71,6 +74,7 @@ class Settling:
 
 
 def report_dropped(name: str, dropped: list[list[str]]) -> None:
-    """Log what the server set aside because it is no job."""
+    """Log what the server set aside: as a warning, unless the job's own options or a user wanted that."""
     for entry, job_id, reason in dropped:
-        _log.warning("queue %r: set aside job %r (stream entry %r): %s", name, job_id, entry, reason)
+        level = logging.INFO if reason in _WANTED_ENDS else logging.WARNING
+        _log.log(level, "queue %r: set aside job %r (stream entry %r): %s", name, job_id, entry, reason)

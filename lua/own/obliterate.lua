@@ -1,6 +1,7 @@
 -- obliterate: delete a queue, every key of it, in bounded steps.
 -- KEYS 1 meta   ARGV 1 packed {force, batch}   -> packed {status, deleted jobs}
--- status: 'more' (call again), 'done', 'active' (jobs are being worked on and force is off; nothing was touched)
+-- status: 'more' (call again), 'done', 'active' (jobs are being worked on and force is off; nothing was touched, and
+-- the number is theirs)
 -- Jobs are found through the indexes, so no key of anybody else is looked at. The client then deletes what no
 -- index names (jobs of waiting-children, groups) by a SCAN bounded to this queue's own hash tag.
 
@@ -49,16 +50,17 @@ local function first_ids(q, count)
   return ids, #entries
 end
 
-local function is_active(q)
+local function active_count(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local from_lists = redis.pcall('GET', q.list_active)
-  return from_stream > 0 or (type(from_lists) == 'string' and G.count_of(from_lists) > 0)
+  return from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
 end
 
 G.export('obliterate', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  if not r[1] and is_active(q) then return cmsgpack.pack({ 'active', 0 }) end
+  local active = r[1] and 0 or active_count(q)
+  if active > 0 then return cmsgpack.pack({ 'active', active }) end
   local ids, entries = first_ids(q, r[2])
   if #ids == 0 and (entries or 0) == 0 then ids, entries = group_ids(q, r[2]) end
   G.purge(q, ids)

@@ -296,7 +296,7 @@ def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
 def test_a_queue_at_work_is_not_touched_without_force(q: OwnQueue, arrange: object) -> None:
     arrange(q)  # type: ignore[operator]
     before = q.key_names()
-    assert obliterate(q) == [("active", 0)]
+    assert obliterate(q) == [("active", 1)]
     assert q.key_names() == before
     assert obliterate(q, force=True)[-1] == ("done", 0)
     assert q.key_names() == set()

@@ -8,7 +8,17 @@ import glide
 import pytest
 from glide_shared.config import GlideClientConfiguration, NodeAddress, ProtocolVersion
 
-from glidemq_py import ClosedError, GlideMQConnectionError, Job, Queue, QueueEvent, QueueEvents, Worker
+from glidemq_py import (
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    Job,
+    Queue,
+    QueueEvent,
+    QueueEvents,
+    Worker,
+)
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import PATIENCE, Raw, soon
@@ -288,3 +298,44 @@ async def test_no_server(queue_name: str):
     events = QueueEvents(queue_name, "valkey://127.0.0.1:1")
     with pytest.raises(GlideMQConnectionError, match=r"127\.0\.0\.1:1"):
         await events.wait_until_ready()
+
+
+async def test_a_loop_beside_listeners_is_refused(queue: Queue, url: str):
+    """They would share one position, and each would miss what the other has read."""
+    events = QueueEvents(queue.name, url)
+    heard = Heard()
+    events.on("added", heard)
+    async with events:
+        with pytest.raises(GlideMQError, match=r"listeners are told .* make another QueueEvents"):
+            await anext(aiter(events))
+        jobs = await queue.add_bulk([("n",)] * 3)
+        assert [event.job_id for event in await heard.wait(3)] == [job.id for job in jobs]
+
+
+async def test_listeners_and_a_second_loop_beside_a_loop_are_refused(queue: Queue, url: str):
+    events = QueueEvents(queue.name, url)
+    events.on("added", Heard())
+    await events.wait_until_ready()
+    loop = aiter(events)
+    job = await queue.add("n")
+    assert (await anext(loop)).job_id == job.id
+    with pytest.raises(GlideMQError, match="a loop reads"):
+        await anext(aiter(events))
+    with pytest.raises(GlideMQError, match="a loop reads"):
+        events.on("*", Heard())
+    with pytest.raises(GlideMQError, match="a loop reads"):
+        await events.__aenter__()
+    job = await queue.add("n")
+    assert (await anext(loop)).job_id == job.id
+    await events.close()
+    with pytest.raises(ClosedError):
+        await anext(aiter(events))
+
+
+@pytest.mark.parametrize(
+    ("event", "listener", "option"), [("", print, "event"), (None, print, "event"), ("completed", 5, "listener")]
+)
+def test_listeners_that_cannot_be(event: Any, listener: Any, option: str):
+    with pytest.raises(GlideMQValidationError) as refused:
+        QueueEvents("q").on(event, listener)
+    assert refused.value.option == option

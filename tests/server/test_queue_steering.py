@@ -2,11 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from glidemq_py import Job, JobNotFoundError, JobStateError, PayloadTooLargeError, Queue, SerializationError, Worker
+from glidemq_py import (
+    GlideMQValidationError,
+    Job,
+    JobNotFoundError,
+    JobStateError,
+    PayloadTooLargeError,
+    Queue,
+    SerializationError,
+    Worker,
+)
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import Gate, Raw, Told, soon
@@ -193,6 +202,14 @@ async def test_progress_data_and_log_from_outside(url: str, queue_name: str, raw
         assert found.data == job.data == {"b": 2}
         with pytest.raises(PayloadTooLargeError):
             await job.log("x" * 1_048_577)
+        for line in (5, None, b"bytes", "\ud800"):
+            with pytest.raises(GlideMQValidationError, match="log line"):
+                await job.log(cast("str", line))
+        for keep in (-1, True, 1.5):
+            with pytest.raises(GlideMQValidationError, match="keep"):
+                await job.log("x", keep=cast("int", keep))
+        with pytest.raises(GlideMQValidationError, match="start"):
+            await job.logs(cast("int", "a"))
         with pytest.raises(PayloadTooLargeError):
             await job.update_progress("x" * 1_048_576)
         with pytest.raises(SerializationError):
@@ -277,8 +294,10 @@ async def test_obliterate_refuses_while_jobs_are_active(
         assert gate is not None
         await queue.add_bulk([("n",)] * 5)
         before = resp.keys(raw.key("*"))
-        with pytest.raises(JobStateError, match="obliterate"):
+        with pytest.raises(JobStateError, match=r"cannot obliterate queue '.*': 1 job is active\. .*force=True"):
             await queue.obliterate()
+        with pytest.raises(GlideMQValidationError, match="force"):
+            await queue.obliterate(force=cast("bool", "no"))
         assert resp.keys(raw.key("*")) == before
         assert (await queue.get_job_counts()).total == 6
         assert await queue.obliterate(force=True) == 6

@@ -46,7 +46,9 @@ async def test_first_come_first_served_within_a_priority(url: str, queue_name: s
     assert order == sorted(range(60), key=lambda n: (n % 3, n))
 
 
-async def test_a_job_past_its_ttl_is_not_run(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_a_job_past_its_ttl_is_not_run(
+    core_url: str, core_resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
+):
     gate = Gate()
     gate.open()
     async with Queue(queue_name, core_url) as queue:
@@ -68,6 +70,7 @@ async def test_a_job_past_its_ttl_is_not_run(core_url: str, core_resp: RespClien
         assert [raw.event_names(job.id)[-1] for job in dead] == ["expired"] * 3
         assert raw.pending() == []
         assert raw.metric("failed") == 3
+    assert [r for r in caplog.records if "expired" in r.getMessage()] == []  # that was wanted: no warning
 
 
 async def test_a_retry_past_the_ttl_fails_instead(url: str, queue_name: str):

@@ -45,7 +45,7 @@ def retry(meta: str, job_id: str) -> Call[str]:
 
 
 def obliterate(meta: str, force: bool, batch: int) -> Call[tuple[str, int]]:
-    """One step of deleting a queue: ('more' | 'done' | 'active', jobs deleted)."""
+    """One step of deleting a queue: ('more' | 'done', jobs deleted) or ('active', jobs that are)."""
     return Call("obliterate", meta, (pack((force, batch)),), _pair, repeatable=True)
 
 
