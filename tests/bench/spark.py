@@ -174,8 +174,13 @@ class Bench:
             self.empty()
             frame = self.spark.range(0, rows, numPartitions=2).selectExpr("'n' as name", "repeat('x', 200) as data")
             self.save(frame, "q", dataFormat="text", guarantee="append")
-            python = max(rss for name, rss in processes(os.getpid()) if "python" in name)
-            print(f"  {rows:>9,} rows   largest Python process of Spark {python / 2**20:.0f} MiB")
+            found = processes(os.getpid())
+            largest = {
+                kind: max((rss for name, rss in found if name.startswith(kind)), default=0)
+                for kind in ("python", "java")
+            }
+            text = ", ".join(f"{kind} {rss / 2**20:.0f} MiB" for kind, rss in largest.items())
+            print(f"  {rows:>9,} rows   largest process: {text}")
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -247,13 +252,13 @@ def fill(url: str, rows: int) -> None:
 
 
 def processes(parent: int) -> list[tuple[str, int]]:
-    """Command line and resident bytes of all descendants."""
+    """Name and resident bytes of all descendants."""
     import psutil  # type: ignore[import-untyped]
 
     found: list[tuple[str, int]] = []
     for child in psutil.Process(parent).children(recursive=True):
         try:
-            found.append((" ".join(child.cmdline()), child.memory_info().rss))
+            found.append((child.name(), child.memory_info().rss))
         except psutil.Error:
             continue
     return found

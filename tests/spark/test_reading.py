@@ -133,10 +133,11 @@ def test_the_time_zone_of_the_session_does_not_matter(queue: Queue[Any, Any], sp
 
 async def test_jobs_that_go_meanwhile(queue: Queue[Any, Any], url: str, queue_name: str):
     """Whole partitions are planned, jobs at their boundaries are removed, and all others are read."""
+    for module in ("pyarrow", "pyspark"):
+        pytest.importorskip(module)
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
 
-    pytest.importorskip("pyarrow")
     options = ReadOptions.parse(
         {"url": url, "queue": queue_name, "state": "completed", "fetchsize": "20", "numpartitions": "8"},
         streaming=False,
