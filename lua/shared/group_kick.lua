@@ -108,8 +108,8 @@ end
 
 -- Promotes what slots, window and bucket admit; returns how many jobs went to the stream.
 M.kick = function(q, g, now)
-  if redis.call('ZCARD', g.queue) == 0 then return 0 end
   M.skip(g)
+  if redis.call('ZCARD', g.queue) == 0 then return 0 end
   if M.is_full(g) and not M.holder_waits(q, g) then return 0 end
   if now > 0 and M.limited_until(q, g, now) then return 0 end
   local room = window_room(q, g, now)
