@@ -3,6 +3,15 @@
 ``Queue`` adds jobs, ``Worker`` runs them, ``QueueEvents`` tells what happens, ``Job`` is what all of them hand you.
 """
 
+from glidemq_py.broadcast import (
+    Broadcast,
+    BroadcastWorker,
+    Delivery,
+    Message,
+    Subscription,
+    compile_subject_matcher,
+    match_subject,
+)
 from glidemq_py.errors import (
     AmbiguousResultError,
     BatchError,
@@ -111,6 +120,8 @@ __all__ = [
     "BatchMismatchError",
     "BatchOptions",
     "BlockingJob",
+    "Broadcast",
+    "BroadcastWorker",
     "Budget",
     "BudgetExceededError",
     "BulkAddError",
@@ -124,6 +135,7 @@ __all__ = [
     "DeadLetterOptions",
     "Deduplication",
     "DelayedError",
+    "Delivery",
     "DuplicateJobError",
     "EmbeddedServerError",
     "EventsLostError",
@@ -163,6 +175,7 @@ __all__ = [
     "JobUsage",
     "KeepJobs",
     "LibraryError",
+    "Message",
     "Metrics",
     "MetricsPoint",
     "NoHandlerError",
@@ -191,6 +204,7 @@ __all__ = [
     "StagedWriteError",
     "StaleAttemptError",
     "StreamChunk",
+    "Subscription",
     "SuspendError",
     "SuspendInfo",
     "Task",
@@ -210,12 +224,14 @@ __all__ = [
     "__version__",
     "chain",
     "chord",
+    "compile_subject_matcher",
     "current_job",
     "current_job_id",
     "dag",
     "get_usage_summary",
     "graceful_shutdown",
     "group",
+    "match_subject",
     "serverless_pool",
     "topo_sort",
     "validate_dag",

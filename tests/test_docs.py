@@ -153,8 +153,12 @@ def test_api_page_names_every_export() -> None:
 
 
 @pytest.mark.parametrize(
-    "holder", [Queue, Worker, glidemq_py.QueueEvents, glidemq_py.Job, glidemq_py.Producer, glidemq_py.ServerlessPool]
-)
+    "holder",
+    [
+        Queue, Worker, glidemq_py.QueueEvents, glidemq_py.Job, glidemq_py.Producer, glidemq_py.ServerlessPool,
+        glidemq_py.Broadcast,
+    ],
+)  # fmt: skip
 def test_api_page_names_every_method(holder: type) -> None:
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     public = [name for name, _ in inspect.getmembers(holder) if not name.startswith("_")]

@@ -47,6 +47,16 @@ EXPECTED = {
         r"bert: create, update, invoice; next is number 4",
         r"carla: create, update, invoice; next is number 4",
     ],
+    "broadcast": [
+        r"index: orders\.eu\.created, attempt 1",
+        r"index: orders\.eu\.paid, attempt 2",
+        r"mail: orders\.eu\.created",
+        r"report: orders\.eu\.created",
+        r"report: orders\.eu\.paid",
+        r"index: 0 waiting, 0 active",
+        r"mail: 0 waiting, 0 active",
+        r"report: 0 waiting, 0 active",
+    ],
     "streaming": [
         r"Jobs tell what they make while they make it\.",
         r"10 chunks: 9 tokens and a summary",

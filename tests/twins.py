@@ -145,6 +145,25 @@ TWINS = (
         init="self._core: ProducerCore[DataT] = ProducerCore({})",
         attributes={"name": "str"},
     ),
+    Twin(
+        source="glidemq_py.broadcast.broadcast.Broadcast",
+        target="glidemq_py/sync/broadcast.py",
+        title="`Broadcast` for code that blocks.",
+        doc="""Publishes messages of which every subscription gets each; any number of threads may share one.
+
+    Names, arguments and errors are those of `glidemq_py.Broadcast`. A client of your own is one of valkey-glide-sync.
+    """,
+        held="_core",
+        run="run_now({})",
+        head=[
+            "from glidemq_py.client.pace import run_now",
+            "from glidemq_py.sync.driving import BroadcastCore",
+        ],
+        start="",
+        init="self._core: BroadcastCore[DataT] = BroadcastCore({})",
+        left_out=frozenset({"queue"}),
+        attributes={"name": "str"},
+    ),
 )
 
 

@@ -25,7 +25,7 @@ from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.queue import JobSpec
 from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewhere, unfit_parent
 from glidemq_py.queue.rows import encode_row
-from glidemq_py.wire.calls.adding import Row, add
+from glidemq_py.wire.calls.adding import AddCall, Row, add
 
 __all__ = ["BulkAdd", "added_job"]
 
@@ -82,14 +82,18 @@ class BulkAdd:
         jobs: what to add: `JobSpec` objects or tuples (name, data, options).
         defaults: the queue's default job options.
         quiet: leave out the `added` events.
+        add_call: makes the calls.
 
     Raises:
         GlideMQValidationError: a job cannot be added; the error names its position and nothing was sent.
     """
 
-    def __init__(self, link: QueueLink, jobs: Iterable[Any], defaults: JobOptions, quiet: bool) -> None:
+    def __init__(
+        self, link: QueueLink, jobs: Iterable[Any], defaults: JobOptions, quiet: bool, add_call: AddCall = add
+    ) -> None:
         self._link = link
         self._quiet = quiet
+        self._add_call = add_call
         self._names: list[str] = []
         self._data: list[Any] = []
         self._options: list[JobOptions] = []
@@ -145,7 +149,7 @@ class BulkAdd:
         under_way: Awaitable[None] | None = None
         await ask_parents(self._link, self._elsewhere)
         for start, rows in self._chunks():
-            call = add(self._link.keys.meta, rows, self._quiet)
+            call = self._add_call(self._link.keys.meta, rows, self._quiet)
             if under_way is not None:
                 await under_way
                 if self._broken is not None:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from glidemq_py.client.transport import Transport
-from glidemq_py.wire.calls.adding import Row, add
+from glidemq_py.wire.calls.adding import AddCall, Row, add
 
 __all__ = ["AddCoalescer", "Added", "Adder"]
 
@@ -41,14 +41,16 @@ class AddCoalescer:
         transport: of the queue.
         meta: the queue's declared key.
         quiet: leave out the `added` events.
+        add_call: makes the call.
     """
 
-    __slots__ = ("_idle", "_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting")
+    __slots__ = ("_add_call", "_idle", "_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting")
 
-    def __init__(self, transport: Transport, meta: str, quiet: bool) -> None:
+    def __init__(self, transport: Transport, meta: str, quiet: bool, add_call: AddCall = add) -> None:
         self._transport = transport
         self._meta = meta
         self._quiet = quiet
+        self._add_call = add_call
         self._under_way = False
         self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -65,7 +67,7 @@ class AddCoalescer:
             return await future
         self._under_way = True
         try:
-            reply = await self._transport.call(add(self._meta, (row,), self._quiet))
+            reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
         finally:
             if self._waiting:
                 self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
@@ -99,7 +101,7 @@ class AddCoalescer:
         if not batch:
             return
         try:
-            reply = await self._transport.call(add(self._meta, [row for row, _ in batch], self._quiet))
+            reply = await self._transport.call(self._add_call(self._meta, [row for row, _ in batch], self._quiet))
         except BaseException as error:
             for _, future in batch:
                 if not future.done():

@@ -46,10 +46,11 @@ def _refusal(name: str, active: int) -> JobStateError:
 
 
 async def _sweep(link: QueueLink) -> int:
-    deleted = 0
+    deleted, prefix = 0, link.keys.job_prefix.encode()
     async for keys in link.transport.scan(f"{link.keys.stem}*"):
         for i in range(0, len(keys), _BATCH):
             batch = keys[i : i + _BATCH]
-            deleted += sum(key.startswith(link.keys.job_prefix.encode()) for key in batch)
+            # Beside a record may stand what subscriptions made of it: `job:<id>:sub:<name>`.
+            deleted += sum(key.startswith(prefix) and b":" not in key[len(prefix) :] for key in batch)
             await link.transport.command("UNLINK", *batch)
     return deleted

@@ -40,7 +40,7 @@ from glidemq_py.queue.usage import QueueUsageReading
 from glidemq_py.queue.vectors import QueueVectors
 from glidemq_py.telemetry.producing import observed, observed_add
 from glidemq_py.telemetry.state import TELEMETRY
-from glidemq_py.wire.calls.adding import Row
+from glidemq_py.wire.calls.adding import AddCall, Row, add
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 
@@ -104,6 +104,7 @@ class Queue(
         self._closed = False
 
     _pace: Pace = LOOP_PACE
+    _add_call: AddCall = staticmethod(add)
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class Queue(
     async def _open(self) -> tuple[Transport, Adder]:
         """Connect; the transport, and what sends single adds over it."""
         transport = await open_transport(self._connection)
-        return transport, AddCoalescer(transport, self._keys.meta, not self.options.events)
+        return transport, AddCoalescer(transport, self._keys.meta, not self.options.events, self._add_call)
 
     async def close(self) -> None:
         """Send what is still to be sent, and close the connection if it is ours; idempotent."""
@@ -236,7 +237,7 @@ class Queue(
             BulkAddError: some rows were not added, or may not have been; it holds the outcome of every position.
         """
         link = await self._connected()
-        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events)
+        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
         if TELEMETRY.on:
             return await observed("add_bulk", self.name, bulk.rows, bulk.run)
         return await bulk.run()

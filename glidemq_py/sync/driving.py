@@ -6,6 +6,7 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py.broadcast import Broadcast
 from glidemq_py.client.connect import BlockingConnection
 from glidemq_py.client.driven_transport import DrivenTransport
 from glidemq_py.client.pace import THREAD_PACE
@@ -17,9 +18,10 @@ from glidemq_py.model.vectors import VectorMatch
 from glidemq_py.producer import Producer
 from glidemq_py.queue import Queue
 from glidemq_py.queue.coalescer import Added, Adder
-from glidemq_py.wire.calls.adding import Row, add
+from glidemq_py.wire.calls.adding import AddCall, Row
 
-__all__ = ["EventsCore", "FlowCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of", "twins_by_name",
+__all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of",
+           "twins_by_name",
            "twins_in_matches", "twins_of"]  # fmt: skip
 
 DataT = TypeVar("DataT", default=Any)
@@ -29,15 +31,16 @@ ResultT = TypeVar("ResultT", default=Any)
 class _Adds:
     """Single adds of threads: each is sent by itself, and GLIDE carries them over one connection."""
 
-    __slots__ = ("_meta", "_quiet", "_transport")
+    __slots__ = ("_add_call", "_meta", "_quiet", "_transport")
 
-    def __init__(self, transport: Transport, meta: str, quiet: bool) -> None:
+    def __init__(self, transport: Transport, meta: str, quiet: bool, add_call: AddCall) -> None:
         self._transport = transport
         self._meta = meta
         self._quiet = quiet
+        self._add_call = add_call
 
     async def add(self, row: Row, /) -> Added:
-        reply = await self._transport.call(add(self._meta, (row,), self._quiet))
+        reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
         return reply.now, reply.results[0]
 
     async def drain(self) -> None:
@@ -51,7 +54,7 @@ class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
 
     async def _open(self) -> tuple[Transport, Adder]:
         transport = DrivenTransport.connect(cast("BlockingConnection", self._connection))
-        return transport, _Adds(transport, self._keys.meta, not self.options.events)
+        return transport, _Adds(transport, self._keys.meta, not self.options.events, self._add_call)
 
 
 class ProducerCore(Producer[DataT], Generic[DataT]):
@@ -67,6 +70,12 @@ class FlowCore(FlowProducer):
 
     async def _open(self) -> Transport:
         return DrivenTransport.connect(cast("BlockingConnection", self._connection))
+
+
+class BroadcastCore(Broadcast[DataT], Generic[DataT]):
+    """A broadcast whose coroutines never suspend."""
+
+    _queue_type = QueueCore
 
 
 class EventsCore(QueueEvents):

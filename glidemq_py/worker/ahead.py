@@ -51,10 +51,7 @@ class AheadCalls:
             return None
         x._asked += want
         self.asked = want
-        call = working.idle_exchange(
-            x._link.keys.meta, x._consumer, want, not options.events, not options.metrics, self._token
-        )
-        return call, self._number
+        return x._source.idle_exchange(want, self._token), self._number
 
     def answered(self, number: int, reply: ExchangeReply | None) -> None:
         """The answer to the call of that number; None where there was none."""

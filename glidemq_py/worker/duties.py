@@ -14,8 +14,8 @@ from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.telemetry.state import TELEMETRY
-from glidemq_py.wire.calls import working
 from glidemq_py.worker.listeners import Listeners
+from glidemq_py.worker.source import QueueSource
 
 __all__ = ["StalledRecovery"]
 
@@ -29,13 +29,13 @@ class StalledRecovery:
         self,
         *,
         link: QueueLink,
-        consumer: str,
+        source: QueueSource,
         options: WorkerOptions,
         listeners: Listeners,
         owes: Callable[[], None] = lambda: None,
     ) -> None:
         self._link = link
-        self._consumer = consumer
+        self._source = source
         self._options = options
         self._listeners = listeners
         self._owes = owes
@@ -55,19 +55,9 @@ class StalledRecovery:
 
     async def look(self) -> None:
         """One round over everything that pends; nothing if another worker does it now."""
-        options, cursor = self._options, ""
+        cursor = ""
         while True:
-            reply = await self._link.transport.call(
-                working.reclaim(
-                    self._link.keys.meta,
-                    self._consumer,
-                    options.stalled_interval * 8 // 10,
-                    options.lock_duration,
-                    options.max_stalled_count,
-                    not options.events,
-                    cursor,
-                )
-            )
+            reply = await self._link.transport.call(self._source.reclaim(cursor))
             if TELEMETRY.on and (reply.recovered or reply.failed):
                 for meter in TELEMETRY.meters:
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))

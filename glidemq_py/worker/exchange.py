@@ -29,6 +29,7 @@ from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.recovering import Recovery
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.settling import Settling, report_dropped
+from glidemq_py.worker.source import QueueSource
 from glidemq_py.worker.throttle import Throttle
 
 __all__ = ["ExchangeLoop"]
@@ -45,16 +46,25 @@ class ExchangeLoop:
     """Decides on, makes and evaluates exchange calls.
 
     Args:
-        link: the queue. consumer: this worker's name in the consumer group.
+        link: the queue. source: the calls by which its jobs come and go.
+        consumer: this worker's name in the consumer group.
         options: of the worker.
         listeners: who is told.
         context: what the lifespan yielded, for the jobs.
     """
 
     def __init__(
-        self, *, link: QueueLink, consumer: str, options: WorkerOptions, listeners: Listeners, context: Any
+        self,
+        *,
+        link: QueueLink,
+        source: QueueSource,
+        consumer: str,
+        options: WorkerOptions,
+        listeners: Listeners,
+        context: Any,
     ) -> None:
         self._link = link
+        self._source = source
         self._consumer = consumer
         self._options = options
         self._listeners = listeners
@@ -224,11 +234,10 @@ class ExchangeLoop:
 
     async def _call(self, batch: list[Finished], want: int, tokens: working.Tokens | None) -> None:
         rows = [finished.row for finished in batch]
-        options, looks = self._options, self._looks
-        request = working.exchange(
-            self._link.keys.meta, self._consumer, want, rows, not options.events, not options.metrics,
-            self._throttle.limiter, tokens, self._budgets.charges(batch) if self._budgets.met else None,
-        )  # fmt: skip
+        looks = self._looks
+        request = self._source.exchange(
+            want, rows, self._throttle.limiter, tokens, self._budgets.charges(batch) if self._budgets.met else None
+        )
         try:
             reply = await self._link.transport.call(request)
         except ClosedError as error:
@@ -295,9 +304,9 @@ class ExchangeLoop:
             return
         self._busy = True
         self.jobs_taken += len(jobs)
-        link, context = self._link, self._context
+        link, context, run_type = self._link, self._context, self._source.run_type
         for taken in jobs:
-            run = Run(link, taken, now, context)
+            run = run_type(link, taken, now, context)
             if run.options.lock_duration is not None and self.short_lock is not None:
                 self.short_lock(run.options.lock_duration)
             start(run)

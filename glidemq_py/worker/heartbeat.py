@@ -18,9 +18,9 @@ from typing import Any
 from glidemq_py.client.transport import BlockingTransport
 from glidemq_py.errors import GlideMQError
 from glidemq_py.wire import json
-from glidemq_py.wire.calls import working
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.worker.run import Run
+from glidemq_py.worker.source import QueueSource
 
 __all__ = ["Heartbeat"]
 
@@ -35,7 +35,7 @@ class Heartbeat:
     """The heartbeat thread of one worker.
 
     Args:
-        connect: makes the thread's connection. meta: the queue's declared key. consumer: this worker's name.
+        connect: makes the thread's connection. source: the calls for it. consumer: this worker's name.
         lock_duration: ms that a job without one of its own is locked for.
         running: the runs whose jobs are in hand; read from this thread.
         lost: called on the loop with (run, status) for a job that is not this attempt's any more.
@@ -46,7 +46,7 @@ class Heartbeat:
         self,
         *,
         connect: Callable[[], BlockingTransport],
-        meta: str,
+        source: QueueSource,
         consumer: str,
         lock_duration: int,
         running: set[Run],
@@ -54,7 +54,7 @@ class Heartbeat:
         silence: Callable[[], float],
     ) -> None:
         self._connect = connect
-        self._meta = meta
+        self._source = source
         self._consumer = consumer
         self._lock_duration = lock_duration
         self._running = running
@@ -112,7 +112,7 @@ class Heartbeat:
         for start in range(0, max(1, len(runs)), _JOBS_A_CALL):
             part = runs[start : start + _JOBS_A_CALL]
             jobs = [(r.job.id, r.attempt.entry, *r.attempt.token) for r in part]
-            reply = self._transport.call(working.heartbeat(self._meta, self._consumer, info, ttl, jobs))
+            reply = self._transport.call(self._source.heartbeat(info, ttl, jobs))
             info = ""
             for run, status in zip(part, reply.statuses, strict=True):
                 if status != AttemptStatus.OK and run in self._running:

@@ -21,7 +21,6 @@ from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.schedule import ScheduleDuty
 from glidemq_py.telemetry.state import TELEMETRY
-from glidemq_py.wire.calls import working
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 from glidemq_py.worker.batching import BatchRunner
@@ -40,6 +39,7 @@ from glidemq_py.worker.routes import Routes
 from glidemq_py.worker.runner import Runner
 from glidemq_py.worker.running_out import run_out
 from glidemq_py.worker.sandbox import Sandbox
+from glidemq_py.worker.source import QueueSource
 from glidemq_py.worker.wake import WakeReader
 
 __all__ = ["Opening", "Parts", "open_parts"]
@@ -60,6 +60,8 @@ class Opening:
     listeners: Listeners
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     sandbox: Sandbox | None = None
+    source: QueueSource | None = None
+    """Where its jobs come from; None = the queue."""
     in_background: bool = True
     """False for tests: no heartbeat, no duty and no wake-up comes by itself."""
 
@@ -69,7 +71,7 @@ class Parts:
     """What runs while a worker does."""
 
     link: QueueLink
-    consumer: str
+    source: QueueSource
     exchange: ExchangeLoop
     runner: Endings
     wake: WakeReader
@@ -91,7 +93,7 @@ class Parts:
         # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
-                await self.link.transport.call(working.leave(self.link.keys.meta, self.consumer))
+                await self.link.transport.call(self.source.leave())
 
 
 async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
@@ -104,6 +106,8 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
         serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
     )  # fmt: skip
+    source = opening.source or QueueSource(keys, consumer, options)
+    await source.open(link)
     has_dead_letters = bool(await declare_dead_letters(link, queue_options))
     label_log_records()
     if opening.sandbox is not None:
@@ -114,18 +118,20 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         lifespan = LifespanTask(opening.lifespan())
         context = await lifespan.open()
         stack.push_async_callback(lifespan.close)
-    exchange = ExchangeLoop(link=link, consumer=consumer, options=options, listeners=listeners, context=context)
-    runner = _runner(opening, Outcomes(link, options), exchange)
+    exchange = ExchangeLoop(
+        link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
+    )
+    runner = _runner(opening, source.outcomes(link), exchange)
     exchange.attach(runner)
     heartbeat = Heartbeat(
-        connect=transport.for_thread, meta=keys.meta, consumer=consumer, lock_duration=options.lock_duration,
+        connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
         running=runner.running, lost=runner.lost, silence=lambda: exchange.silence,
     )  # fmt: skip
     exchange.short_lock = heartbeat.expect
     stack.push_async_callback(heartbeat.close)
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
     exchange.owes = outbox.wake
-    recovery = StalledRecovery(link=link, consumer=consumer, options=options, listeners=listeners, owes=outbox.wake)
+    recovery = StalledRecovery(link=link, source=source, options=options, listeners=listeners, owes=outbox.wake)
     schedules = ScheduleDuty(
         link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
     )
@@ -133,7 +139,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     sleepers = SuspendedSweep(link, outbox.wake)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
-    wake = WakeReader(link, exchange)
+    wake = WakeReader(link, exchange, source)
     if opening.in_background:
         await heartbeat.start()
         if isinstance(transport, AsyncTransport):
@@ -146,7 +152,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         for duty in (recovery, wake, outbox, schedules, sleepers):
             duty.start()
     return Parts(
-        link=link, consumer=consumer, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
+        link=link, source=source, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
         recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,
     )  # fmt: skip
 

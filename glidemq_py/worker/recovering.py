@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError
 from glidemq_py.wire.calls import working
 from glidemq_py.worker.finished import Finished
-from glidemq_py.worker.run import Run
 from glidemq_py.worker.settling import report_dropped
 
 if TYPE_CHECKING:
@@ -104,16 +103,13 @@ class Recovery:
         """What was lost on its way must be settled before anything is regained: a job whose failure was in the lost
         call may have been taken for us anew by that very call, and would count as known by its old row."""
         x = self._exchange
-        quiet, no_metrics = not x._options.events, not x._options.metrics
         while x._finished and x._finished[0].sent and not x._finished[0].refusals:
             batch = [x._finished.popleft() for _ in range(min(ROWS, len(x._finished)))]
             rows = [finished.row for finished in batch]
             charges = x._budgets.charges(batch) if x._budgets.met else None
             x._under_way += 1
             try:
-                reply = await x._link.transport.call(
-                    working.exchange(x._link.keys.meta, x._consumer, 0, rows, quiet, no_metrics, charges=charges)
-                )
+                reply = await x._link.transport.call(x._source.exchange(0, rows, charges=charges))
             except GlideMQError as error:
                 self.keep(batch, error)
                 if not isinstance(error, ScriptError):
@@ -133,10 +129,7 @@ class Recovery:
             known = [run.attempt.entry for run in runs if run.attempt.entry]
             known_ids = [run.job.id for run in runs if not run.attempt.entry]
             want = max(0, x.free) if x.taking else ROWS
-            quiet = not x._options.events
-            reply = await x._link.transport.call(
-                working.regain(x._link.keys.meta, x._consumer, known, want, quiet, cursor, known_ids)
-            )
+            reply = await x._link.transport.call(x._source.regain(known, want, cursor, known_ids))
             if x.taking:
                 x._start_jobs(reply.jobs, reply.now, reply.budgets, [])
             else:
@@ -151,6 +144,6 @@ class Recovery:
         """We take no jobs any more: let others have them."""
         x = self._exchange
         for taken in jobs:
-            run = Run(x._link, taken, now, None)
+            run = x._source.run_type(x._link, taken, now, None)
             token = run.attempt.entry, *run.attempt.token
             x._finished.append(Finished(working.released(run.job.id, *token), run, None, None))

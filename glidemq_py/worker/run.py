@@ -31,6 +31,7 @@ class Run:
         timer: of the job's time-out.
     """
 
+    job_type: type[Job[Any, Any]] = Job
     __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "task", "timer")
 
     handler: Callable[[Any], Any]
@@ -42,7 +43,7 @@ class Run:
             taken, more = taken[:_FIELDS], taken[_FIELDS:]
         job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
         attempt = Attempt(entry, fence, processed_on, context)
-        job: Job[Any, Any] = Job(link, job_id, name)
+        job: Job[Any, Any] = self.job_type(link, job_id, name)
         job._data_text = data
         job._attempt = attempt
         job.processed_on = processed_on

@@ -18,16 +18,12 @@ from glidemq_py.client.transport import Transport
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.worker.exchange import ExchangeLoop
+from glidemq_py.worker.source import BLOCK_MS, QueueSource
 
 __all__ = ["WakeReader"]
 
 _log = logging.getLogger(__name__)
 
-_GROUP = "wakers"
-_CONSUMER = "w"
-_BLOCK_MS = 850
-"""An idle worker looks at least this often, whatever it was told: a lost wake-up costs a second, and so does a peer's
-list job, which wakes nobody. (The server ends such a read up to a tenth of a second late.)"""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _RETIRE_S = 2.0
 _PATIENCE_S = 2.5
@@ -37,8 +33,9 @@ _PATIENCE_S = 2.5
 class WakeReader:
     """Reads while the exchange loop is idle, and tells it when there may be something."""
 
-    def __init__(self, link: QueueLink, exchange: ExchangeLoop) -> None:
+    def __init__(self, link: QueueLink, exchange: ExchangeLoop, source: QueueSource) -> None:
         self._link = link
+        self._source = source
         self._exchange = exchange
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -73,15 +70,15 @@ class WakeReader:
             self._transport = await self._link.transport.dedicated()
         ahead = self._exchange.ahead.ask()
         if ahead is None:
-            woken = bool(await self._transport.command(*self._read_command()))
-            if woken and (self._exchange.free <= 0 or not self._exchange.may_take):
+            woken = bool(await self._transport.command(*self._source.wake_command()))
+            if woken and self._source.wakes_one and (self._exchange.free <= 0 or not self._exchange.may_take):
                 await self._pass_on()
             self._exchange.look_for_jobs()
             return
         call, number = ahead
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                reply = await self._transport.call_after(self._read_command(), call, _BLOCK_MS)
+                reply = await self._transport.call_after(self._source.wake_command(), call, BLOCK_MS)
         except BaseException as error:
             self._exchange.ahead.answered(number, None)
             if isinstance(error, TimeoutError):
@@ -93,13 +90,6 @@ class WakeReader:
                 self._exchange.ahead.lost(error)
             raise error
         self._exchange.ahead.answered(number, reply)
-
-    def _read_command(self) -> tuple[str, ...]:
-        keys = self._link.keys
-        return (
-            "XREADGROUP", "GROUP", _GROUP, _CONSUMER, "COUNT", "1", "BLOCK", str(_BLOCK_MS), "NOACK",
-            "STREAMS", keys.stream, keys.wake, ">", ">",
-        )  # fmt: skip
 
     async def _pass_on(self) -> None:
         """Every slot got busy while we waited, or we pause: the wake-up is somebody else's."""

@@ -54,7 +54,9 @@ local function active_count(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local from_lists = redis.pcall('GET', q.list_active)
-  return from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
+  local active = from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
+  for _, group in ipairs(G.subscriptions.names(q)) do active = active + G.subscriptions.in_hand(q, group) end
+  return active
 end
 
 G.export('obliterate', { 'allow-oom' }, function(keys, args)

@@ -25,7 +25,10 @@ end
 -- A broadcast retry (`id||group`) goes back to the stream for that group alone.
 local function promote_broadcast(q, id, group, quiet)
   local name = redis.pcall('HGET', q.J .. id, 'name')
-  if type(name) ~= 'string' then return end
+  if type(name) ~= 'string' then
+    G.emit(q.events, 'trimmed', id, 'subscription', group) -- the message went while it waited for its next attempt
+    return
+  end
   redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'retryGroup', group)
   redis.call('HSET', q.J .. id, 'state', 'waiting')
   if not quiet then G.emit(q.events, 'promoted', id) end

@@ -11,6 +11,7 @@ EXPORTED = {
     "Schedule", "JobScheduler", "Scheduler", "SchedulerBusyError",
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
     "FlowProducer", "FlowJob", "DagNode", "JobNode", "chain", "group", "chord", "dag", "validate_dag", "topo_sort",
+    "Broadcast", "BroadcastWorker", "Message", "Subscription", "Delivery", "match_subject", "compile_subject_matcher",
     # options and values
     "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",

@@ -16,6 +16,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (glidemq_py.Queue, sync.Queue),
     (glidemq_py.Producer, sync.Producer),
     (glidemq_py.FlowProducer, sync.FlowProducer),
+    (glidemq_py.Broadcast, sync.Broadcast),
     (glidemq_py.Job, sync.Job),
     (glidemq_py.QueueEvents, sync.QueueEvents),
     (glidemq_py.ServerlessPool, sync.ServerlessPool),
@@ -27,6 +28,9 @@ MISSING: dict[type[Any], dict[str, str]] = {
     glidemq_py.Job: {
         "blocking": "it blocks already",
         "from_record": "jobs of the twins are made from those of queues",
+    },
+    glidemq_py.Broadcast: {
+        "queue": "it is `glidemq_py.sync.Queue` of the same name",
     },
 }
 """What a twin has not, and why."""
@@ -101,5 +105,5 @@ def test_everything_says_what_it_is() -> None:
 
 def test_exported_names() -> None:
     assert set(sync.__all__) == {
-        "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool",
+        "Broadcast", "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool",
     }  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 
-__all__ = ["AddReply", "Row", "add", "row"]
+__all__ = ["AddCall", "AddReply", "Row", "add", "row"]
 
 Row = list[object]
 """Positional and cut after the last value given: name, data, opts JSON, id or '', delay, attempts, priority,
@@ -61,6 +61,10 @@ def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     """Add jobs in one atomic step. Not repeatable: without ids of its own a second run adds them again."""
     return Call("add", meta, (pack((rows, quiet)),), _added)
+
+
+AddCall = Callable[[str, Sequence[Row], bool], Call[AddReply]]
+"""`add`, or what a broadcast has in its place."""
 
 
 def _added(reply: bytes) -> AddReply:

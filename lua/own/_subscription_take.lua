@@ -1,0 +1,114 @@
+-- Taking messages for a subscription: what was handed back, then what is new; what does not concern it is acknowledged.
+local S = G.subscriptions
+
+local FIELDS = { 'name', 'data', 'opts', 'timestamp', 'priority', 'progress', 'expireAt', 'revoked' }
+local NAME, DATA, OPTS, TIMESTAMP, PRIORITY, PROGRESS, EXPIRE_AT, REVOKED = 1, 2, 3, 4, 5, 6, 7, 8
+local REPLY_BYTES = 4194304
+local PAGE = 100
+local SKIPPED_MAX = 2000 -- entries that concern others, looked at by one call
+
+-- patterns: Lua patterns of subjects, or false for all.
+S.taking = function(now, consumer, group, patterns, start, quiet)
+  return { now = now, consumer = consumer, group = group, patterns = patterns, start = start, quiet = quiet,
+    jobs = {}, dropped = {}, settled = {}, own = {}, subjects = {}, next_due = -1, bytes = 0, looked = 0 }
+end
+
+local function concerns(t, subject)
+  if not t.patterns then return true end
+  local known = t.subjects[subject]
+  if known ~= nil then return known end
+  known = false
+  for _, pattern in ipairs(t.patterns) do
+    if string.find(subject, pattern) then
+      known = true
+      break
+    end
+  end
+  t.subjects[subject] = known
+  return known
+end
+
+local function forget(t, entry, alone)
+  t.settled[#t.settled + 1] = entry
+  if alone then t.own[#t.own + 1] = entry end
+end
+
+local function drop(t, id, entry, alone, why)
+  forget(t, entry, alone)
+  t.dropped[#t.dropped + 1] = { entry, id or '', why }
+end
+
+-- The message may not run; why not.
+local function hindrance(h, now)
+  if not h[NAME] or not h[DATA] or not h[OPTS] then return 'malformed' end
+  if h[REVOKED] == '1' then return 'revoked' end
+  local expire_at = tonumber(h[EXPIRE_AT] or '')
+  if expire_at and expire_at > 0 and now > expire_at then return 'expired' end
+  return nil
+end
+
+-- Takes one entry that pends for the consumer by now.
+S.take_entry = function(q, t, entry, fields, deliveries)
+  local id, subject, only_for = S.parse(fields)
+  t.looked = t.looked + 1
+  if not id then return drop(t, nil, entry, false, 'a stream entry without a job id') end
+  if only_for and only_for ~= t.group then return forget(t, entry, false) end
+  local alone = only_for ~= nil
+  if not alone and not concerns(t, subject) then return forget(t, entry, false) end
+  local h = redis.pcall('HMGET', q.J .. id, unpack(FIELDS))
+  if h.err or not h[NAME] then
+    S.report_trimmed(q, t.group, id, entry)
+    return drop(t, id, entry, alone, 'the message is gone')
+  end
+  local why = hindrance(h, t.now)
+  if why then
+    S.write_record(q, id, t.group, 0, 'state', 'failed', 'failedReason', why, 'finishedOn', G.int(t.now))
+    if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
+    return drop(t, id, entry, alone, why)
+  end
+  local attempts, stalled, trace = '0', false, false
+  if alone or deliveries > 1 then
+    local record = redis.call('HMGET', S.record_key(q, id, t.group), 'a', 'stalled', 'stacktrace')
+    attempts, stalled, trace = record[1] or '0', record[2], record[3]
+  end
+  t.bytes = t.bytes + #h[DATA]
+  t.jobs[#t.jobs + 1] = { id, entry, S.fence(deliveries, alone), h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts,
+    h[PROGRESS], stalled, h[PRIORITY], trace }
+end
+
+-- Claims an entry that pends for somebody else, or for this consumer without its knowing, and takes it.
+S.take_over = function(q, t, entry, deliveries)
+  local claimed = redis.call('XCLAIM', q.stream, t.group, t.consumer, 0, entry)[1]
+  if claimed then return S.take_entry(q, t, entry, claimed[2], deliveries + 1) end
+  S.report_trimmed(q, t.group, nil, entry)
+  drop(t, nil, entry, false, 'the message is gone')
+end
+
+local function take_handed_back(q, t, want)
+  local found = redis.pcall('XPENDING', q.stream, t.group, '-', '+', math.min(want, PAGE), S.HANDED_BACK)
+  if found.err then return end
+  for _, p in ipairs(found) do S.take_over(q, t, p[1], p[4]) end
+end
+
+local function read(q, t, count)
+  local reply = redis.pcall('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
+  if reply and reply.err then
+    if not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err, 0) end
+    S.create(q, t.group, t.start)
+    reply = redis.call('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
+  end
+  return reply and reply[1] and reply[1][2] or {}
+end
+
+-- Up to `want` messages; true if nothing new was left.
+S.take = function(q, t, want)
+  take_handed_back(q, t, want)
+  while #t.jobs < want do
+    if t.bytes >= REPLY_BYTES or t.looked >= SKIPPED_MAX then return false end
+    local count = math.min(want - #t.jobs, PAGE)
+    local entries = read(q, t, count)
+    for _, entry in ipairs(entries) do S.take_entry(q, t, entry[1], entry[2], 1) end
+    if #entries < count then return true end
+  end
+  return false
+end

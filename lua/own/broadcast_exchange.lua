@@ -1,0 +1,56 @@
+-- broadcast_exchange: hand in what is finished, promote what is due, take messages for a subscription.
+-- KEYS 1 meta
+-- ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, group, patterns, start, idle}
+-- -> packed {now, statuses, messages, next_due, flags, dropped, marks}   all but marks as in exchange
+--   patterns: Lua patterns of which a subject must match one, or false   start: where a missing group begins
+--   marks: ids of the last entry of the stream and of the wake stream, for the read of an idle worker; false = no matter
+-- Bound: 1000 messages; 2000 entries that concern others.
+local S = G.subscriptions
+
+local PROMOTE_MAX, WANT_MAX = 200, 1000
+local PAUSED, EXHAUSTED, LIMITED = 1, 2, 4
+
+local function earlier(a, b)
+  if a < 0 or (b >= 0 and b < a) then return b end
+  return a
+end
+
+local function last_of(key)
+  local found = redis.pcall('XREVRANGE', key, '+', '-', 'COUNT', 1)
+  return found[1] and found[1][1] or '0-0'
+end
+
+local function take(q, t, want, limiter)
+  local limits = G.limits(q, t, want, limiter)
+  if limits.paused then return PAUSED end
+  if limits.concurrency then -- it holds for each subscription
+    limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.in_hand(q, t.group)))
+    limits.limited = limits.want < want
+  end
+  local flags = 0
+  if limits.want > 0 then
+    if S.take(q, t, limits.want) then flags = EXHAUSTED end
+    G.spend(q, limits, #t.jobs)
+  end
+  if flags == 0 and limits.limited and #t.jobs == limits.want then flags = LIMITED end
+  return flags
+end
+
+G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local now, want, finished = G.now(q), math.min(r[2], WANT_MAX), r[3]
+  if r[10] and redis.call('ZSCORE', q.retired, r[10]) then want = 0 end
+  local t = S.taking(now, r[1], r[7], r[8], r[9], r[4])
+  local statuses = #finished > 0 and S.finish(q, now, r[1], r[7], finished, r[4], r[5]) or {}
+  local next_due = G.promote_due(q, now, PROMOTE_MAX, r[4])
+  local flags = 0
+  if want > 0 then
+    flags = take(q, t, want, r[6])
+    S.settle(q, t.group, t.settled, t.own)
+  elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
+    G.wake(q, 1) -- a place is free, and this worker does not want it
+  end
+  local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
+  flags = flags + (rawget(q, 'schedules_flag') or 0)
+  return cmsgpack.pack({ now, statuses, t.jobs, earlier(next_due, t.next_due), flags, t.dropped, marks })
+end)

@@ -1,0 +1,487 @@
+"""Broadcasts: every subscription gets every message that concerns it, whatever becomes of it elsewhere."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import Broadcast, BroadcastWorker, GlideMQError, JobStateError, Message, sync
+from glidemq_py.testing import RespClient
+from tests.key_leaks import KeyLeaks
+from tests.server.worker_support import Gate, Raw, Told, soon, until
+
+QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
+
+
+class Seen:
+    """A handler that notes what it gets; data of {"fail": n} fails so often."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    async def __call__(self, message: Message) -> Any:
+        self.messages.append(message)
+        data = message.data
+        if isinstance(data, dict) and message.attempts_made < data.get("fail", 0):
+            raise ValueError("as told")
+        return data
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.id for message in self.messages]
+
+
+@contextlib.asynccontextmanager
+async def working(worker: BroadcastWorker) -> AsyncIterator[Told]:
+    """The worker at work, listened to from the start on: what waits for it may be done at once."""
+    told = Told(worker)
+    async with worker:
+        yield told
+
+
+async def test_every_subscription_gets_every_message_in_order(core_url: str, queue_name: str):
+    seen = [Seen(), Seen(), Seen()]
+    async with Broadcast(queue_name, core_url) as broadcast:
+        workers = [
+            BroadcastWorker(queue_name, handler, core_url, subscription=f"s{n}", concurrency=(1, 1, 20)[n])
+            for n, handler in enumerate(seen)
+        ]
+        async with workers[0], workers[1], workers[2]:
+            told = [Told(worker) for worker in workers]
+            ids = await broadcast.publish_bulk([(f"a.{n % 3}", n) for n in range(300)])
+            ids += [await broadcast.publish("b", "last")]
+            for each in told:
+                await each.wait("completed", 301)
+            assert seen[0].ids == seen[1].ids == ids
+            assert Counter(seen[2].ids) == Counter(ids)
+            assert [message.subject for message in seen[0].messages[:3]] == ["a.0", "a.1", "a.2"]
+            for subscription in await broadcast.get_subscriptions():
+                assert (subscription.waiting, subscription.active, subscription.handed_back) == (0, 0, 0)
+        assert {each.name for each in await broadcast.get_subscriptions()} == {"s0", "s1", "s2"}
+
+
+async def test_subjects_that_do_not_concern_a_subscription_are_passed_over(core_url: str, queue_name: str):
+    seen = Seen()
+    async with Broadcast(queue_name, core_url) as broadcast:
+        worker = BroadcastWorker(queue_name, seen, core_url, subscription="s", subjects=["orders.*.new", "x.>"])
+        async with working(worker) as told:
+            for subject in ("orders.eu.new", "orders.eu", "x", "other", "x.1.2", "orders.a.b.new"):
+                await broadcast.publish(subject)
+            await broadcast.publish_bulk([("noise", n) for n in range(2_500)])
+            await broadcast.publish("x.end")
+            await told.wait("completed", 3)
+            assert [message.subject for message in seen.messages] == ["orders.eu.new", "x.1.2", "x.end"]
+            (subscription,) = await broadcast.get_subscriptions()
+            assert (subscription.waiting, subscription.active) == (0, 0)
+
+
+async def test_a_late_subscriber_begins_where_it_is_told(core_url: str, queue_name: str):
+    old, new, after = Seen(), Seen(), Seen()
+    async with Broadcast(queue_name, core_url) as broadcast:
+        ids = [await broadcast.publish("a", n) for n in range(3)]
+        first = BroadcastWorker(queue_name, old, core_url, subscription="old", start_from="0-0")
+        second = BroadcastWorker(queue_name, new, core_url, subscription="new")
+        async with working(first) as told, working(second) as told_new:
+            await told.wait("completed", 3)
+            ids.append(await broadcast.publish("a", 3))
+            await told.wait("completed", 4)
+            await told_new.wait("completed", 1)
+        assert (old.ids, new.ids) == (ids, ids[3:])
+        position = (await broadcast.get_subscriptions())[0].last_delivered
+        ids.append(await broadcast.publish("a", 4))
+        third = BroadcastWorker(queue_name, after, core_url, subscription="after", start_from=position)
+        async with working(third) as told:
+            await told.wait("completed", 1)
+        assert after.ids == ids[4:]
+        # It is durable: a worker of the same subscription goes on where it was, whatever it says of the start.
+        again = BroadcastWorker(queue_name, old, core_url, subscription="old", start_from="0-0")
+        async with working(again) as told:
+            await told.wait("completed", 1)
+        assert old.ids == ids
+
+
+async def test_one_subscriptions_failures_are_its_own(core_url: str, core_resp: RespClient, queue_name: str):
+    retrying, failing = Seen(), Seen()
+
+    async def fail(message: Message) -> None:
+        await failing(message)
+        raise RuntimeError("never")
+
+    async with Broadcast(queue_name, core_url) as broadcast:
+        workers = {
+            "good": BroadcastWorker(queue_name, lambda message: message.data, core_url, subscription="good"),
+            "retrying": BroadcastWorker(queue_name, retrying, core_url, subscription="retrying"),
+            "failing": BroadcastWorker(queue_name, fail, core_url, subscription="failing"),
+        }
+        async with workers["good"], workers["retrying"], workers["failing"]:
+            told = {name: Told(worker) for name, worker in workers.items()}
+            message_id = await broadcast.publish("a", {"fail": 2}, attempts=3, backoff=20)
+            assert message_id is not None
+            await told["good"].wait("completed")
+            await told["retrying"].wait("completed")
+            await told["failing"].wait("failed")
+            assert told["good"].count["retrying"] == 0
+            assert (told["retrying"].count["retrying"], told["failing"].count["retrying"]) == (2, 2)
+            assert [message.attempts_made for message in retrying.messages] == [0, 1, 2]
+            found = [await broadcast.get_delivery(message_id, name) for name in workers]
+            assert [each.state for each in found if each] == ["completed", "completed", "failed"]
+            assert [each.attempts_made for each in found if each] == [0, 2, 3]
+            assert found[2] is not None
+            assert (found[2].failed_reason, found[2].failed_type) == ("never", "RuntimeError")
+            assert found[1] is not None
+            assert json.loads(found[1].returnvalue or "") == {"fail": 2}
+        raw = Raw(core_resp, queue_name)
+        # Nothing of it in the record or the indexes that all of them share, and no entry of a retry is left (W34).
+        assert (raw.job(message_id)["state"], raw.job(message_id)["attemptsMade"]) == ("waiting", "0")
+        assert [raw.run("ZCARD", key) for key in ("scheduled", "completed", "failed")] == [0, 0, 0]
+        assert raw.run("XLEN", "stream") == 1
+        assert 0 < raw.run("PTTL", f"job:{message_id}:sub:failing") <= 86_400_000
+        assert {event["subscription"] for event in raw.events(message_id) if event["event"] == "failed"} == {"failing"}
+        assert (await broadcast.queue.check()).ok
+
+
+async def test_delayed_messages_and_messages_put_off(url: str, queue_name: str):
+    seen: list[tuple[str, str]] = []
+
+    async def put_off(message: Message) -> None:
+        seen.append(("one", message.subject))
+        if seen.count(("one", message.subject)) == 1:
+            message.move_to_delayed(30)
+
+    async def other(message: Message) -> None:
+        seen.append(("two", message.subject))
+
+    async with Broadcast(queue_name, url) as broadcast:
+        one = BroadcastWorker(queue_name, put_off, url, subscription="one")
+        two = BroadcastWorker(queue_name, other, url, subscription="two")
+        async with one, two:
+            told, told_two = Told(one), Told(two)
+            await broadcast.publish("late", delay=150)
+            await broadcast.publish("soon")
+            await told.wait("completed", 2)
+            await told_two.wait("completed", 2)
+            assert told.count["delayed"] == 2
+        assert [subject for name, subject in seen if name == "two"] == ["soon", "late"]
+        assert Counter(seen)["one", "late"] == 2
+
+
+async def test_what_exceeds_max_messages_leaves_nothing(
+    url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks
+):
+    """W95: hashes, records of subscriptions and all."""
+    seen = Seen()
+    async with Broadcast(queue_name, url, max_messages=10) as broadcast:
+        worker = BroadcastWorker(queue_name, seen, url, subscription="s", concurrency=50)
+        async with working(worker) as told:
+            for n in range(30):
+                await broadcast.publish_bulk([("a", {"n": n}, {"attempts": 2})] * 10)
+                await told.wait("completed", 10 * (n + 1))
+        raw = Raw(resp, queue_name)
+        assert raw.run("XLEN", "stream") == 10
+        hashes = resp.keys(f"{raw.base}:job:*")
+        assert len([key for key in hashes if ":sub:" not in key]) == 10
+        assert len([key for key in hashes if ":sub:" in key]) <= 10
+        assert len(seen.ids) == len(set(seen.ids)) == 300
+        await broadcast.queue.obliterate()
+        assert resp.keys(f"{raw.base}:*") == []
+
+
+async def test_max_age(url: str, resp: RespClient, queue_name: str):
+    async with Broadcast(queue_name, url, max_age=200) as broadcast:
+        old = await broadcast.publish("a")
+        raw = Raw(resp, queue_name)
+        before = int(raw.job(old or "")["timestamp"])
+
+        def is_past() -> bool:
+            seconds, micros = resp.execute("TIME")
+            return int(seconds) * 1000 + int(micros) // 1000 > before + 250
+
+        await soon(until(is_past))
+        new = await broadcast.publish("a")
+        assert [raw.state(each or "") for each in (old, new)] == [None, "waiting"]
+        assert raw.run("XLEN", "stream") == 1
+
+
+async def test_a_message_trimmed_in_hand_is_brought_to_its_end(url: str, resp: RespClient, queue_name: str):
+    gate = Gate()
+    async with Broadcast(queue_name, url, max_messages=2) as broadcast:
+        worker = BroadcastWorker(queue_name, gate, url, subscription="s", concurrency=1, **QUICK)
+        async with working(worker) as told:
+            await broadcast.publish("a", 1)
+            held = await gate.next()
+            for n in range(5):
+                await broadcast.publish("a", n)
+            before = resp.execute("TIME")[0]
+            await soon(until(lambda: int(resp.execute("TIME")[0]) > int(before) + 2))  # heartbeats and a look or two
+            gate.open()
+            await told.wait("completed", 3)
+        assert told.job_ids("completed")[0] == held.id
+        assert gate.cancelled == 0
+        assert Raw(resp, queue_name).run("EXISTS", f"job:{held.id}:sub:s") == 0
+
+
+async def test_a_lost_pending_message_is_told_of(url: str, resp: RespClient, queue_name: str):
+    """W97: what was trimmed while it pended for a worker that died."""
+    raw = Raw(resp, queue_name)
+    async with Broadcast(queue_name, url, max_messages=1) as broadcast:
+        await broadcast.subscribe("s", "0-0")
+        await broadcast.publish("a", 1)
+        raw.resp.execute("XREADGROUP", "GROUP", "s", "py-dead", "COUNT", 1, "STREAMS", raw.key("stream"), ">")
+        await broadcast.publish("a", 2)
+        seen = Seen()
+        worker = BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)
+        async with working(worker) as told:
+            await told.wait("completed")
+            await soon(until(lambda: "trimmed" in [event["event"] for event in raw.events()]))
+        assert [message.data for message in seen.messages] == [2]
+
+
+async def test_a_killed_workers_messages_come_again_once_and_to_its_subscription_alone(
+    core_url: str, core_resp: RespClient, queue_name: str
+):
+    """W32: a peer's subscription never gets them, or the message fails for everybody."""
+    seen, other = Seen(), Seen()
+    async with Broadcast(queue_name, core_url) as broadcast:
+        beside = BroadcastWorker(queue_name, other, core_url, subscription="other", start_from="0-0", **QUICK)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, core_url, queue_name,
+            stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+        assert child.stdout is not None
+        assert (await soon(child.stdout.readline())).strip() == b"ready"
+        async with beside:
+            told_beside = Told(beside)
+            ids = await broadcast.publish_bulk([("a", n) for n in range(10)])
+            began = [(await soon(child.stdout.readline())).decode().split()[1] for _ in range(4)]
+            assert began == ids[:4]
+            child.send_signal(signal.SIGKILL)
+            await child.wait()
+            worker = BroadcastWorker(queue_name, seen, core_url, subscription="s", **QUICK)
+            async with working(worker) as told:
+                await told.wait("completed", 10)
+                await told_beside.wait("completed", 10)
+            assert Counter(seen.ids) == Counter(ids)
+            assert [message.stalled_count for message in seen.messages if message.id in began] == [1] * 4
+            assert (told.count["stalled"], other.ids) == (4, ids)
+        assert core_resp.execute("XPENDING", Raw(core_resp, queue_name).key("stream"), "s")[0] == 0
+        transport: Any = child._transport  # type: ignore[attr-defined]
+        transport.close()
+
+
+async def test_a_message_that_kills_its_workers_fails_in_its_subscription(
+    url: str, resp: RespClient, queue_name: str
+):
+    raw = Raw(resp, queue_name)
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("s")
+        message_id = await broadcast.publish("a", 1) or ""
+        raw.resp.execute("XREADGROUP", "GROUP", "s", "py-dead", "COUNT", 1, "STREAMS", raw.key("stream"), ">")
+        worker = BroadcastWorker(queue_name, Seen(), url, subscription="s", max_stalled_count=0, **QUICK)
+        async with worker:
+            await soon(until(lambda: "failed" in raw.event_names(message_id)))
+        found = await broadcast.get_delivery(message_id, "s")
+        assert found is not None
+        assert (found.state, found.failed_reason) == ("failed", "job stalled more than maxStalledCount")
+        assert raw.state(message_id) == "waiting"
+
+
+async def test_a_closing_worker_hands_back_in_order(url: str, queue_name: str):
+    gate, seen = Gate(), Seen()
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, gate, url, subscription="s", concurrency=3)
+        await worker.start()
+        ids = await broadcast.publish_bulk([("a", n) for n in range(6)])
+        for _ in range(3):
+            await gate.next()
+        await worker.close(force=True)
+        (subscription,) = await broadcast.get_subscriptions()
+        assert (subscription.waiting, subscription.active, subscription.handed_back) == (3, 0, 3)
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
+            await told.wait("completed", 6)
+        assert seen.ids == ids
+        assert {message.attempts_made for message in seen.messages} == {0}
+
+
+async def test_a_late_outcome_of_another_attempt_changes_nothing(url: str, resp: RespClient, queue_name: str):
+    """Fencing: somebody else has the message by now."""
+    gate, seen = Gate(), Seen()
+    raw = Raw(resp, queue_name)
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, gate, url, subscription="s")
+        async with working(worker) as told:
+            message_id = await broadcast.publish("a", 1) or ""
+            await gate.next()
+            (entry,) = raw.run("XRANGE", "stream", "-", "+")
+            raw.resp.execute("XCLAIM", raw.key("stream"), "s", "py-other", 0, entry[0])
+            gate.open()
+            await told.wait("error")
+        assert raw.event_names(message_id) == ["added"]
+        assert raw.resp.execute("XPENDING", raw.key("stream"), "s")[0] == 1
+        raw.resp.execute("XCLAIM", raw.key("stream"), "s", "handed-back", 0, entry[0])
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
+            await told.wait("completed")
+        assert seen.ids == [message_id]
+
+
+async def test_subscriptions_are_listed_and_removed(url: str, queue_name: str):
+    async with Broadcast(queue_name, url) as broadcast:
+        assert await broadcast.get_subscriptions() == []
+        await broadcast.subscribe("a", "0-0")
+        await broadcast.subscribe("b")
+        await broadcast.publish_bulk([("x", n) for n in range(3)])
+        assert {each.name: each.waiting for each in await broadcast.get_subscriptions()} == {"a": 3, "b": 3}
+        async with working(BroadcastWorker(queue_name, Seen(), url, subscription="a")) as told:
+            await told.wait("completed", 3)
+            with pytest.raises(JobStateError):
+                await broadcast.remove_subscription("a")
+        assert await broadcast.remove_subscription("a")
+        assert not await broadcast.remove_subscription("a")
+        assert await broadcast.get_subscription("a") is None
+        assert [each.waiting for each in await broadcast.get_subscriptions()] == [3]
+
+
+async def test_pause_global_limits_and_drain(url: str, queue_name: str):
+    running = most = 0
+
+    async def handle(_: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.queue.set_global_concurrency(2)
+        await broadcast.pause()
+        worker = BroadcastWorker(queue_name, handle, url, subscription="s", concurrency=20)
+        async with working(worker) as told:
+            await broadcast.publish_bulk([("x", n) for n in range(40)])
+            assert await broadcast.is_paused()
+            assert (await broadcast.get_subscriptions())[0].waiting == 40
+            await broadcast.resume()
+            await soon(worker.drain())
+            assert (told.count["completed"], most) == (40, 2)
+
+
+async def test_what_a_message_cannot_do(url: str, queue_name: str):
+    errors: list[str] = []
+
+    async def handle(message: Message) -> None:
+        await message.update_progress(50)
+        await message.log("line")
+        try:
+            await message.update_data(1)
+        except GlideMQError as error:
+            errors.append(str(error))
+        message.suspend()
+
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, handle, url, subscription="s")
+        async with working(worker) as told:
+            message_id = await broadcast.publish("x") or ""
+            await told.wait("failed")
+        job = await broadcast.queue.get_job(message_id)
+        assert job is not None
+        assert (job.progress, await job.logs()) == (50, ["line"])
+        assert "every subscription" in errors[0]
+        assert "SuspendError" in str(told.of("failed")[0][1])
+        with pytest.raises(GlideMQError):
+            _ = worker.task
+
+
+async def test_ids_and_throttling(url: str, queue_name: str):
+    async with Broadcast(queue_name, url) as broadcast:
+        assert await broadcast.publish("x", job_id="mine") == "mine"
+        assert await broadcast.publish("x", job_id="mine") is None
+        throttled: Any = {"deduplication": {"id": "t", "mode": "throttle", "ttl": 60_000}}
+        assert await broadcast.publish("x", **throttled) is not None
+        assert await broadcast.publish("x", **throttled) is None
+
+
+async def test_a_flushed_server(private_server: Any, queue_name: str):
+    server = private_server()
+    seen = Seen()
+    async with Broadcast(queue_name, server.url) as broadcast:
+        worker = BroadcastWorker(queue_name, seen, server.url, subscription="s")
+        async with working(worker) as told:
+            await broadcast.publish("x", 1)
+            await told.wait("completed")
+            with RespClient.from_url(server.url) as resp:
+                resp.execute("FLUSHALL")
+            await broadcast.publish("x", 2)
+            await told.wait("completed", 2)
+        assert [message.data for message in seen.messages] == [1, 2]
+
+
+async def test_a_peers_entries_and_a_peers_worker_of_the_same_subscription(
+    url: str, resp: RespClient, queue_name: str
+):
+    """Entries as a Node publisher writes them, and what another one of the group was given."""
+    raw, seen = Raw(resp, queue_name), Seen()
+    raw.put_job("1", name="orders.new", data='{"n":1}')
+    raw.run("DEL", "stream")
+    raw.push(jobId="1", name="orders.new")
+    raw.push(jobId="1", name="orders.new", retryGroup="elsewhere")
+    raw.push(jobId="1", name="orders.new", retryGroup="s")
+    raw.run("ZADD", "scheduled", 1, "1||s")
+    worker = BroadcastWorker(queue_name, seen, url, subscription="s", start_from="0-0", subjects=["orders.*"])
+    async with working(worker) as told:
+        await told.wait("completed", 3)
+    assert seen.ids == ["1", "1", "1"]
+    assert raw.resp.execute("XPENDING", raw.key("stream"), "s")[0] == 0
+
+
+async def test_an_idle_worker_is_woken(url: str, queue_name: str):
+    """Far sooner than its own looks, which come every 0.85 s."""
+    loop = asyncio.get_running_loop()
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, lambda message: None, url, subscription="s")
+        async with worker:
+            told, late = Told(worker), []
+            for n in range(20):
+                began = loop.time()
+                await broadcast.publish("x", n)
+                await told.wait("completed", n + 1)
+                late.append(loop.time() - began)
+        assert sorted(late)[10] < 0.4
+
+
+async def test_the_blocking_twin(url: str, queue_name: str):
+    seen = Seen()
+
+    def publish() -> list[Any]:
+        with sync.Broadcast(queue_name, url, max_messages=3) as broadcast:
+            broadcast.subscribe("s", "0-0")
+            ids: list[Any] = [broadcast.publish("x", n) for n in range(3)]
+            ids += broadcast.publish_bulk([("x", 3), ("x", 4)])
+            assert [each.name for each in broadcast.get_subscriptions()] == ["s"]
+            return ids
+
+    ids = await asyncio.to_thread(publish)
+    async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
+        await told.wait("completed", 3)
+    assert seen.ids == ids[2:]
+
+
+async def _child(url: str, name: str) -> None:
+    async def handle(message: Message) -> None:
+        sys.stdout.write(f"began {message.id}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+    worker = BroadcastWorker(name, handle, url, subscription="s", concurrency=4, start_from="0-0", **QUICK)
+    await worker.start()
+    print("ready", flush=True)
+    await worker.wait_until_closed()
+
+
+if __name__ == "__main__":
+    asyncio.run(_child(*sys.argv[1:3]))
