@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.checks import check_text
@@ -43,7 +43,7 @@ def parse_subjects(option: str, value: Any) -> tuple[str, ...]:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise GlideMQValidationError(option, value, "must be a list of patterns")
-    patterns: tuple[Any, ...] = tuple(cast("Iterable[Any]", value))
+    patterns: tuple[Any, ...] = tuple(value)  # pyright: ignore[reportUnknownArgumentType]
     if len(patterns) > MAX_PATTERNS:
         raise GlideMQValidationError(option, len(patterns), f"must be at most {MAX_PATTERNS} patterns")
     for i, pattern in enumerate(patterns):
