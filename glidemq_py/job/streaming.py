@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, PayloadTooLargeError, StaleAttemptError
-from glidemq_py.options.checks import check_int
+from glidemq_py.options.checks import check_int, check_text
 from glidemq_py.wire.calls.streaming import stream_chunk
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.wire.payload import PAYLOAD_LIMIT
@@ -20,6 +20,7 @@ __all__ = ["CHUNKS_KEPT", "JobStreams"]
 CHUNKS_KEPT = 10_000
 """Chunks kept a job unless `Job.stream` is told otherwise."""
 MAX_FIELDS: Final = 1_000
+_MAX_TYPE: Final = 256
 
 
 class JobStreams:
@@ -59,8 +60,14 @@ class JobStreams:
         return entry
 
     async def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk of the fields ``type`` and, where it is given, ``content``. Returns and raises as `stream`."""
-        chunk: dict[str, str | float] = {"type": type}
+        """Append a chunk of the fields ``type`` and, where it is given, ``content``. Returns and raises as `stream`.
+
+        Args:
+            type: what kind of piece it is, for those who read; at most 256 characters, not empty.
+            content: its text.
+            keep: as for `stream`.
+        """
+        chunk: dict[str, str | float] = {"type": check_text("type", type, maximum=_MAX_TYPE)}
         if content is not None:
             chunk["content"] = content
         return await self.stream(chunk, keep=keep)

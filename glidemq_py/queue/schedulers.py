@@ -187,6 +187,7 @@ def _template(
     for option in ("run_at", "parent"):
         if getattr(job_options, option) is not None:
             raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "belongs to a single job")
+    _check_cost(job_options)
     # Once as a job's row, so that what could not be added is refused now (W79).
     text = str(encode_row(link, spec.name, spec.data, job_options, "template.data")[1])
     if has_data and link.serializer is JSON_SERIALIZER:
@@ -197,6 +198,14 @@ def _template(
     if wire:
         stored["opts"] = wire
     return job_options, stored
+
+
+def _check_cost(options: JobOptions) -> None:
+    """A job that costs more than its own options have the bucket hold could never be added."""
+    bucket = None if options.ordering is None else options.ordering.token_bucket
+    if bucket is not None and (options.cost or 1) > bucket.capacity:
+        problem = f"is more than the token bucket of its group holds, {bucket.capacity}"
+        raise GlideMQValidationError("template.cost", options.cost or 1, problem)
 
 
 def _entry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, Self
 
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.queue import Queue
 from glidemq_py.schedule.duty import ScheduleDuty
 
@@ -23,9 +23,14 @@ class Scheduler:
 
     Args:
         queue: whose schedulers. It stays open when this is closed.
+
+    Raises:
+        GlideMQValidationError: it is no `Queue`.
     """
 
     def __init__(self, queue: Queue[Any, Any]) -> None:
+        if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
         self._queue = queue
         self._duty: ScheduleDuty | None = None
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -198,6 +200,46 @@ async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path
         text = await asyncio.to_thread(scraped, port)
     assert f'glidemq_jobs{{queue="{queue_name}",state="completed"}} 1.0' in text
     assert f'glidemq_job_run_seconds_count{{queue="{queue_name}"}} 1.0' in text
+
+
+async def test_each_of_several_processes_serves_its_own(url: str, queue_name: str, tmp_path: Path) -> None:
+    (tmp_path / "application.py").write_text("import os\ndef handler(job): return os.getpid()\n", encoding="utf-8")
+    port = two_free_ports()
+    arguments = ("application:handler", "--queue", queue_name, "--url", url, "--processes", "2")
+    with Command(tmp_path, "glidemq_py.worker", *arguments, "--metrics-port", str(port)) as command:
+        await command.says("metrics are served on port", times=2)
+        started = await command.says(r"child (\d+) has started", times=2)
+        async with Queue(queue_name, url) as queue:
+            jobs = await queue.add_bulk([("task", None)] * 40)
+            pids = [await job.wait_until_finished() for job in jobs]
+        texts = [await asyncio.to_thread(scraped, port + slot) for slot in range(2)]
+        # A process that is replaced serves on the port of the one before.
+        os.kill(int(started[0][1]), signal.SIGKILL)
+        await command.says("metrics are served on port", times=3)
+        served = [int(found[1]) for found in await command.says(r"metrics are served on port (\d+)", times=3)]
+        for slot in range(2):
+            assert "glidemq_up" in await asyncio.to_thread(scraped, port + slot)
+    assert sorted(served[:2]) == [port, port + 1]
+    assert served[2] in served[:2]
+    ran = [re.search(r"glidemq_job_run_seconds_count\{[^}]*\} (\S+)", text) for text in texts]
+    # Those of the process are its own and come to the sum; those of the queue are the same everywhere.
+    assert sorted(float(found[1]) if found else 0.0 for found in ran) == sorted(
+        float(pids.count(int(child[1]))) for child in started
+    )
+    for text in texts:
+        assert f'glidemq_jobs{{queue="{queue_name}",state="completed"}} 40.0' in text
+
+
+def two_free_ports() -> int:
+    """The first of two in a row."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("", 0))
+            try:
+                two.bind(("", one.getsockname()[1] + 1))
+            except OSError:
+                continue
+            return int(one.getsockname()[1])
 
 
 def scraped(port: int) -> str:

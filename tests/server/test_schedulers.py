@@ -12,12 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glidemq_py import GlideMQValidationError, JobSpec, Queue, SchedulerBusyError
+from glidemq_py import GlideMQValidationError, JobSpec, Queue, Scheduler, SchedulerBusyError
 from glidemq_py.queue import schedulers
 from glidemq_py.testing import RespClient
 from tests.server.schedules_support import Clockwork
 
 pytestmark = pytest.mark.usefixtures("key_leaks")
+
+
+BUCKET = {"capacity": 5, "refill_rate": 1}
 
 
 @pytest.fixture
@@ -288,6 +291,7 @@ async def test_what_a_peer_would_do_otherwise_it_does_not_see(clock: Clockwork, 
         ({"every": 5, "template": ("a", 1, {"cost": 1})}, "template.cost"),
         ({"every": 5, "template": ("a", 1, {"lifo": True, "ordering": {"key": "k"}})}, "lifo"),
         ({"every": 5, "template": ("a", 1, {"run_at": datetime(2030, 1, 1, tzinfo=UTC)})}, "template.run_at"),
+        ({"every": 5, "template": ("a", 1, {"cost": 6, "ordering": {"key": "k", "token_bucket": BUCKET}})}, "template.cost"),
         ({"every": 5, "end_date": 5}, "end_date"),
         ({"pattern": "0 0 31 2 *"}, "pattern"),
     ],
@@ -338,6 +342,11 @@ async def test_every_option_of_a_template_is_applied(clock: Clockwork) -> None:
     by_hand.own.delete_everything()
 
 
+def test_a_scheduler_is_of_a_queue() -> None:
+    with pytest.raises(GlideMQValidationError, match="must be a Queue, not str"):
+        Scheduler("reports")  # type: ignore[arg-type]
+
+
 async def test_without_a_template_a_job_is_named_after_its_scheduler(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     await clock.until(clock.now + 1_000)
@@ -369,7 +378,9 @@ async def test_data_in_another_serializer(clock: Clockwork) -> None:
 
 
 async def test_a_job_that_costs_too_much_is_complained_of(clock: Clockwork) -> None:
-    template = ("a", None, {"ordering": {"key": "k", "token_bucket": {"capacity": 1, "refill_rate": 1}}, "cost": 5})
+    # A bucket of the group's own, of which the template says nothing.
+    await clock.queue.set_group_limits("k", token_bucket={"capacity": 1, "refill_rate": 1})
+    template = ("a", None, {"ordering": "k", "cost": 5})
     await clock.queue.upsert_job_scheduler("tick", every=1_000, template=template)
     errors: list[BaseException] = []
     clock.duty._on_error = errors.append

@@ -181,5 +181,8 @@ async def test_other_refusals_and_the_largest_chunk(url: str, queue_name: str) -
         for options in ({"last_id": "x"}, {"count": 0}, {"count": 10_001}, {"block": -1}):
             with pytest.raises(GlideMQValidationError):
                 await queue.read_stream(job.id, **options)
+        for kind in ("", 5, None, "x" * 257):
+            with pytest.raises(GlideMQValidationError, match="type"):
+                await job.stream_chunk(kind)  # type: ignore[arg-type]
         with pytest.raises(GlideMQValidationError):
             queue.stream(job.id, last_id="1-")
