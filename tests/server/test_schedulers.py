@@ -20,7 +20,7 @@ from tests.server.schedules_support import Clockwork
 pytestmark = pytest.mark.usefixtures("key_leaks")
 
 
-BUCKET = {"capacity": 5, "refill_rate": 1}
+FIVE = {"key": "k", "token_bucket": {"capacity": 5, "refill_rate": 1}}
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ async def test_what_a_peer_would_do_otherwise_it_does_not_see(clock: Clockwork, 
         ({"every": 5, "template": ("a", 1, {"cost": 1})}, "template.cost"),
         ({"every": 5, "template": ("a", 1, {"lifo": True, "ordering": {"key": "k"}})}, "lifo"),
         ({"every": 5, "template": ("a", 1, {"run_at": datetime(2030, 1, 1, tzinfo=UTC)})}, "template.run_at"),
-        ({"every": 5, "template": ("a", 1, {"cost": 6, "ordering": {"key": "k", "token_bucket": BUCKET}})}, "template.cost"),
+        ({"every": 5, "template": ("a", 1, {"cost": 6, "ordering": FIVE})}, "template.cost"),
         ({"every": 5, "end_date": 5}, "end_date"),
         ({"pattern": "0 0 31 2 *"}, "pattern"),
     ],
