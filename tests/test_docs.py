@@ -114,6 +114,15 @@ async def close_all(names: dict[str, Any]) -> None:
             value.close()
 
 
+WITHOUT_A_SERVER_OF_THEIR_OWN = {"spark.md"}
+"""Pages whose programs need more than a server: tests/spark runs what they show."""
+
+
+def test_every_page_to_learn_from_has_a_program_that_runs() -> None:
+    pages = {page.name for page in (DOCS / "learn").glob("*.md") if RUNNABLE not in page.read_text(encoding="utf-8")}
+    assert pages == WITHOUT_A_SERVER_OF_THEIR_OWN
+
+
 # -- links -----------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +177,27 @@ def test_api_page_names_every_method(holder: type) -> None:
 def test_errors_page_names_every_error() -> None:
     text = (DOCS / "operate" / "errors.md").read_text(encoding="utf-8")
     assert [name for name in errors.__all__ if f"`{name}`" not in text] == []
+
+
+def test_the_states_are_drawn_once_and_all_of_them() -> None:
+    drawn = [page for page in PAGES if "stateDiagram" in page.read_text(encoding="utf-8")]
+    assert drawn == [DOCS / "reference" / "states.md"]
+    text = drawn[0].read_text(encoding="utf-8")
+    arrows = re.findall(r"^ +(\S+) --> (\S+): .+$", text, flags=re.MULTILINE)
+    assert len(arrows) == text.count("-->")
+    named = {name.replace("_", "-") for arrow in arrows for name in arrow} - {"[*]"}
+    assert named == {state.value for state in glidemq_py.JobState}
+    assert {begin for begin, _ in arrows} == {end for _, end in arrows}, (
+        "a state that nothing leads to, or that nothing leaves"
+    )
+
+
+def test_events_page_names_every_event() -> None:
+    text = (DOCS / "learn" / "events.md").read_text(encoding="utf-8")
+    sources = [path.read_text() for room in ("shared", "own") for path in (ROOT / "lua" / room).glob("*.lua")]
+    emitted = {name for source in sources for name in re.findall(r"emit\([\w.]*events, '([a-z-]+)'", source)}
+    assert {"added", "revoked", "stalled", "usage"} <= emitted
+    assert [name for name in sorted(emitted) if not re.search(rf"^\|[^|]*`{name}`", text, re.MULTILINE)] == []
 
 
 def defaults_of(holder: Any) -> Iterator[tuple[str, Any]]:
