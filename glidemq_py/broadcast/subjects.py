@@ -43,7 +43,8 @@ def parse_subjects(option: str, value: Any) -> tuple[str, ...]:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise GlideMQValidationError(option, value, "must be a list of patterns")
-    patterns: tuple[Any, ...] = tuple(value)  # pyright: ignore[reportUnknownArgumentType]
+    given: list[Any] = [*value]
+    patterns: tuple[str, ...] = tuple(given)
     if len(patterns) > MAX_PATTERNS:
         raise GlideMQValidationError(option, len(patterns), f"must be at most {MAX_PATTERNS} patterns")
     for i, pattern in enumerate(patterns):

@@ -43,6 +43,7 @@ KINDS = {
     "prioritized": "five priorities",
     "lifo": "LIFO",
     "flow": "flows of 999 children",
+    "broadcast": "messages of a broadcast, one subscription",
 }
 """Jobs that only our driver makes, and what they are: the others drain plain ones beside them."""
 

@@ -43,7 +43,7 @@ class Row:
         return self.figure != "rate"
 
 
-KIND_REQUIRED: dict[str, float | None] = {"lifo": None, "flow": 5}
+KIND_REQUIRED: dict[str, float | None] = {"lifo": None, "flow": 5, "broadcast": 5}
 """Times bullmq's plain rate, where it is not six."""
 
 ROWS = [
@@ -117,6 +117,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("kind-prioritized", "rate"): "the server: due priorities are looked for before each take",
     ("kind-lifo", "rate"): "the server: one list entry a job, popped and indexed while active",
     ("kind-flow", "rate"): "the server: five commands more for a child, in its parent's keys",
+    ("kind-broadcast", "rate"): "the server: the record of each result, and the look-up of each token",
     ("add-single", "rate"): "one round trip: about 25 us of Python and GLIDE, 13 us of server",
     ("add-single-free", "rate"): "one round trip, most of it waking threads and processes",
     ("add-together", "rate"): "Python: about 10 us a job (task, future, options, job object)",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, Worker
 from tests.bench.peers.protocol import Hit, main
 
 OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -33,6 +33,7 @@ class GlideMQ:
         self._limiter: Any = {"max": 1_000_000, "duration": 1_000} if kind == "limited" else None
         self._url = url.replace("redis://", "valkey://", 1)
         self._flows = FlowProducer(self._url) if kind == "flow" else None
+        self._broadcast: Broadcast[Any] | None = Broadcast("bench", self._url) if kind == "broadcast" else None
         self._queue: Queue[Any, Any] = Queue("bench", connection=self._url)
         self._worker: Any = None
 
@@ -45,6 +46,8 @@ class GlideMQ:
 
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
         options = self._options
+        if self._broadcast is not None:
+            return await self._broadcast.publish_bulk([("noop", row) for row in rows])
         if self._flows is not None:
             # The first waits for all others, and runs as one more job of the drain.
             root, *leaves = (FlowJob("noop", "bench", row) for row in rows)
@@ -61,18 +64,30 @@ class GlideMQ:
             return hit(job.data)
 
         handler: Any = handle_in_thread if threads else handle
-        self._worker = Worker("bench", handler, connection=self._url, concurrency=concurrency, limiter=self._limiter)
+        if self._broadcast is not None:
+            self._worker = BroadcastWorker(
+                "bench", handler, self._url, subscription="all", start_from="0-0", concurrency=concurrency
+            )
+        else:
+            self._worker = Worker(
+                "bench", handler, connection=self._url, concurrency=concurrency, limiter=self._limiter
+            )
         await self._worker.__aenter__()
 
     async def stop_worker(self) -> None:
         await self._worker.close()
 
     async def completed(self) -> int | None:
+        if self._broadcast is not None:
+            # It keeps no index of what has completed.
+            return sum(point.count for point in (await self._queue.get_metrics("completed")).data)
         return (await self._queue.get_job_counts()).completed
 
     async def close(self) -> None:
         if self._flows is not None:
             await self._flows.close()
+        if self._broadcast is not None:
+            await self._broadcast.close()
         await self._queue.close()
 
 
