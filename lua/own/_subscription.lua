@@ -107,8 +107,11 @@ local TRIM_MAX = 1000 -- entries of one call
 local function purge(q, ids)
   local groups = S.names(q)
   G.purge(q, ids)
+  if #groups == 0 then return end
   for _, id in ipairs(ids) do
-    for _, group in ipairs(groups) do redis.call('UNLINK', S.record_key(q, id, group)) end
+    local keys = {}
+    for i, group in ipairs(groups) do keys[i] = S.record_key(q, id, group) end
+    redis.call('UNLINK', unpack(keys))
   end
 end
 

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py import GlideMQError, Job, LibraryError, Queue, QueueEvents, WaitTimeoutError, Worker, library
+from glidemq_py import (
+    Broadcast,
+    BroadcastWorker,
+    GlideMQError,
+    Job,
+    LibraryError,
+    Message,
+    Queue,
+    QueueEvents,
+    WaitTimeoutError,
+    Worker,
+    library,
+)
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.testing import RespClient, ServerProcess
 from glidemq_py.wire.library import assemble
@@ -141,8 +153,33 @@ async def wait_and_stream(queue: Queue, url: str) -> None:
         assert await queue.get_suspended_jobs() == []
 
 
+async def broadcast(url: str) -> None:
+    async def handle(message: Message) -> str:
+        if message.name == "fails" and not message.attempts_made:
+            raise ValueError("x")
+        return "x"
+
+    worker = BroadcastWorker("b", handle, url, subscription="s", subjects=[">"], lock_duration=1_000, concurrency=3)
+    async with Broadcast("b", url, max_messages=5, max_age=60_000) as messages:
+        await messages.subscribe("left", "0-0")
+        async with worker:
+            message_id = await messages.publish("fails", attempts=2, backoff=10)
+            await messages.publish("late", delay=20)
+            await messages.publish_bulk([("a", n) for n in range(20)])
+            assert await messages.get_delivery(message_id or "", "s") is None  # trimmed
+            await messages.get_subscriptions()
+            parts = worker._life.parts
+            assert parts is not None
+            await parts.recovery.look()
+            await parts.exchange._recovery.regain()
+            await worker.drain()
+        assert await messages.remove_subscription("left")
+        await messages.queue.check()
+        await messages.queue.obliterate(force=True)
+
+
 async def everything(url: str) -> None:
-    for part in (produce, work, operate):
+    for part in (produce, work, operate, broadcast):
         await part(url)
 
 

@@ -1,0 +1,186 @@
+"""Broadcasts where replies are lost, workers hang, and peers of another library share a subscription."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import Broadcast, BroadcastWorker, Message, Queue
+from glidemq_py.testing import RespClient
+from tests.lua.wire_support import WireQueue, load
+from tests.server.lossy_proxy import LossyProxy
+from tests.server.test_broadcast import QUICK, Seen, working
+from tests.server.worker_support import Gate, Raw, soon, until
+
+
+@pytest.fixture
+def proxy(server: Any) -> Iterator[LossyProxy]:
+    with LossyProxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+async def clean(url: str, queue_name: str) -> AsyncIterator[None]:
+    """However it was injured, the queue is in order again."""
+    yield
+    async with Queue(queue_name, url) as queue:
+        assert (await queue.check(settle=50)).findings == ()
+
+
+async def test_messages_of_a_lost_reply_are_regained_at_once(url: str, queue_name: str, proxy: LossyProxy):
+    seen = Seen()
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, seen, proxy.url, subscription="s", concurrency=10, subjects=["a.*"])
+        async with working(worker) as told:
+            await broadcast.pause()
+            ids = await broadcast.publish_bulk([("a.x", n) for n in range(5)] + [("b", n) for n in range(5)])
+            proxy.lose("broadcast_exchange")
+            await broadcast.resume()
+            assert await asyncio.to_thread(proxy.wait_lost, 1)
+            await told.wait("completed", 5)
+        assert Counter(seen.ids) == Counter(ids[:5])
+        assert {message.stalled_count for message in seen.messages} == {0}
+        (subscription,) = await broadcast.get_subscriptions()
+        assert (subscription.waiting, subscription.active, subscription.handed_back) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "retrying"])
+async def test_an_outcome_whose_reply_was_lost_counts_once(
+    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, end: str
+):
+    gate = Gate()
+
+    async def handle(message: Message) -> Any:
+        if message.attempts_made:
+            return "second"
+        await gate(message)
+        if end != "completed":
+            raise ValueError(end)
+        return "first"
+
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, handle, proxy.url, subscription="s", concurrency=2)
+        async with working(worker) as told:
+            message_id = await broadcast.publish("n", attempts=2 if end == "retrying" else 1) or ""
+            await gate.next()
+            proxy.lose("broadcast_exchange")
+            gate.open()
+            assert await asyncio.to_thread(proxy.wait_lost, 1)
+            await told.wait(end)
+            if end == "retrying":
+                await told.wait("completed")
+            assert told.count[end] == 1
+        raw = Raw(resp, queue_name)
+        assert raw.event_names(message_id).count(end) == 1
+        assert raw.metric("completed") + raw.metric("failed") == 1
+
+
+async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, proxy: LossyProxy):
+    """Every message is brought to its end exactly once in each subscription, whatever is lost on the way."""
+    ends: Counter[tuple[str, str]] = Counter()
+
+    async def handle(message: Message) -> Any:
+        await asyncio.sleep(0)
+        if message.data % 5 == 0 and not message.attempts_made:
+            raise ValueError("once")
+        return message.data
+
+    workers = [
+        BroadcastWorker(queue_name, handle, proxy.url, subscription=name, concurrency=10, start_from="0-0")
+        for name in ("one", "one", "two")
+    ]
+    for worker in workers:
+        worker.on("completed", lambda message, _, of=worker.subscription: ends.update([(of, message.id)]))
+    async with Broadcast(queue_name, url) as broadcast, workers[0], workers[1], workers[2]:
+        ids: list[Any] = []
+        for n in range(8):
+            proxy.lose("broadcast_exchange")
+            ids += await broadcast.publish_bulk([("a", n * 50 + i, {"attempts": 3}) for i in range(50)])
+            await asyncio.to_thread(proxy.wait_lost, n + 1)
+        await soon(until(lambda: len(ends) == 2 * len(ids)))
+        assert ends == Counter({(name, each): 1 for name in ("one", "two") for each in ids})
+        for subscription in await broadcast.get_subscriptions():
+            assert (subscription.waiting, subscription.active, subscription.handed_back) == (0, 0, 0)
+
+
+async def test_a_long_handler_keeps_its_message(url: str, queue_name: str):
+    """Heartbeats, even while the loop is blocked: nobody else gets it."""
+    other = Seen()
+
+    def block(_: Message) -> str:
+        time.sleep(2.5)
+        return "done"
+
+    async with Broadcast(queue_name, url) as broadcast:
+        slow = BroadcastWorker(queue_name, block, url, subscription="s", **QUICK)
+        async with working(slow) as told:
+            await broadcast.publish("a")
+            await told.wait("active")
+            async with BroadcastWorker(queue_name, other, url, subscription="s", **QUICK):
+                await told.wait("completed")
+        assert (other.ids, told.count["stalled"]) == ([], 0)
+
+
+# -- beside peers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def peer(resp: RespClient, queue_name: str) -> WireQueue:
+    """A worker of another library, at our own time."""
+    load(resp)
+    peer = WireQueue(resp, queue_name)
+    peer.now = int(time.time() * 1000)
+    return peer
+
+
+async def test_a_peer_s_failed_attempt_goes_on_with_us(url: str, queue_name: str, peer: WireQueue):
+    seen = Seen()
+    message_id = peer.add(name="a.b", attempts=3)
+    ((entry, fields),) = peer.read(group="s")
+    assert fields["jobId"] == message_id
+    assert isinstance(peer.activate(message_id, entry, group="s", broadcast=1), dict)
+    assert peer.fail(message_id, entry, limit=3, broadcast=1, group="s") == "retrying"
+    async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
+        await told.wait("completed")
+    assert [(message.id, message.attempts_made) for message in seen.messages] == [(message_id, 1)]
+
+
+async def test_our_failed_attempt_goes_on_with_a_peer(url: str, queue_name: str, peer: WireQueue):
+    async def fail(_: Message) -> None:
+        raise ValueError("ours")
+
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("other")
+        async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as told:
+            message_id = await broadcast.publish("a", attempts=2, backoff=500) or ""
+            await told.wait("retrying")
+        peer.now += 60_000
+        assert peer.promote() == 1
+        ((entry, fields),) = peer.read(group="s")
+        assert (fields["jobId"], fields["retryGroup"]) == (message_id, "s")
+        assert isinstance(peer.activate(message_id, entry, group="s", broadcast=1), dict)
+        assert peer.fail(message_id, entry, limit=2, broadcast=1, group="s") == "failed"
+        # Another subscription of ours gets the message once, whatever state a peer has written to its record.
+        seen = Seen()
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="other")) as told:
+            await told.wait("completed")
+        assert seen.ids == [message_id]
+
+
+async def test_a_living_peer_keeps_what_it_has(url: str, resp: RespClient, queue_name: str, peer: WireQueue):
+    """It does not refresh its entries. Once it is gone, they come to us."""
+    seen, raw = Seen(), Raw(resp, queue_name)
+    message_id = peer.add(name="a")
+    consumer = "worker-1-abc"
+    peer.read(group="s", consumer=consumer)
+    raw.run("SET", f"w:{consumer}", "{}", "PX", 60_000)
+    async with working(BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)) as told:
+        before = int(resp.execute("TIME")[0])
+        await soon(until(lambda: int(resp.execute("TIME")[0]) > before + 3))
+        assert seen.ids == []
+        raw.run("DEL", f"w:{consumer}")
+        await told.wait("completed")
+    assert seen.ids == [message_id]
