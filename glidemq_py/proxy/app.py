@@ -25,6 +25,7 @@ from glidemq_py.proxy.openapi import document
 from glidemq_py.proxy.operations import OPERATIONS
 from glidemq_py.proxy.options import ProxyOptions
 from glidemq_py.proxy.refusals import BodyTooLargeError, refusal
+from glidemq_py.proxy.schedulers import SCHEDULERS
 from glidemq_py.proxy.schemas import COUNT, TEXT, record
 from glidemq_py.proxy.state import ProxyState
 from glidemq_py.proxy.streams import STREAMS
@@ -77,7 +78,7 @@ def create_proxy_app(
         await state.close()
 
     allowed = None if options.tokens is None else [_digest(token.encode()) for token in options.tokens]
-    endpoints = (*JOBS, *OPERATIONS, *STREAMS, _HEALTH)
+    endpoints = (*JOBS, *OPERATIONS, *SCHEDULERS, *STREAMS, _HEALTH)
     from glidemq_py import __version__
 
     text = json.dumps(document(endpoints, version=__version__, secured=allowed is not None))

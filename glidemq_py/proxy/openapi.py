@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from glidemq_py.proxy.endpoint import Endpoint
-from glidemq_py.proxy.schemas import JOB_ID, QUEUE_NAME, TEXT, record
+from glidemq_py.proxy.schemas import JOB_ID, QUEUE_NAME, SCHEDULER_NAME, TEXT, record
 
 __all__ = ["document"]
 
-_PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID}
+_PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID, "scheduler": SCHEDULER_NAME}
 _REFUSALS: Final = {
     400: "Something in the request cannot be; `error` says what.",
     401: "The bearer token is missing or wrong.",
@@ -20,7 +20,7 @@ _REFUSALS: Final = {
     405: "The path has other methods.",
     413: "The body, or what would be stored, is too long.",
     500: "A job that was waited for has failed, or something is wrong with the proxy.",
-    503: "The server cannot be reached or is full, or the proxy is closing.",
+    503: "The server cannot be reached or is full, the proxy is closing, or a scheduler is being changed by others.",
     504: "What was waited for did not happen in time.",
 }
 _REFUSAL: Final = record(["error", "code"], error=TEXT, code=TEXT)

@@ -19,6 +19,7 @@ from glidemq_py.errors import (
     JobNotFoundError,
     JobStateError,
     PayloadTooLargeError,
+    SchedulerBusyError,
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
@@ -53,6 +54,7 @@ _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
     (WaitTimeoutError, 504, "timeout"),
     (ServerOutOfMemoryError, 503, "server_full"),
     (GlideMQConnectionError, 503, "unavailable"),
+    (SchedulerBusyError, 503, "busy"),
     (ClosedError, 503, "closing"),
     (JobFailedError, 500, "job_failed"),
 )

@@ -9,9 +9,9 @@ from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Schema
 
 __all__ = [
-    "BOOLEAN", "COUNT", "COUNTS", "DATA", "ENTRY_ID", "FLAG", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS",
-    "LETTER", "METRICS", "QUEUE_NAME", "RATE_LIMIT", "SUSPENDED", "TEXT", "USAGE", "WAIT_OPTIONS", "WORKER", "listed",
-    "record",
+    "BOOLEAN", "COUNT", "COUNTS", "DATA", "ENTRY", "ENTRY_ID", "FLAG", "INTEGER", "JOB", "JOB_ID", "JOB_NAME",
+    "JOB_OPTIONS", "LETTER", "METRICS", "QUEUE_NAME", "RATE_LIMIT", "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT",
+    "USAGE", "WAIT_OPTIONS", "WORKER", "listed", "record",
 ]  # fmt: skip
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -29,6 +29,9 @@ QUEUE_NAME: Final[Schema] = {
 }  # fmt: skip
 JOB_ID: Final[Schema] = {
     "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^{}:/\x00-\x1f\x7f]+$",
+}  # fmt: skip
+SCHEDULER_NAME: Final[Schema] = {
+    "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^/\x00-\x1f\x7f]+$",
 }  # fmt: skip
 JOB_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 1024}
 ENTRY_ID: Final[Schema] = {"type": "string", "pattern": r"^[0-9]{1,19}(-[0-9]{1,19})?$"}
@@ -109,6 +112,26 @@ WAIT_OPTIONS: Final[Schema] = record(
     None,
     **{name: schema for name, schema in _OPTIONS.items() if not name.startswith("removeOn")},
     waitTimeout={"type": "integer", "minimum": 1, "maximum": 600_000, "default": 30_000},
+)
+
+_MOMENT: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**42 - 1}
+_TIMES: Final[dict[str, Schema]] = {
+    "every": _MS_POSITIVE,
+    "pattern": {"type": "string", "minLength": 1},
+    "repeatAfterComplete": _MS_POSITIVE,
+    "tz": {"type": "string", "minLength": 1},
+    "startDate": _MOMENT,
+    "endDate": _MOMENT,
+    "limit": {"type": "integer", "minimum": 1, "maximum": 2**53 - 1},
+    "misfire": {"enum": ["fire_once", "fire_all", "skip"]},
+    "dayMatch": {"enum": ["and", "or"]},
+}
+SCHEDULE: Final[Schema] = {
+    **record(None, **_TIMES, immediately=BOOLEAN),
+    "description": "Exactly one of every, pattern and repeatAfterComplete; milliseconds, and epoch milliseconds.",
+}
+ENTRY: Final[Schema] = record(
+    None, **_TIMES, template={"type": "object"}, nextRun=INTEGER, lastRun=INTEGER, iterationCount=COUNT, lastJobId=TEXT
 )
 
 _AMOUNTS: Final[Schema] = {"type": "object", "additionalProperties": _NUMBER}

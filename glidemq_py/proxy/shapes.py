@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
@@ -12,18 +12,40 @@ from glidemq_py.options.checks import refuse_unknown
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.schemas import JOB_OPTIONS
 
-__all__ = ["job_options", "job_shape", "letter_shape", "name_and_data"]
+__all__ = ["job_options", "job_shape", "letter_shape", "members_of", "name_and_data", "snake"]
 
 _HUMP: Final = re.compile(r"(?<=[a-z])([A-Z])")
 _NESTED: Final = ("backoff", "removeOnComplete", "removeOnFail", "deduplication", "ordering")
 _KNOWN: Final = tuple(JOB_OPTIONS["properties"])
 
 
+def snake(name: str) -> str:
+    """A name of the protocol as one of ours."""
+    return _HUMP.sub(r"_\1", name).lower()
+
+
+def members_of(given: Any, where: str, known: Collection[str]) -> dict[str, Any]:
+    """An object of a request, if it holds nothing else than what is known, each with a value.
+
+    Raises:
+        GlideMQValidationError: names the member and its value.
+    """
+    if not isinstance(given, dict):
+        raise GlideMQValidationError(where, given, "must be an object")
+    members = cast("dict[str, Any]", given)
+    for name, value in members.items():
+        if name not in known:
+            refuse_unknown(f"{where}.{name}", value, known)
+        if value is None:
+            raise GlideMQValidationError(f"{where}.{name}", None, "must have a value, or be left out")
+    return members
+
+
 def _snake(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     members = cast("dict[str, Any]", value)
-    return {_HUMP.sub(r"_\1", name).lower(): _snake(each) for name, each in members.items()}
+    return {snake(name): _snake(each) for name, each in members.items()}
 
 
 def job_options(given: Any, where: str = "opts") -> dict[str, Any]:
@@ -34,17 +56,8 @@ def job_options(given: Any, where: str = "opts") -> dict[str, Any]:
     """
     if given is None:
         return {}
-    if not isinstance(given, dict):
-        raise GlideMQValidationError(where, given, "must be an object")
-    options = cast("dict[str, Any]", given)
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name not in _KNOWN:
-            refuse_unknown(f"{where}.{name}", value, _KNOWN)
-        if value is None:
-            raise GlideMQValidationError(f"{where}.{name}", None, "must have a value, or be left out")
-        found[_HUMP.sub(r"_\1", name).lower()] = _snake(value) if name in _NESTED else value
-    return found
+    options = members_of(given, where, _KNOWN)
+    return {snake(name): _snake(value) if name in _NESTED else value for name, value in options.items()}
 
 
 def name_and_data(body: Mapping[str, Any], where: str = "") -> tuple[str, Any]:

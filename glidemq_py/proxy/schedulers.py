@@ -1,0 +1,96 @@
+"""Endpoints about schedulers: making, changing, reading and removing them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from starlette.responses import Response
+
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.model.schedulers import JobScheduler
+from glidemq_py.options.checks import refuse_unknown
+from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.refusals import NothingThereError
+from glidemq_py.proxy.schemas import (
+    BOOLEAN,
+    DATA,
+    ENTRY,
+    JOB_NAME,
+    JOB_OPTIONS,
+    SCHEDULE,
+    TEXT,
+    listed,
+    record,
+)  # fmt: skip
+from glidemq_py.proxy.shapes import job_options, members_of, snake
+from glidemq_py.wire.schedules import schedule_keys
+
+__all__ = ["SCHEDULERS"]
+
+
+def _entry(scheduler: JobScheduler) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        **schedule_keys(scheduler.schedule),
+        "template": {"name": scheduler.job_name, "data": scheduler.data, "opts": scheduler.options.to_wire()},
+        "nextRun": scheduler.next_run, "lastRun": scheduler.last_run, "iterationCount": scheduler.iteration_count,
+        "lastJobId": scheduler.last_job_id,
+    }  # fmt: skip
+    return {"name": scheduler.name, "entry": {key: value for key, value in entry.items() if value is not None}}
+
+
+async def _list(exchange: Exchange) -> Response:
+    return answer({"schedulers": [_entry(each) for each in await exchange.queue.get_job_schedulers()]})
+
+
+async def _get(exchange: Exchange) -> Response:
+    found = await exchange.queue.get_job_scheduler(exchange.path["scheduler"])
+    if found is None:
+        raise _missing(exchange)
+    return answer(_entry(found))
+
+
+async def _put(exchange: Exchange) -> Response:
+    given = members_of(exchange.needed("schedule"), "schedule", SCHEDULE["properties"])
+    options = {snake(name): value for name, value in given.items()}
+    template = _template(exchange.body["template"]) if "template" in exchange.body else None
+    await exchange.queue.upsert_job_scheduler(exchange.path["scheduler"], **options, template=template)
+    return answer({"upserted": True})
+
+
+def _template(given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise GlideMQValidationError("template", given, "must be an object")
+    template = dict(cast("dict[str, Any]", given))
+    for name, value in template.items():
+        if name not in _TEMPLATE["properties"]:
+            refuse_unknown(f"template.{name}", value, list(_TEMPLATE["properties"]))
+    if "opts" in template:
+        template["options"] = job_options(template.pop("opts"), "template.opts")
+    return template
+
+
+async def _remove(exchange: Exchange) -> Response:
+    if not await exchange.queue.remove_job_scheduler(exchange.path["scheduler"]):
+        raise _missing(exchange)
+    return answer({"removed": True})
+
+
+def _missing(exchange: Exchange) -> NothingThereError:
+    return NothingThereError(f"there is no scheduler {exchange.path['scheduler']!r}")
+
+
+_TEMPLATE: Final = record(None, name=JOB_NAME, data=DATA, opts=JOB_OPTIONS)
+_ALL: Final = "/queues/{name}/schedulers"
+_ONE: Final = "/queues/{name}/schedulers/{scheduler}"
+_FOUND: Final = record(["name", "entry"], name=TEXT, entry=ENTRY)
+
+SCHEDULERS: Final = (
+    Endpoint(method="GET", path=_ALL, summary="The queue's schedulers", run=_list,
+             answers={200: record(["schedulers"], schedulers=listed(_FOUND))}),
+    Endpoint(method="GET", path=_ONE, summary="A scheduler", run=_get, answers={200: _FOUND}),
+    Endpoint(method="PUT", path=_ONE, summary="Make a scheduler, or change it", run=_put,
+             body=record(["schedule"], schedule=SCHEDULE, template=_TEMPLATE),
+             answers={200: record(upserted=BOOLEAN)}),
+    Endpoint(method="DELETE", path=_ONE, summary="Remove a scheduler; jobs that it has added stay", run=_remove,
+             answers={200: record(removed=BOOLEAN)}),
+)  # fmt: skip

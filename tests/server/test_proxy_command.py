@@ -1,0 +1,53 @@
+"""`python -m glidemq_py.proxy` as a process."""
+
+import signal
+from pathlib import Path
+
+import httpx
+
+from tests.server.command import Command
+
+TOKEN = "a-token-that-is-long-enough"
+MODULE = "glidemq_py.proxy"
+
+
+async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, url: str, queue_name: str) -> None:
+    arguments = ("--url", url, "--port", "0", "--queue", queue_name)
+    with Command(tmp_path, MODULE, *arguments, env={"GLIDEMQ_PROXY_TOKENS": f"another-long-token {TOKEN}"}) as command:
+        (running,) = await command.says(r"running on (http://127\.0\.0\.1:\d+)")
+        async with httpx.AsyncClient(base_url=running[1], timeout=20) as http:
+            assert (await http.get("/health")).json()["status"] == "ok"
+            at = f"/queues/{queue_name}"
+            assert (await http.post(f"{at}/jobs", json={"name": "n"})).status_code == 401
+            http.headers["authorization"] = f"Bearer {TOKEN}"
+            made = await http.post(f"{at}/jobs", json={"name": "n", "data": 5})
+            assert made.status_code == 201
+            assert (await http.get(f"{at}/jobs/{made.json()['id']}")).json()["data"] == 5
+            assert (await http.get("/queues/other/counts")).status_code == 403
+            async with http.stream("GET", f"{at}/events") as events:
+                lines = events.aiter_lines()
+                assert await anext(lines) == ": connected"
+                command.signal(signal.SIGTERM)
+                # The stream ends, and is not what the process waits for.
+                assert [line async for line in lines if line.startswith("data")] == []
+        assert await command.ends() == -signal.SIGTERM
+        assert TOKEN not in command.text
+        assert "Traceback" not in command.text
+
+
+async def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
+    with Command(tmp_path, MODULE, "--queue", "a:b") as command:
+        assert await command.ends() == 2
+        assert "queues" in command.text
+        assert len(command.lines) == 1
+    with Command(tmp_path, MODULE, "--port", "what") as command:
+        assert await command.ends() == 2
+        assert "--port" in command.text
+
+
+async def test_no_tokens_on_a_public_address_are_told_of(tmp_path: Path, url: str) -> None:
+    with Command(tmp_path, MODULE, "--url", url, "--port", "0", "--host", "0.0.0.0") as command:
+        await command.says("GLIDEMQ_PROXY_TOKENS is not set: whoever reaches 0.0.0.0 may use the queues")
+        await command.says("running on http://")
+        command.signal(signal.SIGINT)
+        assert await command.ends() in (-signal.SIGINT, 130)
