@@ -24,6 +24,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
 from glidemq_py.worker.batching import BatchRunner
+from glidemq_py.worker.children_watch import ChildrenWatch
 from glidemq_py.worker.connecting import connect_patiently
 from glidemq_py.worker.duties import StalledRecovery
 from glidemq_py.worker.ending import Endings
@@ -146,6 +147,9 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
             flow_duty = FlowDuty(link=link)
             stack.push_async_callback(flow_duty.close)
             flow_duty.start()
+            children = ChildrenWatch(link=link, owes=outbox.wake)
+            stack.push_async_callback(children.close)
+            children.start()
             sweep = LibrarySweep(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()

@@ -87,6 +87,16 @@ local function forget_child(q, id, member, state, now)
   if state == 'waiting-children' and F.open(q, id) <= 0 then F.release(q, id, now) end
 end
 
+-- The child is counted; how many are.
+local function count(q, id, member, state, brought, now, elsewhere)
+  if elsewhere then redis.call('SADD', q.P .. 'deps:' .. id, member) end
+  local done = redis.call('HINCRBY', q.J .. id, 'depsCompleted', 1)
+  -- A parent of a peer's flow stands in no index; from now on it is looked after (own/flow_watch.lua).
+  if done == 1 and state == 'waiting-children' then redis.call('ZADD', q.waiting_children, 'NX', G.int(now), id) end
+  if brought then redis.call('HSET', q.P .. 'depvals:' .. id, member, brought) end
+  return done
+end
+
 -- The parent `id` of this queue hears of the child `member`. how: see above; text: its result, or why it failed.
 -- elsewhere: the child is of another queue, and perhaps not in the set yet.
 F.told = function(q, id, member, how, text, policy, now, elsewhere)
@@ -98,9 +108,7 @@ F.told = function(q, id, member, how, text, policy, now, elsewhere)
   local failed = how ~= F.COMPLETED
   if failed and policy == 'remove' then return forget_child(q, id, member, state, now) end
   if redis.call('HSETNX', key, 'depdone:' .. member, '1') == 0 then return end
-  if elsewhere then redis.call('SADD', q.P .. 'deps:' .. id, member) end
-  local done = redis.call('HINCRBY', key, 'depsCompleted', 1)
-  if text then redis.call('HSET', q.P .. 'depvals:' .. id, member, (failed and 'f' or 'v') .. text) end
+  local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, elsewhere)
   if failed and policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
   if state == 'waiting-children' and open_children(q, id, done) <= 0 then F.release(q, id, now) end
 end

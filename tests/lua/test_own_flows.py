@@ -86,3 +86,70 @@ def test_the_sweep(q: OwnQueue) -> None:
     q.run(reclaim(q.meta, "py-1", 1_000, 30_000, 1, False, ""))
     assert q.redis("ZRANGE", "waiting-children", 0, -1) == [parent]
     assert q.state("stuck") == "waiting"
+
+
+def waiting(q: OwnQueue, *ids: str, children: int = 2, at: int | None = None) -> None:
+    """Parents that wait for children that have failed without telling them."""
+    for parent in ids:
+        q.put_job(parent, state="waiting-children")
+        q.redis("ZADD", "waiting-children", q.now if at is None else at, parent)
+        members = [f"{parent}-{i}" for i in range(children)]
+        for child in members:
+            q.put_job(child, state="failed", failedReason="no", opts='{"onFailure":"ignore"}')
+        q.redis("SADD", f"deps:{parent}", *(q.key(child) for child in members))
+
+
+def all_watched(q: OwnQueue, age: int = 1_000, pages: int = 100) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for _ in range(pages):
+        reply = q.run(flows.watch_children(q.meta, age, 500))
+        for parent, members in reply.rows:
+            assert not found.setdefault(parent, set()) & set(members) or len(members) > 100
+            found[parent] |= set(members)
+        if not reply.more:
+            return found
+    raise AssertionError("it does not come to an end")
+
+
+def test_all_parents_that_have_waited_for_long_are_looked_after(q: OwnQueue) -> None:
+    ids = [f"p{i}" for i in range(130)]
+    waiting(q, *ids, at=q.now - 5_000)  # all in one millisecond
+    waiting(q, "young")
+    found = all_watched(q)
+    assert set(found) == set(ids)
+    assert all(len(members) == 2 for members in found.values())
+    # It rests, and begins anew.
+    assert q.run(flows.watch_children(q.meta, 1_000, 500)) == ([], 0)
+    q.advance(500)
+    assert set(all_watched(q)) == set(ids)
+
+
+def test_a_parent_of_many_children_is_looked_at_in_pages(q: OwnQueue) -> None:
+    waiting(q, "before", "p", children=1_000, at=1)
+    first = q.run(flows.watch_children(q.meta, 1_000, 500))
+    assert first.more
+    assert sum(len(members) for _, members in first.rows) < 400
+    found = all_watched(q)
+    assert len(found["p"]) == 1_000
+
+
+def test_the_cursor_s_parent_may_have_gone(q: OwnQueue) -> None:
+    waiting(q, *(f"p{i:03}" for i in range(60)), children=10, at=1)
+    seen = {parent for parent, _ in q.run(flows.watch_children(q.meta, 1_000, 500)).rows}
+    last = max(seen)
+    q.redis("ZREM", "waiting-children", last)
+    assert seen | set(all_watched(q)) == {f"p{i:03}" for i in range(60)}
+
+
+def test_fates(q: OwnQueue) -> None:
+    q.put_job("done", state="completed", returnvalue="7")
+    q.put_job("failed", state="failed", failedReason="no", opts='{"onFailure":"remove"}')
+    q.put_job("waits")
+    reply = q.run(flows.fates(q.meta, ["done", "failed", "waits", "gone"]))
+    assert reply.owes == 0
+    assert reply.rows == [
+        ["completed", "7", "fail_parent"], ["failed", "no", "remove"], False, ["removed", "it is gone", "fail_parent"],
+    ]  # fmt: skip
+    q.add(row("child", "{}", "{}", parent=["7", "elsewhere"]))
+    q.finish(q.take_one().completed("1"))
+    assert q.run(flows.fates(q.meta, [])).owes == 1

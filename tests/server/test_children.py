@@ -24,6 +24,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
+from glidemq_py.worker.children_watch import ChildrenWatch
 from tests.server.worker_support import PATIENCE, Raw, Told, soon
 
 pytestmark = pytest.mark.usefixtures("clean_check")
@@ -145,6 +146,78 @@ async def test_no_end_of_a_child_leaves_its_parent_waiting(url: str, parents: Qu
         async with Worker(children.name, handle, url):
             with pytest.raises(JobFailedError, match="child"):
                 await job.wait_until_finished()
+
+
+LOSE = """
+local P, id, how = KEYS[1], ARGV[1], ARGV[2]
+if how == 'failed' then
+  redis.call('ZADD', P .. 'failed', '1', id)
+  redis.call('HSET', P .. 'job:' .. id, 'state', 'failed', 'failedReason', 'in Node', 'finishedOn', '1')
+elseif how == 'completed' then
+  redis.call('ZADD', P .. 'completed', '1', id)
+  redis.call('HSET', P .. 'job:' .. id, 'state', 'completed', 'returnvalue', '7', 'finishedOn', '1')
+else
+  redis.call('UNLINK', P .. 'job:' .. id)
+end
+redis.call('ZREM', P .. 'scheduled', id)
+"""
+"""A child ends as with a Node worker whose own library tells no parent (in a cluster: of no end at all)."""
+
+
+@pytest.mark.parametrize(("how", "policy", "end"), [
+    ("failed", None, None), ("failed", "ignore", 1), ("failed", "remove", 1), ("gone", None, None),
+    ("completed", None, 8),
+])  # fmt: skip
+async def test_a_child_that_a_node_worker_ends_without_a_word(
+    url: str, parents: Queue, children: Queue, resp: RespClient, how: str, policy: Any, end: Any
+) -> None:
+    """W43: it is found by looking after parents that have waited for long."""
+
+    async def handle(job: Job) -> Any:
+        if job.name == "child":
+            return job.data
+        await children.add("child", 1, parent=job, job_id="a", on_failure="ignore")
+        await children.add("child", 7, parent=job, job_id="b", delay=60_000, on_failure=policy)
+        await job.move_to_waiting_children()
+        return sum((await job.get_children_values()).values())
+
+    job = await parents.add("wait")
+    names = dict.fromkeys((parents.name, children.name))
+    workers = [Worker(name, handle, url) for name in names]
+    for worker in workers:
+        await worker.start()
+    told = [Told(worker) for worker in workers]
+    await told[0].wait("waiting-children")
+    while len(await job.get_open_children()) > 1:  # noqa: ASYNC110  told by the worker of another queue
+        await asyncio.sleep(0.01)
+    resp.execute("EVAL", LOSE, 1, f"glide:{{{children.name}}}:", "b", how)
+    assert parents._link is not None
+    owed = asyncio.Event()
+    watch = ChildrenWatch(link=parents._link, owes=owed.set, age=0)
+    assert not await watch.look()
+    if end is None:
+        with pytest.raises(JobFailedError, match="child"):
+            await job.wait_until_finished()
+    else:
+        assert await job.wait_until_finished() == end
+    for worker in workers:
+        await worker.close()
+    assert not await watch.look()  # it rests
+
+
+async def test_the_children_s_queue_is_obliterated(url: str, parents: Queue) -> None:
+    async def handle(job: Job) -> None:
+        await others.add("child", parent=job)
+        await job.move_to_waiting_children()
+
+    async with Queue(f"{parents.name}-c", url) as others, Worker(parents.name, handle, url) as worker:
+        job = await parents.add("wait")
+        await Told(worker).wait("waiting-children")
+        await others.obliterate()
+        assert parents._link is not None
+        await ChildrenWatch(link=parents._link, owes=lambda: None, age=0).look()
+        with pytest.raises(JobFailedError, match="it is gone"):
+            await job.wait_until_finished()
 
 
 async def test_a_child_that_fails_while_its_parent_runs(url: str, parents: Queue, children: Queue) -> None:

@@ -11,13 +11,16 @@ from glidemq_py.wire.calls.packing import Call, pack, unpack
 __all__ = [
     "ChildEnd",
     "Children",
+    "Fates",
     "FlowAdded",
     "Open",
     "Reserved",
+    "Watched",
     "adopt",
     "children",
     "children_ended",
     "family",
+    "fates",
     "flow_add",
     "flow_done",
     "flow_request",
@@ -26,6 +29,7 @@ __all__ = [
     "flow_step",
     "flows_due",
     "open_children",
+    "watch_children",
 ]
 
 
@@ -55,6 +59,23 @@ class Children(NamedTuple):
     rows: list[tuple[str, str]]
     """Member, and '' (open), 'd' (ended), 'v' and its result, 'f' and why it failed, or 'm' (one of these; ask)."""
     cursor: str
+
+
+class Watched(NamedTuple):
+    """Parents that have waited for long."""
+
+    rows: list[tuple[str, list[str]]]
+    """Id of a parent, and its children whose end is not counted."""
+    more: int
+
+
+class Fates(NamedTuple):
+    """What became of jobs."""
+
+    owes: int
+    """1: what their queue owes to others is not all delivered."""
+    rows: list[tuple[str, str, str] | bool]
+    """How it ended, its result or why it failed, and its policy; False for one that has not ended."""
 
 
 class Reserved(NamedTuple):
@@ -111,6 +132,24 @@ def family(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tu
 
 def _unpacked(reply: bytes) -> Any:
     return unpack(reply)
+
+
+def watch_children(meta: str, age: int, pause: int) -> Call[Watched]:
+    """The next page of parents that have waited for ``age`` ms; none for ``pause`` ms after the last."""
+    return Call("watch_children", meta, (pack((age, pause)),), _watched)
+
+
+def _watched(reply: bytes) -> Watched:
+    return Watched(*unpack(reply))
+
+
+def fates(meta: str, ids: Sequence[str]) -> Call[Fates]:
+    """How jobs have ended."""
+    return Call("fates", meta, (pack(ids),), _fates, repeatable=True)
+
+
+def _fates(reply: bytes) -> Fates:
+    return Fates(*unpack(reply))
 
 
 # -- adding ----------------------------------------------------------------------------------------------------

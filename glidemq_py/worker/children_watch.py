@@ -1,0 +1,107 @@
+"""A duty that any worker does: looking after parents that have waited for long.
+
+A Node peer's own library does not tell parents of a child that it fails or removes (wrinkles.md W43). So parents that
+have waited for minutes are looked at, a page at a time (``docs/reference/functions.md``, "watch_children"): what became
+of the children that are not counted is asked where these are, and told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from glidemq_py.client.transport import Transport
+from glidemq_py.errors import GlideMQError
+from glidemq_py.job.link import QueueLink
+from glidemq_py.wire.calls.flows import ChildEnd, children_ended, fates, watch_children
+from glidemq_py.wire.keys import split_member
+
+__all__ = ["ChildrenWatch"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 60.0
+_NEXT_PAGE_S: Final = 1.0
+_AGE_MS: Final = 300_000
+_PAUSE_MS: Final = 50_000
+_AT_A_TIME: Final = 100
+
+
+class ChildrenWatch:
+    """Looks every minute, give or take a tenth; every second while there are further pages.
+
+    Args:
+        link: the parents' queue.
+        owes: called when the queue owes something to others after a look.
+        age: how long parents have waited that are looked at, ms.
+    """
+
+    def __init__(self, *, link: QueueLink, owes: Callable[[], None], age: int = _AGE_MS) -> None:
+        self._link = link
+        self._owes = owes
+        self._age = age
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-children-{self._link.keys.name}")
+
+    async def _repeat(self) -> None:
+        pause = _LOOK_S
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+            try:
+                pause = _NEXT_PAGE_S if await self.look() else _LOOK_S
+            except GlideMQError as error:
+                pause = _LOOK_S
+                _log.warning("queue %r: looking after parents: %s", self._link.keys.name, error)
+
+    async def look(self) -> bool:
+        """Look at one page of parents; whether there are more. Raises GlideMQError."""
+        keys, transport = self._link.keys, self._link.transport
+        watched = await transport.call(watch_children(keys.meta, self._age, _PAUSE_MS))
+        parents: dict[str, list[str]] = {}
+        for parent, members in watched.rows:
+            for member in members:
+                parents.setdefault(member, []).append(parent)
+        ends = [
+            ChildEnd(parent, end.member, end.how, end.text, end.policy)
+            for end in await _ended(transport, list(parents))
+            for parent in parents[end.member]
+        ]
+        if ends:
+            _log.warning("queue %r: %d ends of children that nobody had told", keys.name, len(ends))
+            if await transport.call(children_ended(keys.meta, ends)):
+                self._owes()
+        return bool(watched.more)
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def _ended(transport: Transport, members: Sequence[str]) -> list[ChildEnd]:
+    """Those of the children that have ended, without their parents."""
+    by_base: dict[str, list[str]] = {}
+    for member in members:
+        try:
+            base, job_id = split_member(member)
+        except ValueError:
+            continue
+        by_base.setdefault(base, []).append(job_id)
+    ends: list[ChildEnd] = []
+    for base, ids in by_base.items():
+        for i in range(0, len(ids), _AT_A_TIME):
+            few = ids[i : i + _AT_A_TIME]
+            reply = await transport.call(fates(f"{base}:meta", few))
+            if reply.owes:  # perhaps just these: whoever delivers it tells the parents
+                continue
+            for job_id, fate in zip(few, reply.rows, strict=True):
+                if not isinstance(fate, bool):
+                    ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
+    return ends

@@ -1,0 +1,79 @@
+-- Parents that wait although a child has ended: a Node peer's own library tells no parent of a child that it fails or
+-- removes (W43). A worker asks for a page of parents that have waited for long, asks the queues of their open children
+-- what became of these, and brings that to `children_ended`, which counts nothing twice.
+-- watch_children: KEYS 1 meta   ARGV 1 packed {age ms, pause ms}   -> packed {rows, more 0|1}
+--   row: {parent id, children not counted yet}; more: the index was not at its end
+--   All who ask share one cursor (`children-watch`). At the end of the index it rests for the pause.
+-- fates: KEYS 1 meta   ARGV 1 packed ids   -> packed {owes 0|1, rows}
+--   row: {how, text, policy}, or false for a job that has not ended. owes: what this queue owes to parents is not all
+--   delivered, so what looks untold may be on its way. Bound: the ids.
+local F = G.flows
+
+local PARENTS, MEMBERS, KEPT_MS = 20, 100, 3600000
+
+local function rank_of(q, c)
+  if not c.id then return 0 end
+  local rank = redis.call('ZRANK', q.waiting_children, c.id)
+  if rank then return c.within ~= '0' and rank or rank + 1 end
+  c.within = '0'
+  return redis.call('ZCOUNT', q.waiting_children, '-inf', '(' .. c.score)
+end
+
+-- Children of one page of its set that are not counted; how many were looked at.
+local function uncounted(q, c, id)
+  local key, open = q.J .. id, {}
+  local h = G.pick(key, 'state', 'building')
+  if h.state ~= 'waiting-children' or h.building then
+    c.within = '0'
+    return open, 1
+  end
+  local page = redis.call('SSCAN', q.P .. 'deps:' .. id, c.within, 'COUNT', MEMBERS)
+  c.within = page[1]
+  for _, member in ipairs(page[2]) do
+    if redis.call('HEXISTS', key, 'depdone:' .. member) == 0 then open[#open + 1] = member end
+  end
+  return open, 1 + #page[2]
+end
+
+-- One page from the cursor on; true if it ends within the index.
+local function page(q, c, oldest, rows)
+  local rank, looked = rank_of(q, c), 0
+  local found = redis.call('ZRANGE', q.waiting_children, rank, rank + PARENTS - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local id, score = found[i], found[i + 1]
+    if tonumber(score) > oldest then return false end
+    local open, cost = uncounted(q, c, id)
+    if #open > 0 then rows[#rows + 1] = { id, open } end
+    c.id, c.score, looked = id, score, looked + cost
+    if c.within ~= '0' or looked >= MEMBERS then return true end
+  end
+  return #found == 2 * PARENTS
+end
+
+G.export('watch_children', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local key, now, rows = q.P .. 'children-watch', G.now(q), {}
+  if redis.call('EXISTS', q.waiting_children) == 0 then return cmsgpack.pack({ rows, 0 }) end
+  local stored = redis.call('GET', key)
+  local c = stored and cmsgpack.unpack(stored) or { at = 0, within = '0' }
+  if c.at > now then return cmsgpack.pack({ rows, 0 }) end
+  local more = page(q, c, now - r[1], rows)
+  if not more then c = { at = now + r[2], within = '0' } end
+  redis.call('SET', key, cmsgpack.pack(c), 'PX', KEPT_MS)
+  return cmsgpack.pack({ rows, more and 1 or 0 })
+end)
+
+local function fate(q, id)
+  local h = redis.pcall('HMGET', q.J .. id, 'state', 'returnvalue', 'failedReason', 'opts')
+  if h.err then return false end
+  if not h[1] then return { F.REMOVED, 'it is gone', F.policy() } end
+  if h[1] == 'completed' then return { F.COMPLETED, h[2] or 'null', 'fail_parent' } end
+  if h[1] == 'failed' then return { F.FAILED, h[3] or '', F.policy(h[4]) } end
+  return false
+end
+
+G.export('fates', { 'no-writes' }, function(keys, args)
+  local q, rows = G.queue(keys[1]), {}
+  for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = fate(q, id) end
+  return cmsgpack.pack({ redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows })
+end)
