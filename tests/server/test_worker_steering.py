@@ -104,6 +104,27 @@ async def test_a_paused_worker_takes_nothing_and_others_do(url: str, queue_name:
         assert [job.id for job in gate.begun] == [first.id, third.id]
 
 
+async def test_a_worker_paused_before_a_backlog_leaves_it(url: str, queue_name: str):
+    """W3: the original's worker fetched on with each completion; paused at job 3, all 20 ran."""
+    ran: list[int] = []
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", n) for n in range(20)])
+
+        async def handle(job: Job) -> None:
+            ran.append(job.data)
+            if len(ran) == 3:
+                worker.pause()
+
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await told.wait("completed", 3)
+            counts = await queue.get_job_counts()
+            assert (ran, counts.waiting, counts.active, counts.completed) == ([0, 1, 2], 17, 0, 3)
+            worker.resume()
+            await jobs[-1].wait_until_finished()
+
+
 async def test_a_worker_may_be_paused_before_it_starts(url: str, queue_name: str):
     gate = Gate()
     gate.open()

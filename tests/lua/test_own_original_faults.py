@@ -1,0 +1,85 @@
+"""Faults of the original (spec/wrinkles.md) that no other test would meet; the list: unit/test_original_faults.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.control import remove
+from glidemq_py.wire.calls.working import reclaim
+from tests.lua.own_support import START, OwnQueue, Taken
+
+LOCK = 30_000
+
+
+def grouped(concurrency: int = 1, rate: tuple[int, int] = (0, 0), **options: Any) -> list[object]:
+    return row("a", "{}", "{}", ordering=["k", concurrency, *rate, 0, 0, 0], **options)
+
+
+def exchange(q: OwnQueue, want: int, *finished: Any) -> list[Taken]:
+    reply = q.exchange(want, finished)
+    return [Taken(job, reply.now) for job in reply.jobs]
+
+
+def test_priority_jobs_pass_the_window_of_their_group_too(q: OwnQueue) -> None:
+    """W9: jobs fetched from the priority list skipped the rate window."""
+    q.add(*(grouped(10, (2, 1_000), priority=1 + n % 2) for n in range(4)))
+    jobs = exchange(q, 10)
+    assert [job.id for job in jobs] == ["1", "2"]
+    assert exchange(q, 10, *(job.completed() for job in jobs)) == []
+    q.advance(1_000)
+    assert [job.id for job in exchange(q, 10)] == ["3", "4"]
+
+
+def test_the_turn_of_the_first_wakes_those_that_came_before_it(q: OwnQueue) -> None:
+    """W100: arrival 2, 3, 1 with two slots; the original ran 1 alone."""
+    q.add(grouped(2, delay=50), grouped(2), grouped(2))
+    assert exchange(q, 10) == []
+    assert [q.state(job_id) for job_id in "123"] == ["delayed", "group-waiting", "group-waiting"]
+    q.advance(50)
+    assert [job.id for job in exchange(q, 10)] == ["1", "2"]
+    assert q.redis("HGET", "group:k", "active") == "2"
+
+
+def test_an_entry_that_was_never_activated_gives_no_slot_back(q: OwnQueue) -> None:
+    """W8: its recovery released a slot that another job of the group holds."""
+    q.add(grouped(), grouped())
+    (first,) = exchange(q, 1)
+    (entry,) = q.read_as("py-2")
+    q.let_idle(entry, LOCK)
+    q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 0, False, ""))
+    assert q.redis("HMGET", "group:k", "active", "maxConcurrency") == ["1", "1"]
+    assert q.state("2") != "failed"
+    assert exchange(q, 5) == []
+    assert [job.id for job in exchange(q, 5, first.completed())] == ["2"]
+
+
+@pytest.mark.parametrize("how", ["completed", "removed", "stalled", "handed back"])
+def test_the_count_of_active_list_jobs_is_never_negative(q: OwnQueue, how: str) -> None:
+    """W77: where something else has lowered it, ours does not go below none."""
+    q.add_job(lifo=True)
+    job = q.take_one()
+    q.redis("SET", "list-active", "0")
+    if how == "completed":
+        q.finish(job.completed())
+    elif how == "handed back":
+        q.finish(job.released())
+    elif how == "removed":
+        q.run(remove(q.meta, job.id))
+    else:
+        q.advance(LOCK)
+        assert q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
+    assert int(q.redis("GET", "list-active") or 0) == 0
+
+
+def test_a_lock_beside_a_jobs_hash_stops_no_recovery(q: OwnQueue) -> None:
+    """W55: `job:<id>:usage-lock` is no hash, and its pattern is that of jobs."""
+    q.add_job(lifo=True)
+    q.take_one()
+    q.redis("SET", "job:1:usage-lock", "token")
+    q.redis("SET", "job:2:usage-lock", "token")
+    q.advance(LOCK)
+    assert q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
+    assert q.job("1")["timestamp"] == str(START)

@@ -1,0 +1,128 @@
+"""For each fault of the original (spec/wrinkles.md, H and M) in what one queue does: a test that fails on that fault.
+
+Flows, schedulers, suspension and broadcasts name theirs in their own tests. Where the wire face shares the repair,
+tests/lua/test_wire_* name the fault too.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+
+FAULTS: dict[str, tuple[str, ...]] = {
+    "W1": (
+        "lua/test_own_groups.py::removed_and_expired_jobs_do_not_stop_the_group",
+        "lua/test_own_steering.py::revoking_in_a_group",
+        "lua/test_own_steering.py::a_group_whose_next_is_drained_goes_on",
+        "server/test_ordering.py::a_job_that_could_never_be_paid_for_is_not_added",
+        "lua/test_own_check.py::a_sequence_that_nobody_has_stops_a_group",
+    ),
+    "W2": ("server/test_worker_steering.py::after_queue_pause_has_returned_no_job_is_taken",),
+    "W3": ("server/test_worker_steering.py::a_worker_paused_before_a_backlog_leaves_it",),
+    "W4": ("lua/test_own_limits.py::a_job_lets_its_group_rest",),
+    "W5": ("lua/test_own_limits.py::a_held_group_rests_and_others_do_not",),
+    "W6": ("lua/test_own_steering.py::a_retried_job_takes_its_slot_anew",),
+    "W7": (
+        "lua/test_own_finish.py::the_same_row_twice_in_one_call",
+        "lua/test_own_finish.py::a_newer_attempt_makes_the_older_one_stale",
+    ),
+    "W8": ("lua/test_own_original_faults.py::an_entry_that_was_never_activated_gives_no_slot_back",),
+    "W9": ("lua/test_own_original_faults.py::priority_jobs_pass_the_window_of_their_group_too",),
+    "W14": (
+        "server/test_worker_closing.py::close_waits_for_what_runs_and_takes_no_more",
+        "server/test_worker_closing.py::close_hands_back_what_a_reply_that_is_under_way_brings",
+    ),
+    "W15": ("server/test_faults_workers.py::a_killed_workers_job_that_came_from_no_stream",),
+    "W16": (
+        "server/test_worker_taking.py::an_idle_worker_is_woken_at_once",
+        "server/test_worker_taking.py::a_job_that_a_peer_put_into_a_list_is_found_within_a_second",
+    ),
+    "W17": ("server/test_batch.py::global_concurrency_bounds_batches_and_strands_nothing",),
+    "W18": ("server/test_control.py::revoking_an_active_job_cancels_its_handler",),
+    "W19": (
+        "server/test_worker_timeouts.py::an_async_handler_is_cancelled",
+        "server/test_batch.py::a_timeout_is_one_jobs_and_keeps_its_reason",
+    ),
+    "W20": ("server/test_limits.py::a_worker_pauses_when_it_is_told_to_without_any_limiter",),
+    "W21": ("server/test_limits.py::a_rate_limit_error_costs_no_attempt_and_pauses",),
+    "W22": ("server/test_faults_lost_replies.py::jobs_in_hand_outlive_the_heartbeats_connection",),
+    "W23": (
+        "lua/test_own_limits.py::no_permit_is_spent_on_what_is_not_taken",
+        "server/test_limits.py::a_paused_worker_leaves_jobs_to_others",
+    ),
+    "W24": ("lua/test_own_recovery.py::a_heartbeat_says_what_became_of_a_job",),
+    "W25": ("lua/test_own_limits.py::a_job_without_an_entry_too",),
+    "W30": (
+        "server/test_worker_steering.py::removing_jobs_that_wait",
+        "server/test_worker_steering.py::removing_an_active_job",
+    ),
+    "W31": (
+        "lua/test_own_exchange.py::an_entry_whose_job_is_gone",
+        "server/test_faults_malformed.py::a_record_without_what_a_job_needs_fails",
+    ),
+    "W35": ("lua/test_own_recovery.py::recovery_goes_page_by_page",),
+    "W36": ("lua/test_own_exchange.py::a_stale_second_entry_does_not_run_a_job_again",),
+    "W37": ("lua/test_own_exchange.py::a_job_left_in_two_places_runs_from_one",),
+    "W38": ("lua/test_own_steering.py::what_a_peer_has_read_stays",),
+    "W39": (
+        "lua/test_own_limits.py::an_attempt_goes_on_later_without_being_spent",
+        "lua/test_own_finish.py::retried_until_the_limit",
+    ),
+    "W53": ("lua/test_own_check.py::too_high_a_count_is_a_peers_business_while_it_is_at_work",),
+    "W54": ("lua/test_own_recovery.py::all_list_jobs_of_a_dead_worker_in_one_round",),
+    "W55": ("lua/test_own_original_faults.py::a_lock_beside_a_jobs_hash_stops_no_recovery",),
+    "W56": ("lua/test_own_steering.py::what_is_far_down_a_list_is_flagged_and_refused_when_taken",),
+    "W57": ("server/test_control.py::many_jobs_in_pieces_that_are_short",),
+    "W58": (
+        "lua/test_own_recovery.py::registration",
+        "lua/test_own_control.py::obliterate_looks_at_no_other_queue",
+    ),
+    "W59": ("lua/test_own_exchange.py::the_next_due_time_of_every_band_counts",),
+    "W60": ("lua/test_own_recovery.py::one_at_a_time_looks",),
+    "W63": ("lua/test_own_add.py::an_id_that_would_brick_the_counter_does_not_move_it",),
+    "W64": ("lua/test_own_add.py::an_id_in_the_counters_way_is_passed_over",),
+    "W65": ("lua/test_own_add.py::priorities_keep_their_order_within_a_bulk",),
+    "W66": ("lua/test_own_exchange.py::the_most_urgent_goes_first_whenever_it_came",),
+    "W69": ("lua/test_own_finish.py::removed_at_once_with_all_that_is_its_own",),
+    "W70": ("lua/test_own_limits.py::the_dedup_hash_is_swept_when_nothing_needs_it",),
+    "W71": ("lua/test_own_steering.py::metrics_that_nobody_trims_are_trimmed_by_recovery",),
+    "W72": ("lua/test_own_limits.py::looking_leaves_no_counter_behind",),
+    "W73": (
+        "server/test_queue_steering.py::obliterate_leaves_no_key",
+        "server/test_queue_steering.py::obliterate_refuses_while_jobs_are_active",
+    ),
+    "W77": ("lua/test_own_original_faults.py::the_count_of_active_list_jobs_is_never_negative",),
+    "W81": (
+        "server/test_queue_waiting.py::without_events_by_polling",
+        "server/test_queue_waiting.py::events_trimmed_or_deleted_meanwhile",
+    ),
+    "W82": ("server/test_events_listening.py::what_is_added_right_after_ready_is_seen",),
+    "W83": ("server/test_faults_lost_replies.py::a_bulk_whose_reply_was_lost_says_which_positions",),
+    "W84": (
+        "server/test_dead_letters.py::a_job_that_kills_its_workers_is_dead_after_exactly_the_allowed_deaths",
+        "server/test_dead_letters.py::an_expired_job_makes_a_letter",
+        "server/test_dead_letters.py::a_crash_in_the_middle_of_a_delivery",
+    ),
+    "W92": (
+        "server/test_ordering.py::slots_are_free_whatever_ends_a_job",
+        "lua/test_own_steering.py::slots_of_drained_jobs_are_free",
+        "lua/test_own_check.py::slots_of_a_group",
+    ),
+    "W93": ("server/test_queue_steering.py::obliterate_a_queue_whose_name_looks_like_a_pattern_of_others",),
+    "W94": ("server/test_faults_lost_replies.py::jobs_of_a_lost_reply_are_regained_at_once",),
+    "W96": ("lua/test_own_recovery.py::a_node_peer_is_dead_when_its_heartbeat_stands_still",),
+    "W100": ("lua/test_own_original_faults.py::the_turn_of_the_first_wakes_those_that_came_before_it",),
+    "W101": (
+        "lua/test_own_full_server.py::everything_but_adding_works",
+        "server/test_faults_server.py::a_full_server_refuses_jobs_and_is_still_drained",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), sorted({tuple(test.split("::")) for tests in FAULTS.values() for test in tests})
+)
+def test_the_test_is_there(file: str, name: str) -> None:
+    assert re.search(rf"^(async )?def test_{name}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
