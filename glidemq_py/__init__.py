@@ -12,6 +12,7 @@ from glidemq_py.broadcast import (
     compile_subject_matcher,
     match_subject,
 )
+from glidemq_py.client.connect import is_cluster_client
 from glidemq_py.errors import (
     AmbiguousResultError,
     BatchError,
@@ -103,6 +104,7 @@ from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
 from glidemq_py.queue import Queue
 from glidemq_py.queue.usage import get_usage_summary
 from glidemq_py.schedule import Scheduler
+from glidemq_py.telemetry import is_tracing_enabled, set_tracer
 from glidemq_py.wire.payload import JSON_SERIALIZER
 from glidemq_py.wire.serializers import MSGPACK_SERIALIZER
 from glidemq_py.worker import Task, Worker
@@ -231,8 +233,11 @@ __all__ = [
     "get_usage_summary",
     "graceful_shutdown",
     "group",
+    "is_cluster_client",
+    "is_tracing_enabled",
     "match_subject",
     "serverless_pool",
+    "set_tracer",
     "topo_sort",
     "validate_dag",
 ]

@@ -40,6 +40,7 @@ __all__ = [
     "config_of",
     "create_async",
     "create_blocking",
+    "is_cluster_client",
     "resolve_async",
     "resolve_blocking",
 ]
@@ -170,6 +171,14 @@ def create_blocking(config: GlideConfig) -> BlockingGlideClient:
 
 def _where(config: GlideConfig) -> str:
     return ", ".join(f"{a.host}:{a.port}" for a in config.addresses)
+
+
+def is_cluster_client(client: object) -> bool:
+    """Whether a GLIDE client, asynchronous or blocking, is one of a cluster; what is no client is none.
+
+    A class of your own that is called like one counts as one.
+    """
+    return any(cls.__name__ == "GlideClusterClient" for cls in type(client).__mro__)
 
 
 async def resolve_async(connection: ServerConnection) -> tuple[GlideConfig, GlideClient, bool]:

@@ -333,13 +333,73 @@ class BlockingJob(Generic[DataT, ResultT]):
         """
         wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
 
+    @property
+    def parent_id(self) -> str | None:
+        """Id of the job that waits for it, where that is one (`get_parents` asks for all). Of `Queue.get_job` only."""
+        return self._job.parent_id
+
+    @property
+    def parent_queue(self) -> str | None:
+        """Name of that job's queue. Of `Queue.get_job` only."""
+        return self._job.parent_queue
+
+    @property
+    def parent_ids(self) -> tuple[str, ...]:
+        """Ids of the jobs that wait for it, for a job of a graph. Of `Queue.get_job` only."""
+        return self._job.parent_ids
+
+    @property
+    def parent_queues(self) -> tuple[str, ...]:
+        """Names of their queues, in the same order. Of `Queue.get_job` only."""
+        return self._job.parent_queues
+
+    @property
+    def group_key(self) -> str | None:
+        """Key of the group whose limits hold for it; None where it has none. Of `Queue.get_job` only."""
+        return self._job.group_key
+
+    @property
+    def ordering_seq(self) -> int | None:
+        """Its place in a group that keeps order; None where it has none. Of `Queue.get_job` only."""
+        return self._job.ordering_seq
+
+    @property
+    def cost(self) -> float | None:
+        """Tokens that it takes from its group's bucket; None where it does not say. Of `Queue.get_job` only."""
+        return self._job.cost
+
+    @property
+    def expire_at(self) -> int | None:
+        """When its ``ttl`` is over, epoch ms; None without one. Of `Queue.get_job` only."""
+        return self._job.expire_at
+
+    @property
+    def scheduler_name(self) -> str | None:
+        """The scheduler that waits for its end (`repeat_after_complete`); else None. Of `Queue.get_job` only."""
+        return self._job.scheduler_name
+
+    @property
+    def tpm_tokens(self) -> float | None:
+        """What its handler said with `report_tokens`; None where it said nothing. Of `Queue.get_job` only."""
+        return self._job.tpm_tokens
+
+    @property
+    def budget_key(self) -> str | None:
+        """Key of the budget of its flow; None without one."""
+        return self._job.budget_key
+
+    @property
+    def discarded(self) -> bool:
+        """In a handler: whether `discard` was called."""
+        return self._job.discarded
+
     def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
         """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read. See `Job.stream`."""
         return wait_for(self._job, self._job.stream(chunk, keep=keep))
 
     def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
         """Append a chunk of the fields ``type`` and, where it is given, ``content``. Returns and raises as
-        `stream`.
+        `stream`. See `Job.stream_chunk`.
         """
         return wait_for(self._job, self._job.stream_chunk(type, content, keep=keep))
 

@@ -22,6 +22,7 @@ from glidemq_py.job.control import JobControl
 from glidemq_py.job.fallbacks import JobFallbacks
 from glidemq_py.job.family import JobFamily
 from glidemq_py.job.link import QueueLink
+from glidemq_py.job.origins import JobOrigins
 from glidemq_py.job.steps import JobSteps
 from glidemq_py.job.streaming import JobStreams
 from glidemq_py.job.suspension import JobSuspension
@@ -60,7 +61,7 @@ _UNREAD: Any = object()
 
 
 class Job(
-    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobStreams, JobUsageReports, JobVectors,
+    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobOrigins, JobStreams, JobUsageReports, JobVectors,
     Generic[DataT, ResultT],
 ):  # fmt: skip
     """A job. Times are epoch ms by the server's clock, durations ms.
@@ -130,6 +131,7 @@ class Job(
         job._signals_text = record.signals
         job.fallback_index = record.fallback_index
         job._budget_key = record.budget_key
+        job._record = record
         job._usage = read_usage(record.usage)
         return job
 
@@ -172,6 +174,9 @@ class Job(
         if self._result_text is None:
             return None
         return self._decode_result(self._result_text)
+
+    def _forget_data(self) -> None:
+        self._data, self._data_text = _UNREAD, None
 
     def _decode_result(self, text: str) -> ResultT:
         value = decode_result(text, self._link.serializer)

@@ -16,7 +16,7 @@ from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
-from glidemq_py.options.checks import check_int
+from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.names import validate_job_name, validate_known_id, validate_queue_name
@@ -276,31 +276,37 @@ class Queue(
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    async def get_job(self, job_id: str) -> Job[DataT, ResultT] | None:
-        """A job by its id; None if there is none."""
-        return await reading.get_job(await self._connected(), validate_known_id(str(job_id)))
+    async def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
+        """A job by its id; None if there is none. With ``exclude_data`` its data stays on the server, and is None."""
+        bare = check_bool("exclude_data", exclude_data)
+        return await reading.get_job(await self._connected(), validate_known_id(str(job_id)), bare)
 
-    def iter_jobs(self, state: str, page: int = 500) -> AsyncIterator[Job[DataT, ResultT]]:
+    def iter_jobs(
+        self, state: str, page: int = 500, *, exclude_data: bool = False
+    ) -> AsyncIterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed, group-waiting,
-        suspended or waiting-children. A call brings at most ``page`` (1..1000) of them, and never more than 200, for
-        the server's sake.
+        suspended or waiting-children; with ``exclude_data`` without their data. A call brings at most ``page``
+        (1..1000) of them, and never more than 200, for the server's sake.
 
         A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
         leaves the state meanwhile may come or not.
         """
-        return self._iterate(reading.listable(state), page)
+        return self._iterate(reading.listable(state), page, check_bool("exclude_data", exclude_data))
 
-    async def _iterate(self, state: Any, page: int) -> AsyncIterator[Job[DataT, ResultT]]:
-        async for job in reading.iterate(await self._connected(), state, page):
+    async def _iterate(self, state: Any, page: int, bare: bool) -> AsyncIterator[Job[DataT, ResultT]]:
+        async for job in reading.iterate(await self._connected(), state, page, bare=bare):
             yield job
 
-    async def get_jobs(self, state: str, start: int = 0, end: int = -1) -> list[Job[DataT, ResultT]]:
-        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last."""
+    async def get_jobs(
+        self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[DataT, ResultT]]:
+        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last. With
+        ``exclude_data`` their data stays on the server, and is None."""
         first = check_int("start", start, 0, 2**53)
         last = check_int("end", end, -1, 2**53)
         found: list[Job[DataT, ResultT]] = []
         position = 0
-        async for job in self.iter_jobs(state):
+        async for job in self.iter_jobs(state, exclude_data=exclude_data):
             if last != -1 and position > last:
                 break
             if position >= first:
@@ -311,6 +317,10 @@ class Queue(
     async def get_job_counts(self) -> JobCounts:
         """How many jobs are in each state; its cost does not grow with the queue."""
         return await reading.get_counts(await self._connected())
+
+    async def get_job_count_by_types(self) -> JobCounts:
+        """The same as `get_job_counts`, by the name that peers know."""
+        return await self.get_job_counts()
 
     async def count(self) -> int:
         """Jobs that are yet to be taken: waiting, delayed and prioritized."""
@@ -327,6 +337,8 @@ class Queue(
         name: str | None = None,
         data: Mapping[str, Any] | None = None,
         limit: int = 100,
+        *,
+        exclude_data: bool = False,
     ) -> list[Job[DataT, ResultT]]:
         """Look through the jobs for those that match, page by page; each page is short for the server.
 
@@ -335,8 +347,10 @@ class Queue(
             name: the whole name.
             data: pairs that the job's data, a mapping, must hold.
             limit: stop when that many are found.
+            exclude_data: those found have no data; without ``data``, it stays on the server.
         """
-        search = Search(None if state is None else reading.listable(state), name, data, limit)
+        bare = check_bool("exclude_data", exclude_data)
+        search = Search(None if state is None else reading.listable(state), name, data, limit, bare)
         return await search.run(await self._connected())
 
     async def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:

@@ -28,7 +28,12 @@ _FIELDS = (
     "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
     "budgetKey", _HAS_USAGE,
 )  # fmt: skip
-_ALL_FIELDS = (*_FIELDS, *(f"usage:{name}" for name in USAGE_FIELDS))
+_ORIGIN = (
+    "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
+    "schedulerName", "tpmTokens",
+)  # fmt: skip
+"""Asked for of single jobs alone: most jobs have none of them, and each is looked for in the whole record."""
+_ALL_FIELDS = (*_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
 
 _LISTABLE = (
     JobState.WAITING,
@@ -64,22 +69,31 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "surrogateescape")
 
 
-async def get_job(link: QueueLink, job_id: str) -> Job[Any, Any] | None:
-    """A job by its id; None if there is none."""
-    values = await link.transport.command("HMGET", link.keys.job(job_id), *_ALL_FIELDS)
-    fields = {name: _text(value) for name, value in zip(_ALL_FIELDS, values, strict=True)}
+def _wanted(fields: tuple[str, ...], bare: bool) -> tuple[str, ...]:
+    return tuple(name for name in fields if name != "data") if bare else fields
+
+
+async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job[Any, Any] | None:
+    """A job by its id, ``bare``: without its data; None if there is none."""
+    wanted = _wanted(_ALL_FIELDS, bare)
+    values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
+    fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
     if fields["state"] is None and fields["name"] is None:
         return None
     return Job.from_record(link, JobRecord.parse(job_id, fields))
 
 
-async def iterate(link: QueueLink, state: JobState, page: int, name: str = "") -> AsyncIterator[Job[Any, Any]]:
-    """Every job in ``state`` (and called ``name``), page by page; one that keeps its state comes exactly once."""
+async def iterate(
+    link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False
+) -> AsyncIterator[Job[Any, Any]]:
+    """Every job in ``state`` (and called ``name``; ``bare``: without data), page by page; one that keeps its state
+    comes exactly once."""
+    wanted = _wanted(_FIELDS, bare)
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
     cursor, seen_at = "", ""
     seen: set[str] = set()
     while True:
-        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, _FIELDS, name))
+        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, wanted, name))
         usages = await _usages(link, [row for row in found.rows if row[2][-1]])
         for job_id, position, values in found.rows:
             if position != seen_at and state not in _IN_ANY_ORDER:
@@ -88,7 +102,7 @@ async def iterate(link: QueueLink, state: JobState, page: int, name: str = "") -
             if job_id in seen:
                 continue
             seen.add(job_id)
-            yield _listed(link, job_id, values, usages.get(job_id))
+            yield _listed(link, job_id, wanted, values, usages.get(job_id))
         cursor = found.cursor
         if not cursor:
             return
@@ -102,8 +116,10 @@ async def _usages(link: QueueLink, rows: list[tuple[str, str, list[str | bool]]]
     return dict(zip(ids, await usages_of(link.transport, link.keys.meta, ids), strict=True))
 
 
-def _listed(link: QueueLink, job_id: str, values: Sequence[str | bool], usage: JobUsage | None) -> Job[Any, Any]:
-    fields = {name: value if isinstance(value, str) else None for name, value in zip(_FIELDS, values, strict=True)}
+def _listed(
+    link: QueueLink, job_id: str, wanted: tuple[str, ...], values: Sequence[str | bool], usage: JobUsage | None
+) -> Job[Any, Any]:
+    fields = {name: value if isinstance(value, str) else None for name, value in zip(wanted, values, strict=True)}
     job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, fields))
     job._usage = usage
     return job

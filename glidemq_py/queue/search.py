@@ -25,21 +25,27 @@ class Search:
         name: of the job; looked at on the server.
         data: pairs that the job's data must hold; looked at here, since only we can decode them.
         limit: most jobs found.
+        bare: they come without their data.
     """
 
-    def __init__(self, state: JobState | None, name: str | None, data: Mapping[str, Any] | None, limit: int) -> None:
+    def __init__(
+        self, state: JobState | None, name: str | None, data: Mapping[str, Any] | None, limit: int, bare: bool
+    ) -> None:
         self._states = listed_states() if state is None else (state,)
         self._name = "" if name is None else validate_job_name(name)
         if data is not None and not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("data", data, f"must be a mapping, not {type(data).__name__}")
         self._data = data
         self._limit = check_int("limit", limit, 1, 2**31)
+        self._bare = bare
 
     async def run(self, link: QueueLink) -> list[Job[Any, Any]]:
         """The jobs found. One that changes its state meanwhile comes once at most."""
         found: dict[str, Job[Any, Any]] = {}
         async for job in self._candidates(link):
             if self._matches(job):
+                if self._bare:
+                    job._forget_data()
                 found.setdefault(job.id, job)
                 if len(found) == self._limit:
                     break
@@ -47,7 +53,7 @@ class Search:
 
     async def _candidates(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
         for state in self._states:
-            async for job in iterate(link, state, _PAGE, self._name):
+            async for job in iterate(link, state, _PAGE, self._name, self._bare and self._data is None):
                 yield job
 
     def _matches(self, job: Job[Any, Any]) -> bool:

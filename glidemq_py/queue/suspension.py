@@ -26,7 +26,9 @@ class QueueSuspension:
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
 
-    async def get_jobs(self, state: str, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
+    async def get_jobs(
+        self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[Any, Any]]:
         """See `Queue`."""
         raise NotImplementedError
 
@@ -56,9 +58,11 @@ class QueueSuspension:
             raise JobStateError(key, "holding as many signals as it can", "signal")
         return answer in ("resumed", "kept")
 
-    async def get_suspended_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-        """Suspended jobs, those whose time is over first first; ``end`` inclusive, -1 = the last."""
-        return await self.get_jobs(JobState.SUSPENDED, start, end)
+    async def get_suspended_jobs(
+        self, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[Any, Any]]:
+        """Suspended jobs, those whose time is over first first. Arguments as for `Queue.get_jobs`."""
+        return await self.get_jobs(JobState.SUSPENDED, start, end, exclude_data=exclude_data)
 
     async def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """What a suspended job waits for; None if there is no such job or it is not suspended."""

@@ -110,24 +110,32 @@ class Queue(Generic[DataT, ResultT]):
         """Add a job and return its result once a worker has completed it. See `Queue.add_and_wait`."""
         return run_now(self._core.add_and_wait(name, data, wait_timeout=wait_timeout, **options))
 
-    def get_job(self, job_id: str) -> Job[DataT, ResultT] | None:
-        """A job by its id; None if there is none."""
-        return twin_if_any(run_now(self._core.get_job(job_id)))
+    def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
+        """A job by its id; None if there is none. With ``exclude_data`` its data stays on the server, and is None."""
+        return twin_if_any(run_now(self._core.get_job(job_id, exclude_data=exclude_data)))
 
-    def iter_jobs(self, state: str, page: int = 500) -> Iterator[Job[DataT, ResultT]]:
+    def iter_jobs(self, state: str, page: int = 500, *, exclude_data: bool = False) -> Iterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed,
-        group-waiting, suspended or waiting-children. A call brings at most ``page`` (1..1000) of them, and
-        never more than 200, for the server's sake. See `Queue.iter_jobs`.
+        group-waiting, suspended or waiting-children; with ``exclude_data`` without their data. A call brings at
+        most ``page`` (1..1000) of them, and never more than 200, for the server's sake. See `Queue.iter_jobs`.
         """
-        return iterate_now(self._core.iter_jobs(state, page), twin_of)
+        return iterate_now(self._core.iter_jobs(state, page, exclude_data=exclude_data), twin_of)
 
-    def get_jobs(self, state: str, start: int = 0, end: int = -1) -> list[Job[DataT, ResultT]]:
-        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last."""
-        return twins_of(run_now(self._core.get_jobs(state, start, end)))
+    def get_jobs(
+        self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[DataT, ResultT]]:
+        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last. With
+        ``exclude_data`` their data stays on the server, and is None.
+        """
+        return twins_of(run_now(self._core.get_jobs(state, start, end, exclude_data=exclude_data)))
 
     def get_job_counts(self) -> JobCounts:
         """How many jobs are in each state; its cost does not grow with the queue."""
         return run_now(self._core.get_job_counts())
+
+    def get_job_count_by_types(self) -> JobCounts:
+        """The same as `get_job_counts`, by the name that peers know."""
+        return run_now(self._core.get_job_count_by_types())
 
     def count(self) -> int:
         """Jobs that are yet to be taken: waiting, delayed and prioritized."""
@@ -138,12 +146,18 @@ class Queue(Generic[DataT, ResultT]):
         return run_now(self._core.get_workers())
 
     def search_jobs(
-        self, state: str | None = None, name: str | None = None, data: Mapping[str, Any] | None = None, limit: int = 100
+        self,
+        state: str | None = None,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        limit: int = 100,
+        *,
+        exclude_data: bool = False,
     ) -> list[Job[DataT, ResultT]]:
         """Look through the jobs for those that match, page by page; each page is short for the server. See
         `Queue.search_jobs`.
         """
-        return twins_of(run_now(self._core.search_jobs(state, name, data, limit)))
+        return twins_of(run_now(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data)))
 
     def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
         """How many jobs ended, by the minute of the last day. See `Queue.get_metrics`."""
@@ -358,9 +372,9 @@ class Queue(Generic[DataT, ResultT]):
         """
         return run_now(self._core.signal(job_id, name, data))
 
-    def get_suspended_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-        """Suspended jobs, those whose time is over first first; ``end`` inclusive, -1 = the last."""
-        return twins_of(run_now(self._core.get_suspended_jobs(start, end)))
+    def get_suspended_jobs(self, start: int = 0, end: int = -1, *, exclude_data: bool = False) -> list[Job[Any, Any]]:
+        """Suspended jobs, those whose time is over first first. Arguments as for `Queue.get_jobs`."""
+        return twins_of(run_now(self._core.get_suspended_jobs(start, end, exclude_data=exclude_data)))
 
     def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """What a suspended job waits for; None if there is no such job or it is not suspended."""

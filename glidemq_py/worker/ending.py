@@ -143,6 +143,14 @@ class Endings:
         """Have the handler of an attempt that is over end, if that can be done."""
         raise NotImplementedError
 
+    def abort(self, job_id: str) -> bool:
+        """End the attempt of a job as revoked; False if it is not in these hands."""
+        for run in self.running:
+            if run.job.id == job_id and not run.attempt.ended:
+                self._end_early(run, JobRevokedError("revoked"))
+                return True
+        return False
+
     def retire(self) -> None:
         """Nothing new begins from now on; a job that comes all the same is handed back."""
 

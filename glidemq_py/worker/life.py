@@ -44,10 +44,10 @@ class Life:
 
     async def start(self, prepare: Callable[[], Opening]) -> None:
         """Open the parts as ``prepare`` says, and begin to take jobs. Raises what it does, and as `Worker.start`."""
-        if self._starting is not None:
-            raise GlideMQError("the worker has been started already")
         if self.is_closing:
             raise ClosedError("the worker is closed")
+        if self._starting is not None:
+            raise GlideMQError("the worker has been started already")
         opening = prepare()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
         starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self._name}")
@@ -59,6 +59,19 @@ class Life:
             # Nothing of it may stay behind.
             await self._stack.aclose()
             self._starting = None
+            raise
+
+    async def wait_until_ready(self, prepare: Callable[[], Opening]) -> None:
+        """Wait for the start that is under way, or `start`."""
+        starting = self._starting
+        if starting is None or self.is_closing:
+            await self.start(prepare)
+            return
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():
+                raise ClosedError("the worker was closed while it started") from None
             raise
 
     async def _start(self, opening: Opening) -> None:

@@ -212,6 +212,10 @@ class Worker:
         """
         await self._life.start(self._prepare)
 
+    async def wait_until_ready(self) -> None:
+        """Wait until it works: for the `start` that is under way, or by starting it. Raises as `start`."""
+        await self._life.wait_until_ready(self._prepare)
+
     def _prepare(self) -> Opening:
         return Opening(
             keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
@@ -255,6 +259,17 @@ class Worker:
     def resume(self) -> None:
         """Take jobs again."""
         self._life.resume()
+
+    def abort_job(self, job_id: str) -> bool:
+        """Stop the attempt of a job that this worker runs, as `Queue.revoke` does wherever it runs.
+
+        The job fails for good as revoked, whatever its handler still returns: an ``async def`` is cancelled, in a
+        sandbox its process is killed, a plain function finds ``job.cancelled`` set.
+
+        Returns:
+            False if this worker does not run the job.
+        """
+        return self._life.parts is not None and self._life.parts.runner.abort(str(job_id))
 
     def rate_limit(self, duration: Milliseconds) -> None:
         """Take no more jobs for a while, ms or timedelta; a pause of that kind that lasts longer stands.

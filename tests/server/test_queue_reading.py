@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobDataError, JobState, Queue, SerializationError, Worker
+from glidemq_py import (
+    FlowProducer,
+    GlideMQValidationError,
+    Job,
+    JobDataError,
+    JobState,
+    Queue,
+    SerializationError,
+    Worker,
+)
 from glidemq_py.testing import RespClient
 from glidemq_py.wire.calls import working
 from tests.server.worker_support import Gate, Raw, Told, soon
@@ -292,3 +301,59 @@ async def test_a_peers_job_can_be_read_and_removed_whatever_its_id(
         assert await queue.get_job(job_id) is None
         with pytest.raises(GlideMQValidationError, match="must not contain any of"):
             await queue.get_job("a:b")
+
+
+async def test_without_the_data(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("n", {"large": 1}, priority=3)
+        for found in (
+            await queue.get_job(job.id, exclude_data=True),
+            *await queue.get_jobs("prioritized", exclude_data=True),
+            *[each async for each in queue.iter_jobs("prioritized", exclude_data=True)],
+            *await queue.search_jobs(name="n", exclude_data=True),
+            *await queue.search_jobs(data={"large": 1}, exclude_data=True),
+        ):
+            assert found is not None
+            assert (found.id, found.name, found.priority, found.data) == (job.id, "n", 3, None)
+        assert await queue.search_jobs(data={"large": 2}, exclude_data=True) == []
+        with pytest.raises(GlideMQValidationError, match="exclude_data"):
+            await queue.get_job(job.id, exclude_data=1)  # type: ignore[arg-type]
+        assert await queue.get_job_count_by_types() == await queue.get_job_counts()
+
+
+async def test_where_a_job_comes_from(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
+        bucket = {"key": "k", "token_bucket": {"capacity": 5, "refill_rate": 1}}
+        plain = await queue.get_job((await queue.add("n", ttl=60_000, ordering=bucket, cost=2.5)).id)
+        assert plain is not None
+        assert plain.expire_at == plain.timestamp + 60_000
+        assert (plain.group_key, plain.ordering_key, plain.cost, plain.parent_id) == ("k", "k", 2.5, None)
+        node = await flows.add(
+            {"name": "root", "queue": queue_name, "children": [{"name": "leaf", "queue": queue_name}]},
+            budget={"max_total_tokens": 5},
+        )
+        leaf = await queue.get_job(node.children[0].job.id)
+        assert leaf is not None
+        assert (leaf.parent_id, leaf.parent_queue, leaf.discarded) == (node.job.id, queue_name, False)
+        assert leaf.budget_key == f"glide:{{{queue_name}}}:budget:{node.job.id}"
+        jobs = await flows.add_dag([
+            {"name": "a", "queue": queue_name},
+            {"name": "b", "queue": queue_name, "deps": ["a"]}, {"name": "c", "queue": queue_name, "deps": ["a"]},
+        ])  # fmt: skip
+        shared = await queue.get_job(jobs["a"].id)
+        assert shared is not None
+        assert sorted(shared.parent_ids) == sorted([jobs["b"].id, jobs["c"].id])
+        assert shared.parent_queues == (queue_name, queue_name)
+        await queue.upsert_job_scheduler("tick", repeat_after_complete=60_000, immediately=True)
+
+        async def handle(job: Job) -> None:
+            await job.report_tokens(7)
+
+        worker = Worker(queue_name, handle, url)
+        told = Told(worker)
+        async with worker:
+            await told.until(lambda told: any(job.name == "tick" for job, _ in told.of("completed")))
+        (ticked,) = await queue.search_jobs(name="tick")
+        read = await queue.get_job(ticked.id)
+        assert read is not None
+        assert (read.scheduler_name, read.tpm_tokens) == ("tick", 7)

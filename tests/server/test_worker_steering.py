@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, StaleAttemptError, Worker
+from glidemq_py import ClosedError, Job, JobFailedError, Queue, StaleAttemptError, Worker
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Gate, Raw, Told, soon
 
@@ -238,3 +238,44 @@ async def test_obliterate_under_a_worker(url: str, resp: RespClient, queue_name:
         again = await queue.add("n", "again")
         assert await soon(again.wait_until_finished()) == "again"
         assert Raw(resp, queue_name).metric("completed") == 1
+
+
+# -- one job, and the start ---------------------------------------------------------------------------------
+
+
+async def test_aborting_a_job_ends_its_attempt_alone(url: str, queue_name: str) -> None:
+    gate = Gate()
+    worker = Worker(queue_name, gate, url, concurrency=2)
+    assert not worker.abort_job("1")
+    async with Queue(queue_name, url) as queue, worker:
+        one, other = await queue.add_bulk([("n", 1, {"attempts": 3}), ("n", 2)])
+        await gate.next()
+        await gate.next()
+        assert worker.abort_job(one.id)
+        assert not worker.abort_job(one.id)
+        assert not worker.abort_job("nobody's")
+        with pytest.raises(JobFailedError, match="revoked"):
+            await one.wait_until_finished()
+        gate.open()
+        assert await other.wait_until_finished() == 2
+        assert not worker.abort_job(other.id)
+    assert gate.cancelled == 1
+
+
+async def test_ready_is_after_a_start_whoever_began_it(url: str, queue_name: str) -> None:
+    worker = Worker(queue_name, Gate(), url)
+    await asyncio.gather(worker.wait_until_ready(), worker.wait_until_ready())
+    assert worker.is_running
+    await worker.wait_until_ready()
+    await worker.close()
+    with pytest.raises(ClosedError):
+        await worker.wait_until_ready()
+
+
+async def test_nobody_waits_for_a_start_that_a_close_ended(queue_name: str) -> None:
+    worker = Worker(queue_name, Gate(), "valkey://127.0.0.1:1")
+    waiting = [asyncio.create_task(worker.wait_until_ready()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await worker.close()
+    results = await soon(asyncio.gather(*waiting, return_exceptions=True))
+    assert [type(result) for result in results] == [ClosedError, ClosedError]

@@ -6,10 +6,13 @@ from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import quote
 
+import glide
+import glide_sync
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glidemq_py import is_cluster_client
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 from glidemq_py.options.address import Address
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
@@ -310,3 +313,11 @@ def test_no_url_raises_anything_else(text):
     for url in (text, f"valkey://{text}", f"valkey://h?{text}"):
         with suppress(GlideMQValidationError):
             ConnectionOptions.from_url(url)
+
+
+def test_which_client_is_one_of_a_cluster():
+    assert is_cluster_client(object.__new__(glide.GlideClusterClient))
+    assert is_cluster_client(object.__new__(glide_sync.GlideClusterClient))
+    assert is_cluster_client(object.__new__(type("GlideClusterClient", (), {})))
+    assert not is_cluster_client(object.__new__(glide.GlideClient))
+    assert not is_cluster_client(None)

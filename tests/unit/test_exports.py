@@ -12,6 +12,7 @@ EXPORTED = {
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
     "FlowProducer", "FlowJob", "DagNode", "JobNode", "chain", "group", "chord", "dag", "validate_dag", "topo_sort",
     "Broadcast", "BroadcastWorker", "Message", "Subscription", "Delivery", "match_subject", "compile_subject_matcher",
+    "set_tracer", "is_tracing_enabled", "is_cluster_client",
     # options and values
     "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
