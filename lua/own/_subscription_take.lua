@@ -5,6 +5,7 @@ local FIELDS = { 'name', 'data', 'opts', 'timestamp', 'priority', 'progress', 'e
 local NAME, DATA, OPTS, TIMESTAMP, PRIORITY, PROGRESS, EXPIRE_AT, REVOKED = 1, 2, 3, 4, 5, 6, 7, 8
 local REPLY_BYTES = 4194304
 local PAGE = 100
+local STREAM_PAGE = 16 -- entries read at a time, so that few are in hand when the reply is full
 local SKIPPED_MAX = 2000 -- entries that concern others, looked at by one call
 
 -- patterns: Lua patterns of subjects, or false for all.
@@ -87,7 +88,10 @@ end
 local function take_handed_back(q, t, want)
   local found = redis.pcall('XPENDING', q.stream, t.group, '-', '+', math.min(want, PAGE), S.HANDED_BACK)
   if found.err then return end
-  for _, p in ipairs(found) do S.take_over(q, t, p[1], p[4]) end
+  for _, p in ipairs(found) do
+    if t.bytes >= REPLY_BYTES then return end
+    S.take_over(q, t, p[1], p[4])
+  end
 end
 
 local function read(q, t, count)
@@ -105,7 +109,7 @@ S.take = function(q, t, want)
   take_handed_back(q, t, want)
   while #t.jobs < want do
     if t.bytes >= REPLY_BYTES or t.looked >= SKIPPED_MAX then return false end
-    local count = math.min(want - #t.jobs, PAGE)
+    local count = math.min(want - #t.jobs, STREAM_PAGE)
     local entries = read(q, t, count)
     for _, entry in ipairs(entries) do S.take_entry(q, t, entry[1], entry[2], 1) end
     if #entries < count then return true end
