@@ -82,5 +82,9 @@ class AheadCalls:
         self._number += 1
         x._asked -= self.asked
         self.asked = 0
+        # The jobs of an answer that is under way would be taken for unknown ones.
+        while x._under_way:
+            x._changed.clear()
+            await x._changed.wait()
         await x._recovery.regain()
         x.poke()
