@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from glidemq_py.errors import SECRET, GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.options.checks import check_int, check_text
 
 DEFAULT_PORT: Final = 6379

@@ -10,7 +10,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NoReturn, cast
 
-from glidemq_py.errors import SECRET, GlideMQValidationError, UnknownOptionError
+from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
+from glidemq_py.errors.base import SECRET
 
 _CAMEL_HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _SECRET_NAME: Final = re.compile(r"pass(word)?|secret|token|credential", re.IGNORECASE)

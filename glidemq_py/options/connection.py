@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
-from glidemq_py.errors import SECRET, GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.options.address import Address, parse_addresses
 from glidemq_py.options.checks import check_bool, check_choice, check_int, check_text, refuse_unknown
 from glidemq_py.options.times import DAY_MS, Milliseconds, to_ms

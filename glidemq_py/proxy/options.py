@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_py.errors import SECRET, GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.names import validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.connect import config_of
-from glidemq_py.errors import SECRET, ClosedError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQValidationError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.options.connection import ConnectionOptions
 
 __all__ = ["Place", "transport_of"]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from glidemq_py.client.connect import URL_VARIABLE
-from glidemq_py.errors import SECRET, GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.options.checks import check_choice, check_int, refuse_unknown
 from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.options.names import validate_prefix, validate_queue_name

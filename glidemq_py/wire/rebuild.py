@@ -15,7 +15,8 @@ from decimal import InvalidOperation
 from enum import Enum
 from typing import Any, Final, NoReturn, cast
 
-from glidemq_py.errors import SerializationError, _show
+from glidemq_py.errors import SerializationError
+from glidemq_py.errors.base import show_value
 from glidemq_py.wire import json
 
 __all__ = [
@@ -40,7 +41,7 @@ class Mismatch(ValueError):  # noqa: N818 - it becomes an error where the parame
 
     def describe(self, where: str) -> str:
         """What is wrong, and where: "image.width = 'x': must be int"."""
-        return f"{where}{''.join(self.path)} = {_show(self.value)}: {self.problem}"
+        return f"{where}{''.join(self.path)} = {show_value(self.value)}: {self.problem}"
 
 
 def _refuse(value: object, what: str) -> NoReturn:

@@ -9,7 +9,6 @@ import pytest
 
 from glidemq_py import errors
 from glidemq_py.errors import (
-    SECRET,
     BulkAddError,
     GlideMQError,
     GlideMQValidationError,
@@ -21,6 +20,7 @@ from glidemq_py.errors import (
     StaleAttemptError,
     UnknownOptionError,
 )
+from glidemq_py.errors.base import SECRET
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 PLAIN = [each for each in CLASSES if "__init__" not in vars(each) and not issubclass(each, GlideMQValidationError)]

@@ -1,0 +1,119 @@
+"""Every exception this package raises. Nothing else lives here, and this package imports nothing of ours.
+
+A class's docstring is its message when it is raised without one. All of them derive from `GlideMQError`;
+where the standard library has a class of the same meaning (`ValueError`, `ConnectionError`, `TimeoutError`)
+ours derives from that too, so that code which knows nothing of this package can still catch it.
+"""
+
+from typing import Final
+
+from glidemq_py.errors.base import GlideMQError
+from glidemq_py.errors.given import (
+    ColumnError,
+    CycleError,
+    GlideMQValidationError,
+    PayloadTooLargeError,
+    SerializationError,
+    UnknownOptionError,
+    UnsupportedOptionError,
+)
+from glidemq_py.errors.jobs import (
+    BudgetExceededError,
+    ChildFailedError,
+    JobDataError,
+    JobFailedError,
+    JobNotFoundError,
+    JobRevokedError,
+    JobStateError,
+    JobTimeoutError,
+    StaleAttemptError,
+    UnrecoverableError,
+    WaitTimeoutError,
+)
+from glidemq_py.errors.queues import (
+    BulkAddError,
+    DuplicateJobError,
+    EventsLostError,
+    JobCostError,
+    SchedulerBusyError,
+    StagedWriteError,
+)
+from glidemq_py.errors.server import (
+    AmbiguousResultError,
+    ClosedError,
+    EmbeddedServerError,
+    GlideMQConnectionError,
+    LibraryError,
+    ScriptError,
+    SearchIndexError,
+    SearchUnavailableError,
+    ServerOutOfMemoryError,
+)
+from glidemq_py.errors.signals import (
+    DelayedError,
+    GroupRateLimitError,
+    JobSignal,
+    RateLimitError,
+    SuspendError,
+    WaitingChildrenError,
+)
+from glidemq_py.errors.workers import (
+    BatchError,
+    BatchMismatchError,
+    NoHandlerError,
+    SandboxCrashError,
+    WorkerTargetError,
+)
+
+__all__ = [
+    "AmbiguousResultError",
+    "BatchError",
+    "BatchMismatchError",
+    "BudgetExceededError",
+    "BulkAddError",
+    "ChildFailedError",
+    "ClosedError",
+    "ColumnError",
+    "CycleError",
+    "DelayedError",
+    "DuplicateJobError",
+    "EmbeddedServerError",
+    "EventsLostError",
+    "GlideMQConnectionError",
+    "GlideMQError",
+    "GlideMQValidationError",
+    "GroupRateLimitError",
+    "JobCostError",
+    "JobDataError",
+    "JobFailedError",
+    "JobNotFoundError",
+    "JobRevokedError",
+    "JobSignal",
+    "JobStateError",
+    "JobTimeoutError",
+    "LibraryError",
+    "NoHandlerError",
+    "PayloadTooLargeError",
+    "RateLimitError",
+    "SandboxCrashError",
+    "SchedulerBusyError",
+    "ScriptError",
+    "SearchIndexError",
+    "SearchUnavailableError",
+    "SerializationError",
+    "ServerOutOfMemoryError",
+    "StagedWriteError",
+    "StaleAttemptError",
+    "SuspendError",
+    "UnknownOptionError",
+    "UnrecoverableError",
+    "UnsupportedOptionError",
+    "WaitTimeoutError",
+    "WaitingChildrenError",
+    "WorkerTargetError",
+]
+
+_HOME: Final = __name__
+for _name in __all__:
+    # Tracebacks and pickles name a class as users do.
+    globals()[_name].__module__ = _HOME

