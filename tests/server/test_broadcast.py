@@ -276,9 +276,7 @@ async def test_a_killed_workers_messages_come_again_once_and_to_its_subscription
         transport.close()
 
 
-async def test_a_message_that_kills_its_workers_fails_in_its_subscription(
-    url: str, resp: RespClient, queue_name: str
-):
+async def test_a_message_that_kills_its_workers_fails_in_its_subscription(url: str, resp: RespClient, queue_name: str):
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url) as broadcast:
         await broadcast.subscribe("s")
@@ -421,9 +419,7 @@ async def test_a_flushed_server(private_server: Any, queue_name: str):
         assert [message.data for message in seen.messages] == [1, 2]
 
 
-async def test_a_peers_entries_and_a_peers_worker_of_the_same_subscription(
-    url: str, resp: RespClient, queue_name: str
-):
+async def test_a_peers_entries_and_a_peers_worker_of_the_same_subscription(url: str, resp: RespClient, queue_name: str):
     """Entries as a Node publisher writes them, and what another one of the group was given."""
     raw, seen = Raw(resp, queue_name), Seen()
     raw.put_job("1", name="orders.new", data='{"n":1}')

@@ -1,6 +1,7 @@
 """Broadcasts where replies are lost, workers hang, and peers of another library share a subscription."""
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Broadcast, BroadcastWorker, Message, Queue
+from glidemq_py import Broadcast, BroadcastWorker, Message, Queue, RateLimitError
 from glidemq_py.testing import RespClient
 from tests.lua.wire_support import WireQueue, load
 from tests.server.lossy_proxy import LossyProxy
@@ -122,6 +123,59 @@ async def test_a_long_handler_keeps_its_message(url: str, queue_name: str):
             async with BroadcastWorker(queue_name, other, url, subscription="s", **QUICK):
                 await told.wait("completed")
         assert (other.ids, told.count["stalled"]) == ([], 0)
+
+
+async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
+    """W21: the second one would be the end of a message with two attempts."""
+    attempts: list[int] = []
+
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempts_made)
+        if len(attempts) < 4:
+            raise RateLimitError(10)
+
+    async with Broadcast(queue_name, url) as broadcast:
+        async with working(BroadcastWorker(queue_name, handle, url, subscription="s")) as told:
+            await broadcast.publish("a", attempts=2)
+            await told.wait("completed")
+        assert (attempts, told.count["failed"]) == ([0, 0, 0, 0], 0)
+
+
+async def test_workers_that_come_and_go(url: str, queue_name: str):
+    """Closed by force in the middle of their work, again and again: what they had in hand is lost to nobody, ends once,
+    and no outcome comes too late: an answer under way at the close is waited for."""
+    ends: Counter[str] = Counter()
+    late: list[BaseException] = []
+    chance = random.Random(5)
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(chance.random() / 500)
+        if message.data % 7 == 0 and not message.attempts_made:
+            raise ValueError("once")
+        if message.data % 11 == 0 and message.id not in put_off:
+            put_off.add(message.id)
+            message.move_to_delayed(5)
+
+    async def begin(concurrency: int) -> BroadcastWorker:
+        worker = BroadcastWorker(queue_name, handle, url, subscription="s", concurrency=concurrency, start_from="0-0")
+        worker.on("completed", lambda message, _: ends.update([message.id]))
+        worker.on("error", late.append)
+        await worker.start()
+        return worker
+
+    put_off: set[str] = set()
+    ids: list[Any] = []
+    async with Broadcast(queue_name, url) as broadcast:
+        workers = [await begin(10), await begin(1)]
+        for n in range(20):
+            ids += await broadcast.publish_bulk([("a", i, {"attempts": 3, "backoff": 3}) for i in range(100)])
+            await workers[n % 2].close(force=True)
+            workers[n % 2] = await begin((10, 1)[n % 2])
+        await soon(until(lambda: len(ends) == len(ids)))
+        for worker in workers:
+            await worker.close()
+        assert ends == Counter(ids)
+        assert late == []
 
 
 # -- beside peers ------------------------------------------------------------------------------------------------
