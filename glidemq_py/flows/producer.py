@@ -21,7 +21,7 @@ from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.states import JobState
 from glidemq_py.options.budget import Budget, parse_budget
 from glidemq_py.options.checks import check_int
-from glidemq_py.options.names import validate_job_id
+from glidemq_py.options.names import validate_given_id
 from glidemq_py.options.parent import JobRef
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py.telemetry import names
@@ -211,7 +211,7 @@ class FlowProducer:
             depth: levels of children to read.
             max_jobs: stop at that many jobs.
         """
-        root = JobRef(QueueKeys(self.options.prefix, queue).name, validate_job_id(str(job_id)))
+        root = JobRef(QueueKeys(self.options.prefix, queue).name, validate_given_id(job_id))
         check_int("depth", depth, 0, _MOST)
         check_int("max_jobs", max_jobs, 1, _MOST)
         await self._connected()

@@ -87,6 +87,15 @@ def validate_known_id(job_id: object, option: str = "job_id") -> str:
     return text
 
 
+def validate_given_id(job_id: object, option: str = "job_id") -> str:
+    """The same of what a caller gives, who may write the number of a counted id as one. A job in place of its id, or
+    None, would only be looked for in vain: it is refused.
+    """
+    if type(job_id) is int:
+        return str(job_id)
+    return validate_known_id(job_id, option)
+
+
 def _refuse(option: str, text: str, forbidden: re.Pattern[str], problem: str) -> None:
     if forbidden.search(text) is not None:
         raise GlideMQValidationError(option, text, problem)

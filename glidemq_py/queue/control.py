@@ -12,7 +12,7 @@ from glidemq_py.job import QueueLink
 from glidemq_py.job import control as of_job
 from glidemq_py.job.control import RevokeOutcome
 from glidemq_py.options.checks import check_bool, check_choice, check_int
-from glidemq_py.options.names import validate_known_id
+from glidemq_py.options.names import validate_given_id
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue import reading
 from glidemq_py.queue.obliterate import obliterate
@@ -166,4 +166,4 @@ class QueueControl:
 
 
 def _id(job_id: str) -> str:
-    return validate_known_id(str(job_id))
+    return validate_given_id(job_id)

@@ -17,7 +17,7 @@ from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.options.checks import check_int
 from glidemq_py.options.job import JobOptions
-from glidemq_py.options.names import validate_known_id
+from glidemq_py.options.names import validate_given_id
 from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.stored import read_stored_options
 from glidemq_py.queue import reading
@@ -89,6 +89,7 @@ class DeadLetters:
 
     async def iter_dead_letter_jobs(self, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
         """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
+        check_int("page", page, 1, 1_000)
         letters = await self._letters()
         if letters is None:
             return
@@ -162,10 +163,11 @@ class DeadLetters:
         return job
 
     async def _find(self, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
+        letter = validate_given_id(job_id)
         letters = await self._letters()
         if letters is None:
             return None
-        job = await reading.get_job(letters, validate_known_id(str(job_id)))
+        job = await reading.get_job(letters, letter)
         if job is None or _envelope_of(job, (await self._connected()).keys.name) is None:
             return None
         return letters, job

@@ -11,7 +11,7 @@ from glidemq_py.errors import GlideMQValidationError, JobNotFoundError
 from glidemq_py.job import QueueLink
 from glidemq_py.model.chunks import StreamChunk
 from glidemq_py.options.checks import check_int
-from glidemq_py.options.names import validate_known_id
+from glidemq_py.options.names import validate_given_id
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue.chunk_watch import ChunkWatch
 
@@ -43,7 +43,7 @@ class QueueStreams:
             block: where there are none, wait so long for one (ms or timedelta). Nothing else that this queue does has
                 to wait meanwhile.
         """
-        key, position = validate_known_id(str(job_id)), _position(last_id)
+        key, position = validate_given_id(job_id), _position(last_id)
         most = check_int("count", count, 1, _MOST)
         seconds = 0.0 if block is None else to_ms("block", block) / 1000
         link = await self._connected()
@@ -67,7 +67,7 @@ class QueueStreams:
         Raises:
             JobNotFoundError: there is no such job. One that is removed meanwhile ends the iteration.
         """
-        return self._stream(validate_known_id(str(job_id)), _position(last_id), check_int("page", page, 1, _MOST))
+        return self._stream(validate_given_id(job_id), _position(last_id), check_int("page", page, 1, _MOST))
 
     async def _stream(self, job_id: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
         link = await self._connected()

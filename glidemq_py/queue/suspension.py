@@ -11,7 +11,7 @@ from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobState
 from glidemq_py.model.suspension import SuspendInfo, parse_signals
 from glidemq_py.options.checks import check_text
-from glidemq_py.options.names import validate_known_id
+from glidemq_py.options.names import validate_given_id
 from glidemq_py.wire.calls import suspending
 from glidemq_py.wire.payload import encode_json
 
@@ -49,7 +49,7 @@ class QueueSuspension:
             PayloadTooLargeError, SerializationError, GlideMQValidationError: the signal cannot be; nothing was sent.
             AmbiguousResultError: the reply was lost; sent again, the job may have it twice.
         """
-        key = validate_known_id(str(job_id))
+        key = validate_given_id(job_id)
         check_text("name", name, maximum=MAX_SIGNAL_NAME)
         text = "" if data is None else encode_json("data", data)
         link = await self._connected()
@@ -66,7 +66,7 @@ class QueueSuspension:
 
     async def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """What a suspended job waits for; None if there is no such job or it is not suspended."""
-        link, key = await self._connected(), validate_known_id(str(job_id))
+        link, key = await self._connected(), validate_given_id(job_id)
         values = await link.transport.command("HMGET", link.keys.job(key), *_FIELDS)
         fields = {
             name: None if value is None else value.decode("utf-8", "replace")

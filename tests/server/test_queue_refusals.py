@@ -204,6 +204,29 @@ async def test_reading_with_bad_arguments(queue: Queue):
             await queue.add_and_wait("n", wait_timeout=timeout)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", [None, True, 1.0, b"1", ["1"], Queue("q"), "a:b", ""])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "get_job",
+        "get_job_logs",
+        "remove",
+        "revoke",
+        "promote",
+        "get_suspend_info",
+        "read_stream",
+        "get_dead_letter_job",
+    ],
+)
+async def test_what_is_no_id_is_not_looked_for_in_vain(url: str, queue_name: str, method: str, given: Any):
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError, match="job_id"):
+            await getattr(queue, method)(given)
+        assert await queue.get_job(7) is None  # type: ignore[arg-type]
+        with pytest.raises(GlideMQValidationError, match="page"):
+            await anext(queue.iter_dead_letter_jobs(page=0))
+
+
 async def test_add_and_wait_needs_a_job_that_stays(queue: Queue, url: str, queue_name: str):
     for options in ({"remove_on_complete": True}, {"remove_on_fail": 0}, {"remove_on_complete": {"age": 1}}):
         with pytest.raises(UnsupportedOptionError, match="add_and_wait"):
