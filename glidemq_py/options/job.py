@@ -234,12 +234,6 @@ class JobOptions:
         _check_together(merged)
         return merged
 
-    def delay_ms(self, now_ms: int) -> int:
-        """Milliseconds to wait from `now_ms` (since 1970): `delay`, or what is left until `run_at`, or 0."""
-        if self.run_at is not None:
-            return max(0, epoch_ms(self.run_at) - now_ms)
-        return self.delay or 0
-
     @property
     def run_at_ms(self) -> int | None:
         """`run_at` in milliseconds since 1970."""

@@ -84,12 +84,6 @@ class RespClient:
             address, asking = (host or address[0], int(port)), kind == "ASK"
         raise RespError(f"more than {_MAX_REDIRECTIONS} redirections: {arguments[0]!r}")
 
-    def pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
-        """Send several commands at once to the first server; errors stand in the list as RespError."""
-        link = self._link(self._home)
-        link.send(*commands)
-        return [link.receive() for _ in commands]
-
     def execute_everywhere(self, *arguments: Argument) -> list[Any]:
         """Run one command on every primary, in the order of their slots."""
         replies: list[Any] = []

@@ -67,7 +67,6 @@ class ServerProcess:
         if durable:
             self._config = {"appendonly": "yes", "appendfsync": "always", **self._config}
         self.binary = binary
-        self._durable = durable
         self._data_dir: Path | None = None
         self._port: int | None = None
         self._child: ChildServer | None = None

@@ -176,10 +176,6 @@ class QueueKeys:
         """Hash of one broadcast subscription's attempts at a job."""
         return f"{self.job_prefix}{job_id}:sub:{group}"
 
-    def usage_lock(self, job_id: str) -> str:
-        """Lock held while a job's usage is written."""
-        return f"{self.job_prefix}{job_id}:usage-lock"
-
     def worker(self, consumer: str) -> str:
         """Heartbeat of a worker."""
         return f"{self.stem}w:{consumer}"
@@ -195,10 +191,6 @@ class QueueKeys:
     def group_queue(self, key: str) -> str:
         """Sorted set of a group's parked jobs."""
         return f"{self.stem}groupq:{key}"
-
-    def order_done(self, key: str) -> str:
-        """Hash of sequences finished out of order (older writers)."""
-        return f"{self.stem}orderdone:pending:{key}"
 
     def budget(self, flow_id: str) -> str:
         """Hash of a flow's budget."""

@@ -108,7 +108,6 @@ class ExchangeLoop:
         """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
         self._last_reply = self._loop.time()
         self._unanswered: float | None = None
-        self.jobs_taken = 0
         self.jobs_ended = 0
 
     def attach(self, runner: Endings) -> None:
@@ -303,7 +302,6 @@ class ExchangeLoop:
         if not jobs:
             return
         self._busy = True
-        self.jobs_taken += len(jobs)
         link, context, run_type = self._link, self._context, self._source.run_type
         for taken in jobs:
             run = run_type(link, taken, now, context)

@@ -17,9 +17,6 @@ from glidemq_py.worker.finished import Finished
 
 __all__ = ["Throttle"]
 
-DEFAULT_PAUSE_MS: Final = 1_000
-"""Pause for a `RateLimitError` that states none, in a worker without a limiter."""
-
 
 class Throttle:
     """Limits of one worker.

@@ -8,6 +8,15 @@ from glidemq_py.wire.calls.adding import row
 from glidemq_py.wire.calls.reading import version
 from glidemq_py.wire.calls.working import AttemptStatus as S
 from glidemq_py.wire.calls.working import heartbeat, reclaim
+from tests.lua.job_places import (
+    delayed,
+    in_nodes_priority_list,
+    lifo,
+    prioritized,
+    promoted,
+    waiting,
+    waiting_for_retry,
+)
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, library
 
 SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
@@ -25,34 +34,6 @@ def test_pause_and_resume_say_whether_they_changed_anything(q: OwnQueue) -> None
 
 
 # -- remove ------------------------------------------------------------------------------------------------
-
-
-def waiting(q: OwnQueue) -> str:
-    return q.add_job()
-
-
-def lifo(q: OwnQueue) -> str:
-    return q.add_job(lifo=True)
-
-
-def delayed(q: OwnQueue) -> str:
-    return q.add_job(delay=5)
-
-
-def prioritized(q: OwnQueue) -> str:
-    return q.add_job(priority=5)
-
-
-def in_nodes_priority_list(q: OwnQueue) -> str:
-    q.redis("LPUSH", "priority", q.put_job("7", priority=1))
-    return "7"
-
-
-def promoted(q: OwnQueue) -> str:
-    job_id = q.add_job(delay=5)
-    q.advance(5)
-    q.exchange(0)
-    return job_id
 
 
 def active(q: OwnQueue) -> str:
@@ -81,13 +62,6 @@ def failed(q: OwnQueue) -> str:
     q.add_job()
     job = q.take_one()
     q.finish(job.failed())
-    return job.id
-
-
-def waiting_for_retry(q: OwnQueue) -> str:
-    q.add_job()
-    job = q.take_one()
-    q.finish(job.failed(limit=2, backoff=5))
     return job.id
 
 

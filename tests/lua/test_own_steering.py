@@ -13,6 +13,15 @@ from glidemq_py.wire.calls import reading, steering
 from glidemq_py.wire.calls.adding import row
 from glidemq_py.wire.calls.control import retry
 from glidemq_py.wire.calls.working import heartbeat, reclaim
+from tests.lua.job_places import (
+    delayed,
+    in_nodes_priority_list,
+    lifo,
+    prioritized,
+    promoted,
+    waiting,
+    waiting_for_retry,
+)
 from tests.lua.own_support import BAND, START, OwnQueue
 
 SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
@@ -318,34 +327,6 @@ def test_a_retried_job_takes_its_slot_anew(q: OwnQueue) -> None:
 # -- revoke ------------------------------------------------------------------------------------------------
 
 
-def waiting(q: OwnQueue) -> str:
-    return q.add_job()
-
-
-def lifo(q: OwnQueue) -> str:
-    return q.add_job(lifo=True)
-
-
-def delayed(q: OwnQueue) -> str:
-    return q.add_job(delay=5)
-
-
-def prioritized(q: OwnQueue) -> str:
-    return q.add_job(priority=5)
-
-
-def nodes_priority(q: OwnQueue) -> str:
-    q.redis("LPUSH", "priority", q.put_job("7", priority=1))
-    return "7"
-
-
-def promoted(q: OwnQueue) -> str:
-    job_id = q.add_job(delay=5)
-    q.advance(5)
-    q.exchange(0)
-    return job_id
-
-
 def added_by_node(q: OwnQueue) -> str:
     q.push_entry(q.put_job("7"))
     return "7"
@@ -360,14 +341,8 @@ def ours_promoted_by_node(q: OwnQueue) -> str:
     return job_id
 
 
-def waiting_for_retry(q: OwnQueue) -> str:
-    q.add_job()
-    q.finish(q.take_one().failed(limit=2, backoff=5))
-    return "1"
-
-
-NOT_BEGUN = (waiting, lifo, delayed, prioritized, nodes_priority, promoted, added_by_node, ours_promoted_by_node,
-             waiting_for_retry)  # fmt: skip
+NOT_BEGUN = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promoted, added_by_node,
+             ours_promoted_by_node, waiting_for_retry)  # fmt: skip
 
 
 @pytest.mark.parametrize("arrange", NOT_BEGUN)
@@ -472,7 +447,9 @@ def promote(q: OwnQueue, job_id: str) -> str:
     return str(q.run(steering.promote(q.meta, job_id)))
 
 
-@pytest.mark.parametrize("arrange", [waiting, lifo, promoted, added_by_node, ours_promoted_by_node, nodes_priority])
+@pytest.mark.parametrize(
+    "arrange", [waiting, lifo, promoted, added_by_node, ours_promoted_by_node, in_nodes_priority_list]
+)
 def test_a_waiting_job_gets_a_priority(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     first, job_id = q.add_job(priority=6), arrange(q)
     assert reprioritize(q, job_id, 3) == "ok"
@@ -520,7 +497,9 @@ def test_a_delayed_job_keeps_its_time_in_another_priority(q: OwnQueue) -> None:
     assert q.state(job_id) == "delayed"
 
 
-@pytest.mark.parametrize("arrange", [waiting, lifo, promoted, added_by_node, prioritized, nodes_priority, delayed])
+@pytest.mark.parametrize(
+    "arrange", [waiting, lifo, promoted, added_by_node, prioritized, in_nodes_priority_list, delayed]
+)
 def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     job_id = arrange(q)
     assert redelay(q, job_id, 70) == "ok"

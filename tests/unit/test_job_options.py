@@ -208,15 +208,11 @@ def test_options_do_not_change():
 # -- run_at -------------------------------------------------------------------------------------------------
 
 
-def test_run_at_is_a_delay_from_now_and_is_not_stored():
+def test_run_at_is_an_instant_and_is_not_stored():
     options = JobOptions(run_at=datetime(2030, 1, 1, tzinfo=UTC))
-    at = options.run_at_ms
-    assert at == 1_893_456_000_000
-    assert options.delay_ms(at - 250) == 250
-    assert options.delay_ms(at + 250) == 0
+    assert options.run_at_ms == 1_893_456_000_000
     assert options.to_wire_json() == "{}"
-    assert JobOptions(delay=70).delay_ms(at) == 70
-    assert NO_OPTIONS.delay_ms(at) == 0
+    assert NO_OPTIONS.run_at_ms is None
 
 
 def test_run_at_excludes_delay():
