@@ -133,9 +133,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
     exchange.owes = outbox.wake
     recovery = StalledRecovery(link=link, source=source, options=options, listeners=listeners, owes=outbox.wake)
-    schedules = ScheduleDuty(
-        link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
-    )
+    schedules = ScheduleDuty(link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error))
     exchange.schedules = schedules.told
     sleepers = SuspendedSweep(link, outbox.wake)
     stack.push_async_callback(sleepers.close)
