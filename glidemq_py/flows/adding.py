@@ -29,8 +29,10 @@ _STAGED_AT_A_TIME: Final = 10
 _RESERVED_AT_A_TIME: Final = 1_000
 
 
-async def add_planned(transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None) -> int:
-    """Add the jobs; each has its id afterwards. The server's time, epoch ms.
+async def add_planned(
+    transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None
+) -> int:
+    """Add the jobs; each has its id afterwards, and ``flow_id`` is written in each. The server's time, epoch ms.
 
     Raises:
         DuplicateJobError, JobCostError: nothing was added.
@@ -40,8 +42,8 @@ async def add_planned(transport: Transport, plan: Sequence[Planned], quiet: bool
     _check_ids(plan)
     if not is_small(plan):
         await _reserve(transport, plan)
-        return await _by_steps(transport, plan, quiet, budget)
-    reply = await transport.call(flows.flow_add(plan[0].link.keys.meta, whole_request(plan, quiet, budget)))
+        return await _by_steps(transport, plan, quiet, budget, flow_id)
+    reply = await transport.call(flows.flow_add(plan[0].link.keys.meta, whole_request(plan, quiet, budget, flow_id)))
     if not isinstance(reply.refused, bool):
         raise _refusal(plan[reply.refused[0] - 1], reply.refused[1])
     for job, job_id in zip(plan, reply.ids, strict=True):
@@ -88,10 +90,12 @@ async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
             job.id = job_id
 
 
-async def _by_steps(transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None) -> int:
+async def _by_steps(
+    transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None
+) -> int:
     root = plan[0].link.keys
     token = secrets.token_hex(12)
-    steps = list(steps_of(plan, token, quiet, budget))
+    steps = list(steps_of(plan, token, quiet, budget, flow_id))
     pieces = list(_pieces(steps))
     for i, piece in enumerate(pieces):
         flat = [part for step in piece for part in (step.meta, step.request)]

@@ -125,13 +125,16 @@ def _flow_row(job: Planned, parents: list[object]) -> Row:
     return [*job.row[:_ID], job.id, *job.row[_ID + 1 :], [int(job.inner), int(job.multi), parents]]
 
 
-def whole_request(plan: Sequence[Planned], quiet: bool, budget: Budget | None) -> bytes:
+def whole_request(plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None) -> bytes:
     """The argument that adds all of a small flow."""
     rows = [_flow_row(job, [i + 1 for i in job.parents]) for job in plan]
-    return flow_request("", 0, rows, (), (), quiet, None if budget is None else ("", budget.to_fields()))
+    charged = None if budget is None else ("", budget.to_fields())
+    return flow_request("", 0, rows, (), (), quiet, charged, flow_id)
 
 
-def steps_of(plan: Sequence[Planned], token: str, quiet: bool, budget: Budget | None) -> Iterator[Step]:
+def steps_of(
+    plan: Sequence[Planned], token: str, quiet: bool, budget: Budget | None, flow_id: str | None = None
+) -> Iterator[Step]:
     """The steps that add a flow whose jobs all have ids."""
     root, number = plan[0], 0
     key = root.link.keys.budget(root.id)
@@ -142,7 +145,7 @@ def steps_of(plan: Sequence[Planned], token: str, quiet: bool, budget: Budget | 
         charged = None
         if budget is not None and rows:
             charged = (root.id, budget.to_fields()) if number == 1 else (key, False)
-        return Step(meta, flow_request(token, number, rows, deps, ready, quiet, charged))
+        return Step(meta, flow_request(token, number, rows, deps, ready, quiet, charged, flow_id))
 
     def rows_of(inner: bool) -> Iterator[Step]:
         for meta, jobs in _by_queue(plan, inner).items():

@@ -68,6 +68,8 @@ class FlowProducer:
         self._closed = False
 
     _pace: Pace = LOOP_PACE
+    _flow_id: str | None = None
+    """Id of the record of what is added; for a producer that is made for one flow."""
 
     async def connect(self) -> None:
         """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
@@ -193,7 +195,7 @@ class FlowProducer:
         self, transport: Transport, plan: list[Planned], limits: Budget | None, operation: str, details: dict[str, Any]
     ) -> int:
         def send() -> Awaitable[int]:
-            return add_planned(transport, plan, not self.options.events, limits)
+            return add_planned(transport, plan, not self.options.events, limits, self._flow_id)
 
         if not TELEMETRY.on:
             return await send()

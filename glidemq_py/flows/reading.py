@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from glidemq_py.flows.node import JobNode
@@ -12,7 +12,7 @@ from glidemq_py.model.record import JobRecord
 from glidemq_py.options.parent import JobRef
 from glidemq_py.wire.calls import flows
 
-__all__ = ["read_flow"]
+__all__ = ["read_flow", "read_jobs"]
 
 _PAGE: Final = 200
 _FEW: Final = 100
@@ -67,6 +67,13 @@ def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
     values = (value if isinstance(value, str) else None for value in row[1])
     job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
     return JobNode(job, state=job.state)
+
+
+async def read_jobs(refs: Sequence[JobRef], link_of: Callable[[str], QueueLink]) -> dict[JobRef, JobNode]:
+    """Jobs by what names them, without their children; the state of one that is gone is None."""
+    reader = _Reader(link_of)
+    await reader.jobs(list(refs))
+    return reader.nodes
 
 
 async def read_flow(root: JobRef, link_of: Callable[[str], QueueLink], depth: int, max_jobs: int) -> JobNode | None:

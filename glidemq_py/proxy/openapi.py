@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from glidemq_py.proxy.endpoint import Endpoint
-from glidemq_py.proxy.schemas import JOB_ID, QUEUE_NAME, SCHEDULER_NAME, TEXT, record
+from glidemq_py.proxy.schemas import FLOW_ID, FLOW_JOB, JOB_ID, QUEUE_NAME, SCHEDULER_NAME, TEXT, record
 
 __all__ = ["document"]
 
-_PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID, "scheduler": SCHEDULER_NAME}
+_PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID, "scheduler": SCHEDULER_NAME, "flow": FLOW_ID}
 _REFUSALS: Final = {
     400: "Something in the request cannot be; `error` says what.",
     401: "The bearer token is missing or wrong.",
     403: "This queue may not be used through the proxy.",
     404: "There is no such thing.",
     405: "The path has other methods.",
+    409: "A job of that id is there already.",
     413: "The body, or what would be stored, is too long.",
     500: "A job that was waited for has failed, or something is wrong with the proxy.",
     503: "The server cannot be reached or is full, the proxy is closing, or a scheduler is being changed by others.",
@@ -37,7 +38,7 @@ def document(endpoints: Iterable[Endpoint], *, version: str, secured: bool) -> d
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, secured)
-    components: dict[str, Any] = {"schemas": {"Refusal": _REFUSAL}}
+    components: dict[str, Any] = {"schemas": {"Refusal": _REFUSAL, "FlowJob": FLOW_JOB}}
     if secured:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {

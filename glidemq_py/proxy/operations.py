@@ -169,7 +169,7 @@ async def _flow_budget(exchange: Exchange) -> Response:
     return answer(camel(budget))
 
 
-async def _summary(exchange: Exchange) -> Response:
+async def _usage_summary(exchange: Exchange) -> Response:
     if "window" in exchange.query and "windowMs" in exchange.query:
         raise GlideMQValidationError("window", exchange.query["window"], "is given twice")
     names = exchange.query.get("queues")
@@ -248,7 +248,8 @@ OPERATIONS: Final = (
              run=_flow_usage, answers={200: {"type": "object"}}),
     Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/budget", summary="The budget of a flow", run=_flow_budget,
              answers={200: {"type": "object"}}),
-    Endpoint(method="GET", path="/usage/summary", summary="What the jobs of queues have used in a time", run=_summary,
+    Endpoint(method="GET", path="/usage/summary", summary="What the jobs of queues have used in a time",
+             run=_usage_summary,
              query={"queues": {"type": "string", "description": "Names, separated by commas."}, "start": _EPOCH,
                     "end": _EPOCH, "window": _WINDOW, "windowMs": _WINDOW},
              answers={200: record(["startTime", "endTime"], startTime=INTEGER, endTime=INTEGER, bucketSizeMs=INTEGER,

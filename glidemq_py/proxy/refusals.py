@@ -11,6 +11,7 @@ from starlette.responses import Response
 from glidemq_py.errors import (
     BulkAddError,
     ClosedError,
+    DuplicateJobError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
@@ -50,6 +51,7 @@ _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
     (JobNotFoundError, 404, "not_found"),
     (GlideMQValidationError, 400, "invalid"),
     (JobStateError, 400, "job_state"),
+    (DuplicateJobError, 409, "duplicate"),
     (JobCostError, 400, "job_cost"),
     (WaitTimeoutError, 504, "timeout"),
     (ServerOutOfMemoryError, 503, "server_full"),

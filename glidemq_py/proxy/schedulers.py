@@ -38,18 +38,18 @@ def _entry(scheduler: JobScheduler) -> dict[str, Any]:
     return {"name": scheduler.name, "entry": {key: value for key, value in entry.items() if value is not None}}
 
 
-async def _list(exchange: Exchange) -> Response:
+async def _schedulers(exchange: Exchange) -> Response:
     return answer({"schedulers": [_entry(each) for each in await exchange.queue.get_job_schedulers()]})
 
 
-async def _get(exchange: Exchange) -> Response:
+async def _scheduler(exchange: Exchange) -> Response:
     found = await exchange.queue.get_job_scheduler(exchange.path["scheduler"])
     if found is None:
         raise _missing(exchange)
     return answer(_entry(found))
 
 
-async def _put(exchange: Exchange) -> Response:
+async def _put_scheduler(exchange: Exchange) -> Response:
     given = members_of(exchange.needed("schedule"), "schedule", SCHEDULE["properties"])
     options = {snake(name): value for name, value in given.items()}
     template = _template(exchange.body["template"]) if "template" in exchange.body else None
@@ -69,7 +69,7 @@ def _template(given: Any) -> dict[str, Any]:
     return template
 
 
-async def _remove(exchange: Exchange) -> Response:
+async def _remove_scheduler(exchange: Exchange) -> Response:
     if not await exchange.queue.remove_job_scheduler(exchange.path["scheduler"]):
         raise _missing(exchange)
     return answer({"removed": True})
@@ -85,12 +85,12 @@ _ONE: Final = "/queues/{name}/schedulers/{scheduler}"
 _FOUND: Final = record(["name", "entry"], name=TEXT, entry=ENTRY)
 
 SCHEDULERS: Final = (
-    Endpoint(method="GET", path=_ALL, summary="The queue's schedulers", run=_list,
+    Endpoint(method="GET", path=_ALL, summary="The queue's schedulers", run=_schedulers,
              answers={200: record(["schedulers"], schedulers=listed(_FOUND))}),
-    Endpoint(method="GET", path=_ONE, summary="A scheduler", run=_get, answers={200: _FOUND}),
-    Endpoint(method="PUT", path=_ONE, summary="Make a scheduler, or change it", run=_put,
+    Endpoint(method="GET", path=_ONE, summary="A scheduler", run=_scheduler, answers={200: _FOUND}),
+    Endpoint(method="PUT", path=_ONE, summary="Make a scheduler, or change it", run=_put_scheduler,
              body=record(["schedule"], schedule=SCHEDULE, template=_TEMPLATE),
              answers={200: record(upserted=BOOLEAN)}),
-    Endpoint(method="DELETE", path=_ONE, summary="Remove a scheduler; jobs that it has added stay", run=_remove,
-             answers={200: record(removed=BOOLEAN)}),
+    Endpoint(method="DELETE", path=_ONE, summary="Remove a scheduler; jobs that it has added stay",
+             run=_remove_scheduler, answers={200: record(removed=BOOLEAN)}),
 )  # fmt: skip

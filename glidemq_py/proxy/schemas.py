@@ -9,9 +9,10 @@ from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Schema
 
 __all__ = [
-    "BOOLEAN", "COUNT", "COUNTS", "DATA", "ENTRY", "ENTRY_ID", "FLAG", "INTEGER", "JOB", "JOB_ID", "JOB_NAME",
-    "JOB_OPTIONS", "LETTER", "METRICS", "QUEUE_NAME", "RATE_LIMIT", "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT",
-    "USAGE", "WAIT_OPTIONS", "WORKER", "listed", "record",
+    "BOOLEAN", "BUDGET", "COUNT", "COUNTS", "DATA", "ENTRY", "ENTRY_ID", "FLAG", "FLOW_ID", "FLOW_JOB", "FLOW_NODE",
+    "FLOW_REF", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "METRICS", "QUEUE_NAME", "RATE_LIMIT",
+    "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT", "USAGE", "WAIT_OPTIONS", "WORKER", "listed", "record",
+    "schema_of",
 ]  # fmt: skip
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -33,6 +34,9 @@ JOB_ID: Final[Schema] = {
 SCHEDULER_NAME: Final[Schema] = {
     "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^/\x00-\x1f\x7f]+$",
 }  # fmt: skip
+FLOW_ID: Final[Schema] = {
+    "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^{}/\x00-\x1f\x7f]+$",
+}  # fmt: skip
 JOB_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 1024}
 ENTRY_ID: Final[Schema] = {"type": "string", "pattern": r"^[0-9]{1,19}(-[0-9]{1,19})?$"}
 
@@ -51,6 +55,11 @@ def listed(schema: Schema, most: int | None = None) -> dict[str, Any]:
     if most is not None:
         found["maxItems"] = most
     return found
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """A schema that stands among the components of the document, so that it may name itself."""
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _or_none(schema: Schema) -> Schema:
@@ -133,6 +142,21 @@ SCHEDULE: Final[Schema] = {
 ENTRY: Final[Schema] = record(
     None, **_TIMES, template={"type": "object"}, nextRun=INTEGER, lastRun=INTEGER, iterationCount=COUNT, lastJobId=TEXT
 )
+
+_FLOW_OPTIONS: Final = record(None, **{name: each for name, each in _OPTIONS.items() if name != "deduplication"})
+_FLOW_MEMBERS: Final[dict[str, Schema]] = {
+    "name": JOB_NAME, "queueName": QUEUE_NAME, "data": DATA, "opts": _FLOW_OPTIONS
+}  # fmt: skip
+FLOW_JOB: Final[Schema] = record(["name", "queueName"], **_FLOW_MEMBERS, children=listed(schema_of("FlowJob")))
+FLOW_NODE: Final[Schema] = record(["name", "queueName"], **_FLOW_MEMBERS, deps=listed(TEXT))
+FLOW_REF: Final[Schema] = record(["id", "queueName"], id=TEXT, queueName=TEXT, name=_or_none(TEXT))
+_LIMIT: Final[Schema] = {"type": "number", "exclusiveMinimum": 0, "maximum": 2**53}
+_LIMITS: Final[Schema] = {"type": "object", "additionalProperties": _LIMIT}
+BUDGET: Final[Schema] = record(
+    None, maxTotalTokens=_LIMIT, maxTokens=_LIMITS, maxTotalCost=_LIMIT, maxCosts=_LIMITS,
+    tokenWeights={"type": "object", "additionalProperties": {"type": "number", "minimum": 0, "maximum": 2**53}},
+    costUnit={"type": "string", "minLength": 1, "maxLength": 32}, onExceeded={"enum": ["fail", "pause"]},
+)  # fmt: skip
 
 _AMOUNTS: Final[Schema] = {"type": "object", "additionalProperties": _NUMBER}
 USAGE: Final[Schema] = record(

@@ -31,7 +31,7 @@ from glidemq_py.options.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to
 from glidemq_py.wire.calls import usage as calls
 from glidemq_py.wire.keys import QueueKeys, split_member, usage_registry_key
 
-__all__ = ["QueueUsageReading", "get_usage_summary", "summarize_usage", "usages_of"]
+__all__ = ["QueueUsageReading", "get_usage_summary", "sum_usage", "summarize_usage", "usages_of"]
 
 MAX_READS: Final = 100_000
 """Most minutes times queues that one summary reads."""
@@ -145,10 +145,15 @@ async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
             by_meta.setdefault(f"{base}:meta", []).append(job_id)
         for meta, ids in by_meta.items():
             sums.add_jobs(await usages_of(link.transport, meta, ids))
-    return FlowUsage(
-        job_count=sums.jobs, tokens=sums.tokens, total_tokens=sums.total_tokens, costs=sums.costs,
-        total_cost=sums.total_cost, cost_unit=sums.unit, models=sums.models,
-    )  # fmt: skip
+    return sums.of_flow()
+
+
+async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) -> FlowUsage:
+    """Sums over jobs, named by the meta keys of their queues and their ids."""
+    sums = _Sums()
+    for meta, ids in by_meta.items():
+        sums.add_jobs(await usages_of(transport, meta, ids))
+    return sums.of_flow()
 
 
 async def _members(transport: Transport, key: str) -> AsyncIterator[list[str]]:
@@ -176,6 +181,12 @@ class _Sums:
         self.total_tokens: float = 0
         self.total_cost: float = 0
         self.unit: str | None = None
+
+    def of_flow(self) -> FlowUsage:
+        return FlowUsage(
+            job_count=self.jobs, tokens=self.tokens, total_tokens=self.total_tokens, costs=self.costs,
+            total_cost=self.total_cost, cost_unit=self.unit, models=self.models,
+        )  # fmt: skip
 
     def add_jobs(self, usages: Iterable[JobUsage | None]) -> None:
         for usage in usages:

@@ -2,7 +2,7 @@
 -- KEYS 1 meta   ARGV 1 packed {count, custom ids, orderings}   -> packed {ids, taken custom id or false, too costly}
 --   too costly: the number of the ordering (as in `add`) whose bucket holds less than it costs, or 0
 -- flow_add: jobs of a flow, parents before their children, in one step.
--- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget}   -> packed {now, ids, refused}
+-- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow}   -> packed {now, ids, refused}
 --   row: as in `add`, its 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi = it is
 --   written as one that may have several parents; parent: number of a row of this call, or {id, queue name}
 --   token '': the whole flow is here. Where a custom id is taken or a cost too high, nothing is written; refused = {number
@@ -13,6 +13,7 @@
 --   ready: ids of this queue's parents, for the end: all deps of all of them are written
 --   budget, whose key every job gets (W49): false, {id of the root or '' = the first row, flat fields} to make it, or
 --     {key, false}
+--   flow: id of the record of the whole flow, which every job gets; false for none
 -- Bound: the rows and members that it is given.
 local A = G.adding
 
@@ -80,7 +81,7 @@ end
 
 -- ------------------------------------------------------------------ writing
 
--- f: q, now, now_text, quiet, ids, members (of parents in this call), budget
+-- f: q, now, now_text, quiet, ids, members (of parents in this call), budget, flow
 local function parents_of(f, row)
   local found = {}
   for i, parent in ipairs(row[FLOW][PARENTS]) do
@@ -108,6 +109,7 @@ local function fields_of(f, id, row, parents)
   end
   if row[FLOW][INNER] == 1 and f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
   if f.budget then extra[#extra + 1], extra[#extra + 2] = 'budgetKey', f.budget end
+  if f.flow then extra[#extra + 1], extra[#extra + 2] = 'flowId', f.flow end
   return extra
 end
 
@@ -159,7 +161,7 @@ end
 G.export('flow_add', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local token, number, rows, now = r[1], r[2], r[3], G.now(q)
-  local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], members = {} }
+  local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], flow = r[8], members = {} }
   local mark = q.P .. 'flow-mark:' .. token
   if token == '' then
     local refused = refusal(q, rows, f.now_text)

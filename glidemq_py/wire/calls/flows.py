@@ -172,9 +172,10 @@ def flow_request(
     ready: Sequence[str],
     quiet: bool,
     budget: tuple[str, Sequence[str] | bool] | None,
+    flow_id: str | None = None,
 ) -> bytes:
     """The packed argument of `flow_add`; see ``lua/own/flow_add.lua``."""
-    return pack((token, number, rows, deps, ready, quiet, budget or False))
+    return pack((token, number, rows, deps, ready, quiet, budget or False, flow_id or False))
 
 
 def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:

@@ -1,0 +1,223 @@
+"""Endpoints about flows: adding trees and graphs, looking at them, and revoking what of them has not ended."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.flows import FlowProducer, JobNode
+from glidemq_py.flows.reading import read_flow, read_jobs
+from glidemq_py.job import Job
+from glidemq_py.job.control import revoke
+from glidemq_py.model.states import JobState
+from glidemq_py.options.parent import JobRef
+from glidemq_py.proxy.camel import camel
+from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.flow_record import (
+    FlowKind,
+    FlowRecord,
+    check_flow_id,
+    forget_flow,
+    keep_flow,
+    read_flow_record,
+)  # fmt: skip
+from glidemq_py.proxy.flow_shapes import DEEPEST, budget_of, dag_of, node_shape, ref_shape, tree_of, tree_shape
+from glidemq_py.proxy.refusals import NothingThereError
+from glidemq_py.proxy.schemas import (
+    BUDGET,
+    COUNT,
+    FLOW_NODE,
+    FLOW_REF,
+    INTEGER,
+    TEXT,
+    listed,
+    record,
+    schema_of,
+)  # fmt: skip
+from glidemq_py.queue.usage import sum_usage
+from glidemq_py.wire.keys import QueueKeys
+
+__all__ = ["FLOWS"]
+
+_AT_A_TIME: Final = 100
+_LEAST_READ: Final = 10_000
+_ENDED: Final = (JobState.COMPLETED, JobState.FAILED, None)
+
+
+def _producer(exchange: Exchange) -> FlowProducer:
+    # One for each request: its links to queues are as many as were ever named.
+    options = exchange.state.options
+    return FlowProducer(
+        exchange.state.client, prefix=options.prefix, compression=options.compression, events=options.events
+    )
+
+
+# -- adding ----------------------------------------------------------------------------------------------------
+
+
+async def _add_flow(exchange: Exchange) -> Response:
+    body = exchange.body
+    if ("flow" in body) == ("dag" in body):
+        raise GlideMQValidationError("flow", sorted(body), "exactly one of flow and dag must be given")
+    check = exchange.state.check_allowed
+    flow_id = secrets.token_hex(12)
+    async with _producer(exchange) as producer:
+        producer._flow_id = flow_id
+        if "flow" in body:
+            budget = budget_of(body["budget"]) if "budget" in body else None
+            top = await producer.add(tree_of(body["flow"], check), budget=budget)
+            jobs = [node.job for node in top.walk()]
+            shape = await _kept(exchange, producer, flow_id, "tree", jobs, [top.job])
+            shape["root"] = shape["roots"][0]
+        else:
+            if "budget" in body:
+                raise GlideMQValidationError("budget", body["budget"], "can be given with flow only")
+            nodes = dag_of(body["dag"], check)
+            added = await producer.add_dag(nodes)
+            waited_for = {dep for node in nodes for dep in node.deps}
+            roots = [job for name, job in added.items() if name not in waited_for]
+            shape = await _kept(exchange, producer, flow_id, "dag", list(added.values()), roots)
+            shape["jobs"] = {name: ref_shape(_ref(job)) for name, job in added.items()}
+    return answer(shape, 201)
+
+
+async def _kept(
+    exchange: Exchange, producer: FlowProducer, flow_id: str, kind: FlowKind, jobs: list[Job[Any, Any]],
+    roots: list[Job[Any, Any]],
+) -> dict[str, Any]:  # fmt: skip
+    made = FlowRecord(
+        flow_id=flow_id, kind=kind, created_at=jobs[0].timestamp, roots=[_ref(job) for job in roots],
+        jobs=[_ref(job) for job in jobs],
+    )  # fmt: skip
+    await keep_flow(await producer._connected(), exchange.state.options.prefix, made)
+    return {
+        "flowId": flow_id, "kind": kind, "nodeCount": len(jobs),
+        "roots": [{**ref_shape(_ref(job)), "name": job.name} for job in roots],
+    }  # fmt: skip
+
+
+def _ref(job: Job[Any, Any]) -> JobRef:
+    return JobRef(job.queue_name, job.id)
+
+
+# -- looking at ------------------------------------------------------------------------------------------------
+
+
+async def _record(exchange: Exchange, producer: FlowProducer) -> FlowRecord:
+    flow_id = check_flow_id(exchange.path["flow"])
+    found = await read_flow_record(await producer._connected(), exchange.state.options.prefix, flow_id)
+    if found is None:
+        raise NothingThereError(f"there is no flow {flow_id!r}")
+    for queue in {ref.queue for ref in found.jobs}:
+        exchange.state.check_allowed(queue)
+    return found
+
+
+async def _summary(
+    exchange: Exchange, producer: FlowProducer, found: FlowRecord, nodes: dict[JobRef, JobNode]
+) -> dict[str, Any]:
+    by_meta: dict[str, list[str]] = {}
+    for ref in found.jobs:
+        by_meta.setdefault(QueueKeys(exchange.state.options.prefix, ref.queue).meta, []).append(ref.id)
+    budget = None
+    if found.roots:
+        root = found.roots[0]
+        budget = await exchange.state.queue(root.queue).get_flow_budget(root.id)
+    counts = Counter(str(nodes[ref].state or "gone") for ref in found.jobs)
+    return {
+        "flowId": found.flow_id, "kind": found.kind, "createdAt": found.created_at, "counts": dict(counts),
+        "roots": [{**ref_shape(ref), "name": nodes[ref].job.name if ref in nodes else None} for ref in found.roots],
+        "usage": camel(await sum_usage(await producer._connected(), by_meta)),
+        "budget": camel(budget),
+    }  # fmt: skip
+
+
+async def _flow(exchange: Exchange) -> Response:
+    async with _producer(exchange) as producer:
+        found = await _record(exchange, producer)
+        nodes = await read_jobs(found.jobs, producer._link)
+        summary = await _summary(exchange, producer, found, nodes)
+    return answer({**summary, "nodes": [node_shape(nodes[ref]) for ref in found.jobs]})
+
+
+async def _flow_tree(exchange: Exchange) -> Response:
+    allowed = exchange.state.options.queues
+    async with _producer(exchange) as producer:
+        found = await _record(exchange, producer)
+        nodes = await read_jobs(found.jobs, producer._link)
+        summary = await _summary(exchange, producer, found, nodes)
+        trees: list[Any] = []
+        for root in found.roots:
+            top = await read_flow(root, producer._link, DEEPEST, max(_LEAST_READ, len(found.jobs)))
+            shown = top or nodes.get(root)
+            if shown is not None:
+                trees.append(tree_shape(shown, lambda queue: allowed is None or queue in allowed))
+    return answer({**summary, "tree": trees})
+
+
+# -- revoking --------------------------------------------------------------------------------------------------
+
+
+async def _revoke_flow(exchange: Exchange) -> Response:
+    async with _producer(exchange) as producer:
+        found = await _record(exchange, producer)
+        outcomes = dict.fromkeys(found.jobs, "skipped")
+        nodes = await read_jobs(found.jobs, producer._link)
+        running = [ref for ref in found.jobs if nodes[ref].state not in _ENDED]
+        # Parents first, one by one: a child that is revoked takes its parents along, and they are to be revoked, too.
+        roots = set(found.roots)
+        parents = [ref for ref in running if nodes[ref].state is JobState.WAITING_CHILDREN]
+        for ref in sorted(parents, key=lambda ref: ref not in roots):
+            now = (await read_jobs([ref], producer._link))[ref].state
+            if now not in _ENDED:
+                outcomes[ref] = await revoke(producer._link(ref.queue), ref.id)
+        others = [ref for ref in running if nodes[ref].state is not JobState.WAITING_CHILDREN]
+        for i in range(0, len(others), _AT_A_TIME):
+            some = others[i : i + _AT_A_TIME]
+            said = await asyncio.gather(*(revoke(producer._link(ref.queue), ref.id) for ref in some))
+            outcomes.update(zip(some, said, strict=True))
+        await forget_flow(await producer._connected(), exchange.state.options.prefix, found.flow_id)
+    counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())
+    return answer({
+        "flowId": found.flow_id, "revoked": counts["revoked"], "flagged": counts["flagged"],
+        "skipped": counts["skipped"],
+        "jobs": [{**ref_shape(ref), "status": outcome.replace("not_found", "skipped")}
+                 for ref, outcome in outcomes.items()],
+    })  # fmt: skip
+
+
+_SUMMARY: Final[dict[str, Any]] = {
+    "flowId": TEXT, "kind": {"enum": ["tree", "dag"]}, "createdAt": INTEGER,
+    "counts": {"type": "object", "additionalProperties": COUNT}, "roots": listed(FLOW_REF),
+    "usage": {"type": "object"}, "budget": {"type": ["object", "null"]},
+}  # fmt: skip
+_STATUS: Final = record(id=TEXT, queueName=TEXT, status={"enum": ["revoked", "flagged", "skipped"]})
+_ONE: Final = "/flows/{flow}"
+
+FLOWS: Final = (
+    Endpoint(
+        method="POST", path="/flows", summary="Add jobs that wait for one another: a tree, or a graph", run=_add_flow,
+        body={
+            **record(None, flow=schema_of("FlowJob"), dag=record(["nodes"], nodes={**listed(FLOW_NODE), "minItems": 1}),
+                     budget=BUDGET),
+            "oneOf": [{"required": ["flow"]}, {"required": ["dag"]}],
+            "description": "Exactly one of flow and dag; a budget with flow only.",
+        },
+        answers={201: record(
+            ["flowId", "kind", "nodeCount", "roots"], flowId=TEXT, kind={"enum": ["tree", "dag"]}, nodeCount=COUNT,
+            root=FLOW_REF, roots=listed(FLOW_REF), jobs={"type": "object", "additionalProperties": FLOW_REF},
+        )},
+    ),
+    Endpoint(method="GET", path=_ONE, summary="A flow and all its jobs", run=_flow,
+             answers={200: record(list(_SUMMARY), **_SUMMARY, nodes=listed({"type": "object"}))}),
+    Endpoint(method="GET", path=f"{_ONE}/tree", summary="A flow and who waits for whom", run=_flow_tree,
+             answers={200: record(list(_SUMMARY), **_SUMMARY, tree=listed({"type": "object"}))}),
+    Endpoint(method="DELETE", path=_ONE, summary="Revoke what of a flow has not ended, and forget the flow",
+             run=_revoke_flow,
+             answers={200: record(flowId=TEXT, revoked=COUNT, flagged=COUNT, skipped=COUNT, jobs=listed(_STATUS))}),
+)  # fmt: skip
