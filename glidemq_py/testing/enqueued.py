@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.job import Job
 from glidemq_py.model.states import JobState
+from glidemq_py.options.checks import check_int
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue import Queue
 
@@ -99,7 +100,10 @@ async def assert_enqueued(
 
     Raises:
         AssertionError: says what is in the queue, and in what each job differs.
+        GlideMQValidationError: ``count`` is no number of jobs.
     """
+    if count is not None:
+        check_int("count", count, 0, 2**53)
     wanted = _Wanted(name, data, contains, job_id, priority, delay, where)
     jobs = await _pending(queue)
     found = [job for job in jobs if not wanted.differences(job)]

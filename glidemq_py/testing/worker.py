@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Self
 from glidemq_py.client.memory import Clock, MemoryServer
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.job import Job
+from glidemq_py.options.checks import check_int
 from glidemq_py.queue import Queue
 from glidemq_py.worker import Worker
 from glidemq_py.worker.opening import Opening, Parts
@@ -17,10 +18,14 @@ from glidemq_py.worker.running_out import is_worked_off
 
 __all__ = ["JobRun", "TestWorker", "run_until_empty", "run_until_idle"]
 
-Outcome = Literal["completed", "failed", "retrying", "delayed", "suspended"]
+Outcome = Literal["completed", "failed", "retrying", "delayed", "suspended", "waiting-children"]
 
 _NEVER: Final = 9_999_999_999_999
-_OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "failed", "retrying", "delayed", "suspended")
+_ATTEMPTS: Final = 10_000
+_MOST: Final = 2**53
+_OUTCOMES: Final[tuple[Outcome, ...]] = (
+    "completed", "failed", "retrying", "delayed", "suspended", "waiting-children",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +34,7 @@ class JobRun:
 
     Attributes:
         job: as the handler saw it.
-        outcome: ``completed``, ``failed`` (for good), ``retrying``, ``delayed`` or ``suspended``.
+        outcome: ``completed``, ``failed`` (for good), ``retrying``, ``delayed``, ``suspended`` or ``waiting-children``.
         result: what the handler returned, if it completed.
         error: what it raised, if it did.
     """
@@ -61,7 +66,7 @@ class TestWorker(Worker):
     __test__ = False  # pytest: no test class
 
     def __init__(self, queue: Queue[Any, Any], handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
-        server: object = queue._connection
+        server: object = getattr(queue, "_connection", None)
         if not isinstance(server, MemoryServer):
             raise GlideMQValidationError("queue", queue, "must be a queue on a MemoryServer, such as a TestQueue")
         for name in ("prefix", "serializer", "compression"):
@@ -70,9 +75,10 @@ class TestWorker(Worker):
         self.server: MemoryServer = server
         self.runs: list[JobRun] = []
         self._due = _DueTime()
+        self._enough = math.inf
         self._life.is_paused = True
         for outcome in _OUTCOMES:
-            self.on(outcome, _Recorder(self.runs, outcome))
+            self.on(outcome, _Recorder(self, outcome))
 
     @classmethod
     def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
@@ -127,18 +133,33 @@ class TestWorker(Worker):
             exchange._most, exchange._limit = usual
         return self.runs[before] if len(self.runs) > before else None
 
-    async def run_until_idle(self) -> list[JobRun]:
+    async def run_until_idle(self, limit: int = _ATTEMPTS) -> list[JobRun]:
         """Run what is ready now, and what becomes ready by that, until nothing is. Time does not move. Schedulers that
         are due are fired first.
 
         Returns:
             The attempts, in the order in which they ended.
+
+        Raises:
+            GlideMQError: there were more than ``limit`` attempts: jobs that add one another for ever, say.
         """
+        check_int("limit", limit, 1, _MOST)
         before = len(self.runs)
-        await self._exchange_with(await self._ready())
+        self._enough = before + limit
+        try:
+            await self._exchange_with(await self._ready())
+        finally:
+            self._enough = math.inf
+        if len(self.runs) - before > limit:
+            raise GlideMQError(f"after {len(self.runs) - before} attempts there is still something ready")
         return self.runs[before:]
 
-    async def run_until_empty(self, limit: int = 10_000) -> list[JobRun]:
+    def _recorded(self, run: JobRun) -> None:
+        self.runs.append(run)
+        if len(self.runs) > self._enough and self._life.parts is not None:
+            self._life.parts.exchange.taking = False
+
+    async def run_until_empty(self, limit: int = _ATTEMPTS) -> list[JobRun]:
         """The same, and whenever nothing is ready move the clock to what is due next: delayed jobs, retries, limits.
 
         Schedulers never end, so they are not waited for; what the clock passes they fire.
@@ -229,28 +250,30 @@ class _DueTime:
 class _Recorder:
     """A listener that writes down one outcome."""
 
-    def __init__(self, runs: list[JobRun], outcome: Outcome) -> None:
-        self._runs = runs
+    def __init__(self, worker: TestWorker, outcome: Outcome) -> None:
+        self._worker = worker
         self._outcome: Outcome = outcome
 
-    def __call__(self, job: Job[Any, Any], what: Any) -> None:
+    def __call__(self, job: Job[Any, Any], what: Any = None) -> None:
         if self._outcome == "completed":
-            self._runs.append(JobRun(job=job, outcome="completed", result=what))
+            self._worker._recorded(JobRun(job=job, outcome="completed", result=what))
         else:
-            self._runs.append(JobRun(job=job, outcome=self._outcome, error=what))
+            self._worker._recorded(JobRun(job=job, outcome=self._outcome, error=what))
 
 
-async def run_until_idle(*workers: TestWorker) -> list[JobRun]:
-    """`TestWorker.run_until_idle` for workers of several queues that give each other work."""
+async def run_until_idle(*workers: TestWorker, limit: int = _ATTEMPTS) -> list[JobRun]:
+    """`TestWorker.run_until_idle` for workers of several queues that give each other work. Raises as it does."""
     runs: list[JobRun] = []
     while True:
-        more = [run for worker in workers for run in await worker.run_until_idle()]
+        more = [run for worker in workers for run in await worker.run_until_idle(limit)]
         runs += more
         if not more:
             return runs
+        if len(runs) > limit:
+            raise GlideMQError(f"after {len(runs)} attempts there is still something ready")
 
 
-async def run_until_empty(*workers: TestWorker, limit: int = 10_000) -> list[JobRun]:
+async def run_until_empty(*workers: TestWorker, limit: int = _ATTEMPTS) -> list[JobRun]:
     """`TestWorker.run_until_empty` for workers of several queues that give each other work.
 
     Raises:
@@ -264,7 +287,7 @@ async def run_until_empty(*workers: TestWorker, limit: int = 10_000) -> list[Job
     runs: list[JobRun] = []
     moves = 0
     while True:
-        runs += await run_until_idle(*workers)
+        runs += await run_until_idle(*workers, limit=limit)
         due = _earliest([await worker._next_due() for worker in workers])
         if due is None:
             return runs

@@ -31,9 +31,11 @@ class Listeners:
         self._running: set[asyncio.Future[Any]] = set()
 
     def on(self, event: str, listener: Listener) -> None:
-        """Add a listener. Raises GlideMQValidationError for an event there is not."""
+        """Add a listener. Raises GlideMQValidationError for an event there is not, or what cannot be called."""
         if event not in WORKER_EVENTS:
             raise GlideMQValidationError("event", event, f"must be one of {', '.join(WORKER_EVENTS)}")
+        if not callable(listener):
+            raise GlideMQValidationError("listener", listener, "must be callable")
         self._by_event.setdefault(event, []).append(listener)
 
     def off(self, event: str, listener: Listener) -> None:

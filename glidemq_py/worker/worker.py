@@ -108,6 +108,8 @@ class Worker:
         self._handler: Callable[[Any], Any] | None = handler if self._sandbox is None else self._sandbox  # type: ignore[assignment]
         self._tasks = TaskRegistry(self)
         self._connection = connection
+        if lifespan is not None and not callable(lifespan):
+            raise GlideMQValidationError("lifespan", lifespan, "must be a function that takes the worker")
         self._lifespan = lifespan
         self._listeners = Listeners()
         self.consumer = consumer_name()
@@ -120,10 +122,10 @@ class Worker:
         """Call ``listener`` (plain or async) at an event of this worker:
 
         ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
-        ``delayed`` (job, signal), ``suspended`` (job, signal), ``stalled`` (job id), ``drained`` (),
+        ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children`` (job), ``stalled`` (job id), ``drained`` (),
         ``budget_exceeded`` (job; of its flow), ``error`` (error), ``closing`` (), ``closed`` ().
 
-        Raises GlideMQValidationError for an event there is not.
+        Raises GlideMQValidationError for an event there is not, or what cannot be called.
         """
         self._listeners.on(event, listener)
         return listener

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from glidemq_py import GlideMQValidationError
 from glidemq_py.testing import TestQueue, assert_enqueued, assert_not_enqueued
 
 
@@ -55,3 +56,9 @@ async def test_jobs_that_ended_are_not_enqueued() -> None:
         await queue.add("mail")
         await worker.run_until_idle()
         await queue.assert_not_enqueued()
+
+
+async def test_no_number_of_jobs() -> None:
+    async with TestQueue() as queue:
+        with pytest.raises(GlideMQValidationError, match="count"):
+            await queue.assert_enqueued("n", count=-1)

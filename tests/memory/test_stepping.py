@@ -134,6 +134,69 @@ async def test_endless_work_is_told_of() -> None:
             await worker.run_until_empty(limit=5)
 
 
+async def test_work_that_makes_itself_ready_ends_too() -> None:
+    async with TestQueue() as queue:
+
+        async def again(job: Job) -> None:
+            await queue.add("again")
+
+        async with queue.worker(again, concurrency=3) as worker:
+            await queue.add("n")
+            for step in (worker.run_until_idle(5), worker.run_until_empty(5), run_until_idle(worker, limit=5)):
+                with pytest.raises(GlideMQError, match="there is still something ready"):
+                    await step
+            with pytest.raises(GlideMQValidationError, match="limit"):
+                await worker.run_until_idle(0)
+            assert (await worker.run_one()) is not None  # nothing of it stays behind
+
+
+async def test_waiting_for_children_is_a_run_as_well() -> None:
+    async with TestQueue() as queue:
+
+        async def handle(job: Job) -> object:
+            if job.name == "child":
+                return job.data
+            if job.data is None:
+                await queue.add("child", 7, parent=job)
+                await job.move_to_waiting_children(data="asked")
+            return await job.get_children_values()
+
+        async with queue.worker(handle) as worker:
+            await queue.add("parent")
+            run = await worker.run_one()
+            assert run is not None
+            assert (run.outcome, run.error) == ("waiting-children", None)
+            assert [run.outcome for run in await worker.run_until_idle()] == ["completed", "completed"]
+            assert list(worker.runs[-1].result.values()) == [7]
+
+
+async def test_signals_and_their_time_outs() -> None:
+    async def handle(job: Job) -> object:
+        return (await job.wait_for_signal("go", timeout=60_000)).data
+
+    async with TestQueue() as queue, queue.worker(handle) as worker:
+        one, other = await queue.add_bulk([("n", 1), ("n", 2)])
+        assert [run.outcome for run in await worker.run_until_idle()] == ["suspended"] * 2
+        assert await queue.signal(one.id, "go", "gone")
+        assert [run.result for run in await worker.run_until_idle()] == ["gone"]
+        queue.clock.advance(timedelta(minutes=1))
+        assert await worker.run_until_idle() == []
+        assert await other.is_failed()
+
+
+async def test_batches_are_gathered_as_in_earnest() -> None:
+    sizes: list[int] = []
+
+    async def handle(jobs: list[Job]) -> list[object]:
+        sizes.append(len(jobs))
+        return [job.data for job in jobs]
+
+    async with TestQueue() as queue, queue.worker(handle, batch={"size": 3}) as worker:
+        await queue.add_bulk([("n", n) for n in range(5)])
+        assert [run.result for run in await worker.run_until_idle()] == [0, 1, 2, 3, 4]
+    assert sizes == [3, 2]
+
+
 async def test_queues_that_give_each_other_work() -> None:
     server = MemoryServer(Clock())
     first, second = TestQueue("first", server), TestQueue("second", server)
@@ -237,3 +300,11 @@ async def test_a_lifespan_is_entered_and_left() -> None:
 def test_a_real_queue_is_refused() -> None:
     with pytest.raises(GlideMQValidationError, match="MemoryServer"):
         TestWorker(Queue("q", "valkey://localhost:1"), double)
+
+
+def test_what_is_no_queue_and_no_clock_is_refused() -> None:
+    for thing in (5, None):
+        with pytest.raises(GlideMQValidationError, match="queue"):
+            TestWorker(thing, double)  # type: ignore[arg-type]
+    with pytest.raises(GlideMQValidationError, match="clock"):
+        MemoryServer(5)  # type: ignore[arg-type]

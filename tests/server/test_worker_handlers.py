@@ -279,6 +279,10 @@ async def test_listeners_that_fail_harm_nobody_and_async_ones_are_waited_for(
     assert "a listener for 'completed' failed" in caplog.text
     with pytest.raises(GlideMQValidationError, match="event"):
         worker.on("complete", broken)
+    with pytest.raises(GlideMQValidationError, match="listener"):
+        worker.on("completed", 5)  # type: ignore[type-var]
+    with pytest.raises(GlideMQValidationError, match="lifespan"):
+        Worker(queue_name, print, lifespan=5)  # type: ignore[arg-type]
 
 
 async def test_a_handlers_system_exit_fails_its_job_and_nothing_else(url: str, queue_name: str):

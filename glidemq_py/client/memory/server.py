@@ -12,6 +12,7 @@ from glidemq_py.client.memory.replies import as_glide_shows
 from glidemq_py.client.memory.script import ScriptEngine
 from glidemq_py.client.memory.store import CommandError, Store
 from glidemq_py.client.memory.transport import MemoryBlockingTransport, MemoryTransport, Waiter
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -31,10 +32,13 @@ class MemoryServer:
         clock: its time; None = one that runs with the machine's and can be advanced.
 
     Raises:
+        GlideMQValidationError: the clock is none.
         EmbeddedServerError: the extra `testing` is not installed.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
+        if clock is not None and not isinstance(clock, Clock):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("clock", clock, f"must be a Clock, not {type(clock).__name__}")
         self.clock = clock or Clock(running=True)
         self._lock = threading.RLock()
         self._waiters: dict[Waiter, None] = {}
