@@ -122,8 +122,8 @@ class Worker:
         """Call ``listener`` (plain or async) at an event of this worker:
 
         ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
-        ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children`` (job), ``stalled`` (job id), ``drained`` (),
-        ``budget_exceeded`` (job; of its flow), ``error`` (error), ``closing`` (), ``closed`` ().
+        ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children`` (job), ``stalled`` (job id),
+        ``drained`` (), ``budget_exceeded`` (job; of its flow), ``error`` (error), ``closing`` (), ``closed`` ().
 
         Raises GlideMQValidationError for an event there is not, or what cannot be called.
         """
