@@ -42,6 +42,9 @@ class JobOutcome(StrEnum):
 class JobCounts:
     """Numbers of jobs in a queue at one moment.
 
+    Jobs that are parked in their groups (state group-waiting) are in none of them: their number is kept for each group
+    (`Queue.get_group`), not for the queue.
+
     Attributes:
         waiting: ready to run.
         active: handed to a worker.
@@ -66,7 +69,10 @@ class JobCounts:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that are yet to finish: waiting, active, delayed, prioritized, suspended and waiting for children."""
+        """Jobs that are yet to finish: waiting, active, delayed, prioritized, suspended and waiting for children.
+
+        Parked ones are not counted.
+        """
         ready = self.waiting + self.active + self.delayed + self.prioritized
         return ready + self.suspended + self.waiting_children
 
