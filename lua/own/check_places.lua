@@ -23,17 +23,10 @@ local function see(p, id, where)
   p.seen[#p.seen + 1] = where
 end
 
-local function pending_in(q, page)
-  local held, found = {}, redis.pcall('XPENDING', q.stream, G.GROUP, page[1][1], page[#page][1], #page)
-  if found.err then return held end
-  for _, p in ipairs(found) do held[p[1]] = true end
-  return held
-end
-
 local function stream(p, cursor, count)
   local page = redis.call('XRANGE', p.q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
   if #page == 0 then return '' end
-  local held = pending_in(p.q, page)
+  local held = G.held_entries(p.q, G.GROUP, page)
   for _, e in ipairs(page) do
     local id = not held[e[1]] and G.entry_job(e[2])
     if id then

@@ -47,14 +47,6 @@ end
 
 local PHASE = {}
 
-local function pending_in(q, page)
-  local held = {}
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, page[1][1], page[#page][1], #page)
-  if pending.err then return held end
-  for _, p in ipairs(pending) do held[p[1]] = true end
-  return held
-end
-
 -- where: the entry seen last, and the one to end with.
 PHASE.stream = function(q, d, where)
   local after, till = string.match(where, '^(.-)|(.*)$')
@@ -65,15 +57,7 @@ PHASE.stream = function(q, d, where)
   end
   local page = redis.call('XRANGE', q.stream, after == '' and '-' or '(' .. after, till, 'COUNT', d.batch)
   if #page == 0 then return nil end
-  local held, free = pending_in(q, page), {}
-  for _, entry in ipairs(page) do
-    if not held[entry[1]] then
-      free[#free + 1] = entry[1]
-      local id = G.entry_job(entry[2])
-      if id then delete(q, d, id) end
-    end
-  end
-  if #free > 0 then redis.call('XDEL', q.stream, unpack(free)) end
+  G.delete_free(q, G.GROUP, page, function(id) delete(q, d, id) end)
   local last = page[#page][1]
   return #page == d.batch and last ~= till and last .. '|' .. till or nil
 end

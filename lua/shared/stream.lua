@@ -54,3 +54,32 @@ G.find_entry = function(q, id, eid, timestamp)
   end
   return nil
 end
+
+local PENDING_PAGE, PENDING_PAGES = 1000, 100
+
+-- Which entries of a page (an answer of XRANGE, not empty) are in somebody's hands: a set of entry ids. A group may
+-- still hold entries that are no longer in the stream, so there may be more of them than the page is long.
+G.held_entries = function(q, group, page)
+  local held, from = {}, page[1][1]
+  for _ = 1, PENDING_PAGES do
+    local pending = redis.pcall('XPENDING', q.stream, group, from, page[#page][1], PENDING_PAGE)
+    if pending.err then return held end
+    for _, p in ipairs(pending) do held[p[1]] = true end
+    if #pending < PENDING_PAGE then return held end
+    from = '(' .. pending[#pending][1]
+  end
+  return held
+end
+
+-- Delete what nobody holds of a page of entries, and call `each` with the job id of each.
+G.delete_free = function(q, group, page, each)
+  local held, free = G.held_entries(q, group, page), {}
+  for _, entry in ipairs(page) do
+    if not held[entry[1]] then
+      free[#free + 1] = entry[1]
+      local id = G.entry_job(entry[2])
+      if id then each(id) end
+    end
+  end
+  if #free > 0 then redis.call('XDEL', q.stream, unpack(free)) end
+end

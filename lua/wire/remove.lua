@@ -4,7 +4,7 @@
 --   ARGV 1 '1' = the scheduled ones too, 2 group   -> jobs deleted; active ones stay
 local W = G.W
 
-local PAGE, PENDING_MAX = 1000, 10000
+local PAGE = 1000
 
 -- Out of its place: the entry that its record names, or the lists (W30).
 local function leave_place(q, id, h)
@@ -66,32 +66,12 @@ local function delete(q, d, id)
   d.count = d.count + 1
 end
 
-local function pending_between(q, group, first, last)
-  local held = {}
-  local from = first
-  while true do
-    local page = redis.pcall('XPENDING', q.stream, group, from, last, PENDING_MAX)
-    if page.err then return held end
-    for _, p in ipairs(page) do held[p[1]] = true end
-    if #page < PENDING_MAX then return held end
-    from = '(' .. page[#page][1]
-  end
-end
-
 local function drain_stream(q, d, group)
   local from = '-'
   repeat
     local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
     if #page == 0 then return end
-    local held, free = pending_between(q, group, page[1][1], page[#page][1]), {}
-    for _, entry in ipairs(page) do
-      if not held[entry[1]] then
-        free[#free + 1] = entry[1]
-        local id = G.entry_job(entry[2])
-        if id then delete(q, d, id) end
-      end
-    end
-    if #free > 0 then redis.call('XDEL', q.stream, unpack(free)) end
+    G.delete_free(q, group, page, function(id) delete(q, d, id) end)
     from = '(' .. page[#page][1]
   until #page < PAGE
 end

@@ -22,7 +22,7 @@ from tests.lua.job_places import (
     waiting,
     waiting_for_retry,
 )
-from tests.lua.own_support import BAND, START, OwnQueue
+from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue
 
 SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
 BOOKKEEPING = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active",
@@ -221,6 +221,19 @@ def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
         q.add_job(lifo=True)
         q.add_job(priority=1)
         assert pieces < 30
+
+
+def test_drain_leaves_what_a_peer_has_read_though_entries_before_it_are_gone(q: OwnQueue) -> None:
+    """The group still holds entries that were deleted; they must not crowd out the one that is in a peer's hands."""
+    for number in range(1, 7):
+        q.push_entry(q.put_job(str(number)))
+    read = q.read_as(NODE_CONSUMER, 5)
+    for entry, job_id in zip(read[1:4], "234", strict=True):
+        q.redis("XDEL", "stream", entry)
+        q.redis("DEL", f"job:{job_id}")
+    assert drain(q) == 1
+    assert [q.state(job_id) for job_id in "156"] == ["waiting", "waiting", None]
+    assert [entry["jobId"] for entry in q.entries()] == ["1", "5"]
 
 
 # -- clean -------------------------------------------------------------------------------------------------
