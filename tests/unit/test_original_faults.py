@@ -1,7 +1,7 @@
-"""For each fault of the original (spec/wrinkles.md, H and M) in what one queue does: a test that fails on that fault.
+"""For each fault of the original (spec/wrinkles.md, H and M): a test that fails on that fault.
 
-Flows, schedulers, suspension and broadcasts name theirs in their own tests. Where the wire face shares the repair,
-tests/lua/test_wire_* name the fault too.
+First those in what one queue does, then those of flows, schedulers, suspension, broadcasts, usage and telemetry. Where
+the wire face shares the repair, tests/lua/test_wire_* name the fault too.
 """
 
 import re
@@ -120,9 +120,53 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
+FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
+    "W25": ("lua/test_own_suspend.py::suspended_and_resumed_from_every_source",),
+    "W26": (
+        "server/test_suspend.py::the_jobs_timeout_holds_for_the_continuation",
+        "server/test_suspend.py::continuations_are_bounded",
+    ),
+    "W32": ("server/test_broadcast.py::a_killed_workers_messages_come_again_once_and_to_its_subscription_alone",),
+    "W33": ("unit/test_broadcast_options.py::options_that_cannot_be_honoured_are_refused",),
+    "W34": ("server/test_broadcast.py::one_subscriptions_failures_are_its_own",),
+    "W42": (
+        "lua/test_own_suspend.py::early_signals_are_kept_and_resume_at_once",
+        "server/test_suspend.py::signals_before_the_job_has_run_at_all",
+    ),
+    "W43": (
+        "server/test_children.py::no_end_of_a_child_leaves_its_parent_waiting",
+        "server/test_children.py::a_child_that_a_node_worker_ends_without_a_word",
+    ),
+    "W44": ("cluster/test_flows.py::a_tree_over_several_nodes",),
+    "W45": ("server/test_flows.py::a_diamond", "cluster/test_flows.py::a_graph_over_several_nodes"),
+    "W46": ("server/test_flows.py::a_tree", "server/test_flows.py::steps_that_are_done_twice"),
+    "W47": ("server/test_flows.py::ids_that_are_taken",),
+    "W48": ("server/test_children.py::nothing_to_wait_for", "server/test_flows.py::one_job_is_a_flow_too"),
+    "W49": (
+        "server/test_flows.py::a_budget_is_there_before_the_jobs",
+        "server/test_budgets.py::in_batches",
+        "server/test_budgets.py::the_budget_of_a_root_that_has_ended_goes_in_time",
+    ),
+    "W50": ("server/test_flows.py::children_values_that_are_large",),
+    "W51": ("server/test_flows.py::a_released_parent_keeps_its_own_options",),
+    "W55": ("lua/test_own_usage.py::a_repeated_report_takes_the_earlier_one_back_from_its_minute",),
+    "W78": ("server/test_schedulers.py::however_its_job_ends_it_goes_on",),
+    "W79": ("server/test_schedulers.py::every_option_of_a_template_is_applied",),
+    "W80": (
+        "unit/test_cron.py::what_is_refused",
+        "unit/test_cron.py::both_day_fields_must_match_unless_one_is_to_be_enough",
+    ),
+    "W83": ("server/test_producer.py::a_bulk_that_fails_in_part_says_what_became_of_every_position",),
+    "W89": ("server/test_proxy.py::words_of_an_error_do_not_choose_its_status",),
+    "W90": ("server/test_telemetry.py::add_and_process_are_one_trace",),
+    "W95": ("server/test_broadcast.py::what_exceeds_max_messages_leaves_nothing",),
+    "W99": ("server/test_producer.py::every_option_tells_producers_apart",),
+}
+
 
 @pytest.mark.parametrize(
-    ("file", "name"), sorted({tuple(test.split("::")) for tests in FAULTS.values() for test in tests})
+    ("file", "name"),
+    sorted({tuple(test.split("::")) for tests in (*FAULTS.values(), *FAULTS_OF_FEATURES.values()) for test in tests}),
 )
 def test_the_test_is_there(file: str, name: str) -> None:
     assert re.search(rf"^(async )?def test_{name}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
