@@ -19,6 +19,7 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression
 from glidemq_py.options.times import Milliseconds
+from glidemq_py.proxy.broadcasts import BROADCASTS
 from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
 from glidemq_py.proxy.flows import FLOWS
 from glidemq_py.proxy.jobs import JOBS
@@ -79,7 +80,7 @@ def create_proxy_app(
         await state.close()
 
     allowed = None if options.tokens is None else [_digest(token.encode()) for token in options.tokens]
-    endpoints = (*JOBS, *OPERATIONS, *SCHEDULERS, *FLOWS, *STREAMS, _HEALTH)
+    endpoints = (*JOBS, *OPERATIONS, *SCHEDULERS, *FLOWS, *BROADCASTS, *STREAMS, _HEALTH)
     from glidemq_py import __version__
 
     text = json.dumps(document(endpoints, version=__version__, secured=allowed is not None))

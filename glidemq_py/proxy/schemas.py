@@ -10,9 +10,9 @@ from glidemq_py.proxy.endpoint import Schema
 
 __all__ = [
     "BOOLEAN", "BUDGET", "COUNT", "COUNTS", "DATA", "ENTRY", "ENTRY_ID", "FLAG", "FLOW_ID", "FLOW_JOB", "FLOW_NODE",
-    "FLOW_REF", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "METRICS", "QUEUE_NAME", "RATE_LIMIT",
-    "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT", "USAGE", "WAIT_OPTIONS", "WORKER", "listed", "record",
-    "schema_of",
+    "FLOW_REF", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "METRICS", "PUBLISH_OPTIONS",
+    "QUEUE_NAME", "RATE_LIMIT", "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT", "USAGE", "WAIT_OPTIONS", "WORKER",
+    "listed", "record", "schema_of",
 ]  # fmt: skip
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -143,6 +143,11 @@ ENTRY: Final[Schema] = record(
     None, **_TIMES, template={"type": "object"}, nextRun=INTEGER, lastRun=INTEGER, iterationCount=COUNT, lastJobId=TEXT
 )
 
+PUBLISH_OPTIONS: Final = record(
+    None,
+    **{name: _OPTIONS[name] for name in ("jobId", "delay", "attempts", "backoff", "timeout", "ttl")},
+    deduplication=record(["id", "mode"], id=_KEY, ttl=_MS_POSITIVE, mode={"enum": ["throttle"]}),
+)
 _FLOW_OPTIONS: Final = record(None, **{name: each for name, each in _OPTIONS.items() if name != "deduplication"})
 _FLOW_MEMBERS: Final[dict[str, Schema]] = {
     "name": JOB_NAME, "queueName": QUEUE_NAME, "data": DATA, "opts": _FLOW_OPTIONS

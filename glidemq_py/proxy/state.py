@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py.broadcast import Broadcast, BroadcastWorker
 from glidemq_py.client.connect import Connection, resolve_async
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import ClosedError
@@ -15,6 +16,9 @@ from glidemq_py.proxy.options import ProxyOptions
 from glidemq_py.proxy.refusals import NotAllowedError
 from glidemq_py.proxy.watching import EventHub
 from glidemq_py.queue import Queue
+
+if TYPE_CHECKING:
+    from glidemq_py.proxy.broadcasts import SubscriptionHub
 
 __all__ = ["ProxyState"]
 
@@ -33,7 +37,9 @@ class ProxyState:
         self._owned = False
         self._connecting = asyncio.Lock()
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._broadcasts: OrderedDict[str, Broadcast[Any]] = OrderedDict()
         self._hubs: dict[str, EventHub] = {}
+        self._subscriptions: dict[tuple[str, str], SubscriptionHub] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -77,11 +83,43 @@ class ProxyState:
             name, self._client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._queues) > _QUEUES_KEPT:
-            _, oldest = self._queues.popitem(last=False)
-            task = asyncio.create_task(oldest.close())
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._part_with(self._queues.popitem(last=False)[1])
         return found
+
+    def broadcast(self, name: str) -> Broadcast[Any]:
+        """The broadcast of that name; `connect` has been called before."""
+        found = self._broadcasts.get(name)
+        if found is not None:
+            self._broadcasts.move_to_end(name)
+            return found
+        options = self.options
+        found = self._broadcasts[name] = Broadcast(
+            name, self._client, prefix=options.prefix, compression=options.compression, events=options.events
+        )
+        if len(self._broadcasts) > _QUEUES_KEPT:
+            self._part_with(self._broadcasts.popitem(last=False)[1])
+        return found
+
+    def _part_with(self, oldest: Queue[Any, Any] | Broadcast[Any]) -> None:
+        task = asyncio.create_task(oldest.close())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    def subscription(self, name: str, subscription: str) -> SubscriptionHub:
+        """Who hands out the messages of a subscription."""
+        from glidemq_py.proxy.broadcasts import SubscriptionHub
+
+        key = (name, subscription)
+        hub = self._subscriptions.get(key)
+        if hub is None:
+
+            def worker_of(handler: Any) -> BroadcastWorker:
+                return BroadcastWorker(
+                    name, handler, self._client, subscription=subscription, prefix=self.options.prefix
+                )
+
+            hub = self._subscriptions[key] = SubscriptionHub(worker_of, lambda: self._subscriptions.pop(key, None))
+        return hub
 
     def hub(self, name: str) -> EventHub:
         """Who tells of news in the events of a queue."""
@@ -99,7 +137,11 @@ class ProxyState:
         self.begin_closing()
         for hub in list(self._hubs.values()):
             await hub.close()
-        await asyncio.gather(*(queue.close() for queue in self._queues.values()), return_exceptions=True)
+        for subscription in list(self._subscriptions.values()):
+            await subscription.close()
+        users: list[Queue[Any, Any] | Broadcast[Any]] = [*self._queues.values(), *self._broadcasts.values()]
+        await asyncio.gather(*(user.close() for user in users), return_exceptions=True)
         self._queues.clear()
+        self._broadcasts.clear()
         if self._owned:
             await self._client.close()

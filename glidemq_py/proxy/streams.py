@@ -19,7 +19,7 @@ from glidemq_py.proxy.shapes import job_shape
 from glidemq_py.queue import Queue
 from glidemq_py.wire import json
 
-__all__ = ["STREAMS"]
+__all__ = ["STREAMS", "frame", "stream"]
 
 _ENTRY: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 _ENDS: Final = frozenset(("completed", "failed", "expired", "revoked", "removed"))
@@ -36,7 +36,8 @@ def _position(exchange: Exchange) -> str | None:
     return found
 
 
-def _frame(event: str | None, data: Any, entry: str | None = None) -> str:
+def frame(event: str | None, data: Any, entry: str | None = None) -> str:
+    """The text of one event."""
     lines = [f"id: {entry}"] if entry else []
     if event:
         lines.append("event: " + " ".join(event.split()))
@@ -54,7 +55,7 @@ def _decoded(name: str, text: str) -> Any:
 
 def _event_frame(event: QueueEvent) -> str:
     data = {"jobId": event.job_id, **{name: _decoded(name, text) for name, text in event.fields.items()}}
-    return _frame(event.event, data, event.id)
+    return frame(event.event, data, event.id)
 
 
 async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterator[str]:
@@ -91,7 +92,8 @@ async def _next(frames: AsyncIterator[str]) -> str | None:
     return await anext(frames, None)
 
 
-def _stream(frames: AsyncIterator[str], exchange: Exchange) -> Response:
+def stream(frames: AsyncIterator[str], exchange: Exchange) -> Response:
+    """The response that sends events until they or the proxy end."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(_alive(frames, exchange), media_type="text/event-stream", headers=headers)
 
@@ -108,7 +110,7 @@ async def _queue_events(exchange: Exchange) -> Response:
         async for event in exchange.state.hub(name).follow(position):
             yield _event_frame(event)
 
-    return _stream(frames(), exchange)
+    return stream(frames(), exchange)
 
 
 async def _there(queue: Queue[Any, Any], job_id: str) -> None:
@@ -137,9 +139,9 @@ async def _job_events(exchange: Exchange) -> Response:
                 yield _event_frame(event)
                 if event.event in _ENDS:
                     return
-        yield _frame(*ended)
+        yield frame(*ended)
 
-    return _stream(frames(), exchange)
+    return stream(frames(), exchange)
 
 
 async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, Any]] | None:
@@ -158,9 +160,9 @@ async def _job_stream(exchange: Exchange) -> Response:
 
     async def frames() -> AsyncIterator[str]:
         async for chunk in queue.stream(job_id, last_id=position):
-            yield _frame(None, chunk.fields, chunk.id)
+            yield frame(None, chunk.fields, chunk.id)
 
-    return _stream(frames(), exchange)
+    return stream(frames(), exchange)
 
 
 _QUERY: Final = {"lastId": ENTRY_ID}

@@ -1,0 +1,130 @@
+"""Broadcasts over real HTTP."""
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import httpx
+import pytest
+
+from glidemq_py.proxy.broadcasts import SubscriptionHub
+from glidemq_py.testing import RespClient
+from tests.server.proxy_support import frames_of, running_proxy
+
+
+@pytest.fixture
+def http(url: str) -> Iterator[httpx.Client]:
+    with running_proxy(url, keep_alive=200) as (client, _):
+        yield client
+
+
+@pytest.fixture
+def base(queue_name: str) -> str:
+    return f"/broadcast/{queue_name}"
+
+
+def messages(frames: Iterator[tuple[Any, Any, Any]], count: int) -> list[Any]:
+    """The next messages."""
+    found: list[Any] = []
+    while len(found) < count:
+        _, event, data = next(frames)
+        if event == "message":
+            found.append(data)
+    return found
+
+
+def test_publishing(http: httpx.Client, base: str) -> None:
+    made = http.post(base, json={"subject": "orders.eu", "data": {"a": 1}, "opts": {"jobId": "x", "attempts": 3}})
+    assert (made.status_code, made.json()) == (201, {"id": "x", "subject": "orders.eu"})
+    again = http.post(base, json={"subject": "orders.eu", "opts": {"jobId": "x"}})
+    assert (again.status_code, again.json()) == (200, {"skipped": True})
+
+
+def test_every_subscription_gets_every_message_in_order(http: httpx.Client, base: str) -> None:
+    at = f"{base}/events"
+    with (
+        http.stream("GET", at, params={"subscription": "one"}) as one,
+        http.stream("GET", at, params={"subscription": "one", "subjects": "a.*,c"}) as some,
+        http.stream("GET", at, params={"subscription": "two"}) as two,
+    ):
+        streams = [frames_of(each.iter_lines()) for each in (one, some, two)]
+        for each in streams:
+            assert next(each)[2] == "connected"
+        for n in range(20):
+            http.post(base, json={"subject": "a.b" if n % 2 else "b", "data": n})
+        all_of_one = messages(streams[0], 20)
+        assert [each["data"] for each in all_of_one] == list(range(20))
+        assert set(all_of_one[0]) == {"id", "subject", "data", "timestamp"}
+        assert [each["data"] for each in messages(streams[1], 10)] == list(range(1, 20, 2))
+        assert [each["data"] for each in messages(streams[2], 20)] == list(range(20))
+
+
+def test_messages_wait_for_who_comes_back(http: httpx.Client, base: str) -> None:
+    params = {"subscription": "one"}
+    with http.stream("GET", f"{base}/events", params=params) as first:
+        frames = frames_of(first.iter_lines())
+        http.post(base, json={"subject": "s", "data": 1})
+        assert messages(frames, 1)[0]["data"] == 1
+    for n in (2, 3):
+        http.post(base, json={"subject": "s", "data": n})
+    with http.stream("GET", f"{base}/events", params=params) as again:
+        assert {each["data"] for each in messages(frames_of(again.iter_lines()), 2)} == {2, 3}
+
+
+async def test_a_message_that_nobody_takes_any_more_goes_back() -> None:
+    class PutBackError(Exception):
+        pass
+
+    def put_back(when: int) -> None:
+        raise PutBackError
+
+    handlers: list[Any] = []
+    worker: Any = SimpleNamespace(start=AsyncMock(), close=AsyncMock())
+    hub = SubscriptionHub(lambda handler: (handlers.append(handler), worker)[1], lambda: None)
+    message = SimpleNamespace(id="1", subject="s", data=1, timestamp=2, move_to_delayed=put_back)
+    with pytest.raises(PutBackError):
+        await handlers[0](message)
+    frames = hub.follow(None)
+    first = asyncio.ensure_future(anext(frames))
+    await asyncio.sleep(0)
+    await handlers[0](message)
+    assert '"id":"1"' in await first
+    await handlers[0](message)  # there is room for one
+    handing = asyncio.ensure_future(handlers[0](message))
+    await asyncio.sleep(0)
+    await frames.aclose()  # type: ignore[attr-defined]
+    with pytest.raises(PutBackError):
+        await handing
+    worker.close.assert_awaited()
+
+
+def test_streams_end_when_the_proxy_closes(url: str, base: str) -> None:
+    with running_proxy(url) as (http, server):
+        params = {"subscription": "one"}
+        with http.stream("GET", f"{base}/events", params=params) as response:
+            frames = frames_of(response.iter_lines())
+            http.post(base, json={"subject": "s", "data": 1})
+            assert messages(frames, 1)[0]["data"] == 1
+            server.should_exit = True
+            assert [frame for frame in frames if frame[1]] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"subject": ""}, {"subject": 1}, {"subject": "s", "opts": {"priority": 1}}, {"subject": "s", "more": 1},
+     {"subject": "s", "opts": {"deduplication": {"id": "x"}}}, {"subject": "s", "opts": {"lifo": True}}],
+)  # fmt: skip
+def test_what_cannot_be_is_400(http: httpx.Client, base: str, body: Any, resp: RespClient) -> None:
+    refused = http.post(base, json=body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+
+
+def test_queries_and_queues_are_checked(url: str, queue_name: str, base: str) -> None:
+    with running_proxy(url, queues=[queue_name]) as (http, _):
+        for params in ({}, {"subscription": " "}, {"subscription": "workers"}, {"subscription": "s", "subjects": ""},
+                       {"subscription": "s", "subjects": ">.a"}, {"subscription": "s", "more": "1"}):  # fmt: skip
+            assert http.get(f"{base}/events", params=params).status_code == 400
+        assert http.post("/broadcast/other", json={"subject": "s"}).status_code == 403
+        assert http.get("/broadcast/other/events", params={"subscription": "s"}).status_code == 403
