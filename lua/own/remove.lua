@@ -32,7 +32,8 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   redis.call('HDEL', q.stall_watch, id)
   local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
   if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
-  if not G.TERMINAL[job.state] then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
+  -- One that a peer failed has told nobody.
+  if job.state ~= 'completed' then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
   G.purge(q, { id })
   G.budgets.forget(q, { id })
   G.emit(q.events, 'removed', id)

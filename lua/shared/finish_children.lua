@@ -10,10 +10,11 @@ local ENDED = { ['waiting-children'] = true, waiting = true, prioritized = true,
 G.finish_kinds[6] = function(b, row)
   local id = row[ID]
   local key = b.q.J .. id
-  local h = F.read(key, 'groupKey', 'orderingSeq', 'childFailed')
+  local h = F.read(key, 'groupKey', 'orderingSeq', 'childFailed', 'revoked')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
   if refused then return refused end
   if h[6] then return F.fail_at_once(b, row, h[4], h[6], 'ChildFailedError', row[KEEP]) end
+  if h[7] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end
   G.flows.wait(b.q, id, b.now)
   redis.call('HSET', key, 'state', 'waiting-children')
   if row[DATA] then redis.call('HSET', key, 'data', row[DATA]) end

@@ -19,6 +19,7 @@ end
 W.end_revoked = function(q, id, h, now)
   redis.call('ZADD', q.failed, W.text(now), id)
   redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', 'revoked', 'finishedOn', W.text(now))
+  G.flows.child_ended(q, id, G.flows.FAILED, 'revoked', now)
   W.leave_group(q, id, h, now)
 end
 

@@ -34,6 +34,7 @@ local function fail(q, h, c)
   redis.call('ZADD', q.failed, now_text, c.id)
   redis.call('HSET', q.J .. c.id, 'state', 'failed', 'failedReason', c.reason, 'finishedOn', now_text,
     'processedOn', now_text)
+  G.flows.child_ended(q, c.id, G.flows.FAILED, c.reason, c.now)
   W.leave_group(q, c.id, h, c.now)
   G.emit(q.events, 'failed', c.id, 'failedReason', c.reason)
   local started = tonumber(h.processedOn or '')

@@ -2,14 +2,19 @@
 those of a group begin. It knows nothing of keys and functions; see test_state_machine.py.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 ENDED = ("completed", "failed")
 
 
-@dataclass(slots=True)
+@dataclass
 class Job:
-    """A job as its owner sees it. state: ready (to run now or later), active, suspended, completed, failed, gone."""
+    """A job as its owner sees it. state: ready (to run now or later), active, suspended, waiting (for its children),
+    completed, failed, gone."""
 
     id: str
     key: str | None = None
@@ -26,6 +31,25 @@ class Job:
     early: bool = False
     """It has a signal that its handler has not been told of."""
     deadline: int | None = None
+    parent: Job | None = None
+    policy: str | None = None
+    """What its failure means for its parent, where it says so."""
+    family: dict[str, str] = field(default_factory=dict[str, str])
+    """Its children: open, completed, failed, forgotten."""
+    doomed: bool = False
+    """A child has failed that takes it along."""
+    on_change: Callable[[Job, str], None] | None = field(default=None, repr=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get("state")
+        super().__setattr__(name, value)
+        if name == "state" and value != before and self.__dict__.get("on_change"):
+            assert self.on_change is not None
+            self.on_change(self, str(before))
+
+    def open_children(self) -> list[str]:
+        """Those that it still waits for."""
+        return [child for child, how in self.family.items() if how == "open"]
 
     def is_overdue(self, now: int) -> bool:
         """Whether it has been suspended for too long."""
@@ -55,6 +79,8 @@ class Model:
         self.jobs: dict[str, Job] = {}
         self.groups: dict[str, Group] = {}
         self.paused = False
+        self.by_peer = False
+        """Whether it is a peer's library that does what is done now."""
 
     def of(self, *states: str) -> list[Job]:
         """Jobs in one of the states, oldest first."""
@@ -62,17 +88,57 @@ class Model:
 
     def holders(self, key: str, now: int) -> int:
         """Jobs that run, or have begun and wait for their next attempt: each keeps its slot."""
-        held = [job for job in self.of("active", "ready", "suspended") if job.key == key and job.holds]
+        held = [job for job in self.of("active", "ready", "suspended", "waiting") if job.key == key and job.holds]
         return sum(job.state != "ready" or not job.may_have_failed(now) for job in held)
 
     def add(self, job_id: str, key: str | None = None, due: int = 0, expire_at: int | None = None) -> Job:
         assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was given out twice"
         job = self.jobs[job_id] = Job(id=job_id, key=key, due=due, expire_at=expire_at)
+        job.on_change = self._changed
         if key is not None:
             group = self.groups.setdefault(key, Group())
             group.added += 1
             job.number = group.added
         return job
+
+    # -- families -----------------------------------------------------------------------------------------
+
+    def generation(self, job: Job) -> int:
+        """Of how many parents in a row it is the last."""
+        return 1 + self.generation(job.parent) if job.parent else 0
+
+    def _changed(self, job: Job, before: str) -> None:
+        policy = job.policy or ("" if self.by_peer else "fail_parent")
+        if job.state == "gone" and before not in ENDED:
+            self.tell(job, "removed", policy)
+        elif job.state in ENDED:
+            self.tell(job, job.state, policy)
+        elif before == "failed" and job.state == "ready":
+            self.tell(job, "again", policy)
+            job.doomed = False
+            if job.open_children():
+                job.state = "waiting"
+
+    def tell(self, child: Job, how: str, policy: str) -> None:
+        """The child's parent hears how it ended."""
+        parent = child.parent
+        if parent is None or parent.state == "gone":
+            return
+        family = parent.family
+        if how == "again":
+            if family[child.id] == "failed":
+                family[child.id] = "open"
+            return
+        if (how != "completed" and not policy) or family[child.id] != "open":
+            return
+        family[child.id] = "completed" if how == "completed" else "forgotten" if policy == "remove" else "failed"
+        if how != "completed" and policy == "fail_parent":
+            if parent.state == "waiting":
+                parent.state = "failed"
+            elif parent.state not in ENDED:
+                parent.doomed = True
+        elif parent.state == "waiting" and not parent.open_children():
+            parent.state, parent.due = "ready", 0
 
     def begin(self, job_id: str, now: int) -> None:
         """The job was handed to a worker: it had to be its turn."""
@@ -107,5 +173,6 @@ class Model:
         expected = {
             "ready": ("waiting", "delayed", "prioritized", "group-waiting"),
             "gone": (None,),
+            "waiting": ("waiting-children",),
         }.get(job.state, (job.state,))
         assert state in expected, f"{job} is {state}"

@@ -22,6 +22,7 @@ from glidemq_py.wire.calls import control, limiting, steering, suspending, worki
 from glidemq_py.wire.calls.adding import row
 from tests.lua import wire_support
 from tests.lua.check_support import check
+from tests.lua.family_rules import FamilyRules
 from tests.lua.own_support import OwnQueue, Taken, library
 from tests.lua.queue_model import ENDED, Job, Model
 from tests.lua.suspension_rules import PATIENCE, SuspensionRules
@@ -41,7 +42,7 @@ PHASES = (Phase.generate, Phase.shrink) if os.environ.get("GLIDEMQ_SHRINK") else
 _numbers = itertools.count()
 
 
-class QueueMachine(SuspensionRules, RuleBasedStateMachine):
+class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
     """One queue, two workers of ours, one peer."""
 
     def __init__(self, resp: RespClient) -> None:
@@ -96,7 +97,7 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         now, wait = self.q.now, 45 if delay else 0
         stands, at = self.dedup.get(name, ("", 0))
         job = self.model.jobs.get(stands)
-        open_ = job is not None and job.state in ("ready", "active", "suspended")
+        open_ = job is not None and job.state in ("ready", "active", "suspended", "waiting")
         replaceable = open_ and self.q.state(stands) in ("delayed", "prioritized")
         (result,) = self.q.add(row("task", "{}", "{}", delay=wait, deduplication=[name, 80, mode]))
         if mode == "throttle":
@@ -137,7 +138,14 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         self._taken(consumer, jobs)
         return reply
 
+    def _notice_failures(self) -> None:
+        """Jobs that failed by themselves, before what came of it."""
+        for job in self.model.of("ready"):
+            if job.may_have_failed(self.q.now) and self.q.state(job.id) == "failed":
+                job.state = "failed"
+
     def _taken(self, consumer: str, jobs: list[Taken]) -> None:
+        self._notice_failures()
         for job in jobs:
             self.model.begin(job.id, self.q.now)
             self.hands[job.id] = job
@@ -168,7 +176,7 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             self.hands[job.id] = job
 
     ENDS = st.sampled_from(
-        ("ok", "ok", "ok", "away", "fail", "retry", "release", "later", "hold", "suspend", "patient")
+        ("ok", "ok", "ok", "away", "fail", "retry", "release", "later", "hold", "suspend", "patient", "wait")
     )
 
     @precondition(lambda self: self.hands)
@@ -199,6 +207,8 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             return taken.failed(), 5
         if end in ("suspend", "patient"):
             return self._suspend(taken, job, 0 if end == "suspend" else PATIENCE)
+        if end == "wait":
+            return self._wait_for_children(taken, job)
         job.state = "ready"
         if end == "retry":
             job.due = now + 25
@@ -310,6 +320,8 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         job = self._any_job(pick)
         assert self.run(control.remove(self.q.meta, job.id)) == (job.state != "gone")
         self._let_go(job)
+        if job.state == "failed":
+            self.model.tell(job, "removed", job.policy or "fail_parent")
         job.state = "gone"
 
     def _let_go(self, job: Job) -> None:
@@ -328,7 +340,7 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             job.revoked = True
             assert outcome in ("revoked", "flagged")
             assert (self.q.state(job.id) == "failed") == (outcome == "revoked")
-        elif job.state == "suspended":
+        elif job.state in ("suspended", "waiting"):
             job.state, job.revoked = "failed", True
             assert outcome == "revoked"
         else:
@@ -340,6 +352,7 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
     def retry(self, pick: int, all_: bool) -> None:
         jobs = self.model.of("failed")
         if all_:
+            jobs = [self.model.jobs[job_id] for job_id in self.q.redis("ZRANGE", "failed", 0, -1)]
             left = -1
             while left:
                 _, left = self.run(steering.retry_jobs(self.q.meta, 5, 0, left, 0))
@@ -347,8 +360,9 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             jobs = [jobs[pick % len(jobs)]]
             assert self.run(control.retry(self.q.meta, jobs[0].id)) == "ok"
         for job in jobs:
-            job.state, job.due, job.revoked, job.exempt, job.deaths = "ready", 0, False, True, 0
+            job.due, job.revoked, job.exempt, job.deaths = 0, False, True, 0
             job.holds = False
+            job.state = "ready"
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, priority=st.sampled_from((0, 1, 5)))
@@ -382,13 +396,17 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             total += deleted
             if not cursor:
                 break
-        gone = [job for job in self.model.of("ready") if self.q.state(job.id) is None]
-        for job in gone:
-            job.state = "gone"
-        assert total == len(gone)
+        count = 0
+        # A parent whose children are drained is ready, and may be drained as well.
+        while gone := [job for job in self.model.of("ready") if self.q.state(job.id) is None]:
+            for job in gone:
+                job.state = "gone"
+            count += len(gone)
+        assert total == count
         for job in self.model.of("ready"):
-            assert not delayed
-            assert before[job.id] == "delayed"
+            if job.id in before:
+                assert not delayed
+                assert before[job.id] == "delayed"
 
     @rule(state=st.sampled_from(ENDED))
     def clean(self, state: str) -> None:
@@ -399,7 +417,10 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             ids += found
         assert set(ids) == expected
         for job_id in ids:
-            self.model.jobs[job_id].state = "gone"
+            job = self.model.jobs[job_id]
+            if state == "failed":
+                self.model.tell(job, "removed", job.policy or "fail_parent")
+            job.state = "gone"
 
     # -- a Node peer --------------------------------------------------------------------------------------
 
@@ -416,6 +437,12 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 2))
     def peer_takes(self, count: int) -> None:
+        self.model.by_peer = True
+        self._peer_takes(count)
+        self._notice_failures()
+        self.model.by_peer = False
+
+    def _peer_takes(self, count: int) -> None:
         found = [(fields["jobId"], entry) for entry, fields in self.wire.read(count)]
         found += [(job_id, "") for job_id in self.wire.pop(1)]
         for job_id, entry in found:
@@ -435,18 +462,31 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         job_id = self._pick(self.peer, pick)
         entry, job = self.peer.pop(job_id), self.model.jobs[job_id]
         if end == "ok":
-            self.wire.complete(job_id, entry)
-            job.state = "completed"
+            self._peer_completes(job_id, entry)
         elif end == "fail":
             assert self.wire.fail(job_id, entry) == "failed"
+            self.model.by_peer = True
             job.state = "failed"
+            self.model.by_peer = False
         else:
             assert self.wire.fail(job_id, entry, limit=1_000, backoff=25) == "retrying"
             job.state, job.due = "ready", self.q.now + 25
 
+    def _peer_completes(self, job_id: str, entry: str) -> None:
+        job = self.model.jobs[job_id]
+        above: Any = None
+        if job.parent is not None:
+            parent = job.parent.id
+            above = ((f"deps:{parent}", f"job:{parent}", "stream", "events"), self.q.key(job_id), parent)
+        self.wire.complete(job_id, entry, parent=above)
+        job.state = "completed"
+
     @rule()
     def peer_promotes(self) -> None:
+        self.model.by_peer = True
         self.wire.promote()
+        self._notice_failures()
+        self.model.by_peer = False
         self.wire.call("promoteRateLimited", ["ratelimited", "stream"], self.wire.now)
 
     # -- what holds always --------------------------------------------------------------------------------
@@ -457,12 +497,14 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         self.the_check_finds_nothing()
 
     def the_queue_is_what_the_model_says(self) -> None:
+        self._notice_failures()
         for job in self.model.jobs.values():
             self.model.reconcile(job, self.q.state(job.id), self.q.now)
         counts = self.q.counts()
         for state in ENDED:
             assert counts[state] == len(self.model.of(state)), (state, counts)
         assert counts["active"] == len(self.model.of("active")), counts
+        assert counts["waiting_children"] == len(self.model.of("waiting")), counts
         assert counts["suspended"] == len(self.model.of("suspended")), counts
         parked = sum(self.q.redis("ZCARD", f"groupq:{key}") for key in self.model.groups)
         waiting = counts["waiting"] + counts["delayed"] + counts["prioritized"] + parked
@@ -485,8 +527,7 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
         self.limit_queue(0)
         self.reclaim(True)
         for job_id, entry in list(self.peer.items()):
-            self.wire.complete(job_id, entry)
-            self.model.jobs[job_id].state = "completed"
+            self._peer_completes(job_id, entry)
         self.sweep_suspended()
         for job in self.model.of("suspended"):
             assert self.run(suspending.signal(self.q.meta, job.id, "end", "")) == "resumed"
@@ -499,8 +540,11 @@ class QueueMachine(SuspensionRules, RuleBasedStateMachine):
             self._exchange("py-1", 50, rows)
             self.the_queue_is_what_the_model_says()
             if not self.hands and not self.model.of("ready"):
-                break
+                self.watch()
+                if not self.model.of("ready"):
+                    break
             self.wait(20)
+        assert not self.model.of("waiting")
         assert not self.model.of("ready"), [(job, self.q.job(job.id)) for job in self.model.of("ready")]
         self.the_check_finds_nothing()
         assert self.q.redis("GET", "list-active") in (None, "0")

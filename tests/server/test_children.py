@@ -188,7 +188,12 @@ async def test_a_child_that_a_node_worker_ends_without_a_word(
         await worker.start()
     told = [Told(worker) for worker in workers]
     await told[0].wait("waiting-children")
-    while len(await job.get_open_children()) > 1:  # noqa: ASYNC110  told by the worker of another queue
+    owing = Raw(resp, children.name)
+    while (  # noqa: ASYNC110
+        await job.get_state() is not JobState.WAITING_CHILDREN
+        or len(await job.get_open_children()) > 1
+        or owing.run("XLEN", "outbox")
+    ):
         await asyncio.sleep(0.01)
     resp.execute("EVAL", LOSE, 1, f"glide:{{{children.name}}}:", "b", how)
     assert parents._link is not None
@@ -213,6 +218,8 @@ async def test_the_children_s_queue_is_obliterated(url: str, parents: Queue) -> 
     async with Queue(f"{parents.name}-c", url) as others, Worker(parents.name, handle, url) as worker:
         job = await parents.add("wait")
         await Told(worker).wait("waiting-children")
+        while await job.get_state() is not JobState.WAITING_CHILDREN:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         await others.obliterate()
         assert parents._link is not None
         await ChildrenWatch(link=parents._link, owes=lambda: None, age=0).look()

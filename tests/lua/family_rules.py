@@ -1,0 +1,120 @@
+"""Parents and children in one queue, for the machine of test_state_machine.py: what every end of a child means."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from glidemq_py.wire.calls import flows, working
+from glidemq_py.wire.calls.adding import row
+from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.queue_model import ENDED, Job, Model
+
+WAITING_CHILDREN, FAILED = 10, 5
+GENERATIONS = 5
+"""Parents that fail with their children are told in one step, as long as they are not many."""
+PICK = st.integers(0, 10_000)
+
+
+class FamilyRules:
+    """A part of the machine."""
+
+    q: OwnQueue
+    model: Model
+    run: Any
+    hands: dict[str, Taken]
+
+    def _any_job(self, pick: int) -> Job:
+        raise NotImplementedError
+
+    def _notice_failures(self) -> None:
+        raise NotImplementedError
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(
+        pick=PICK, policy=st.sampled_from((None, "fail_parent", "ignore", "remove")), count=st.integers(1, 3),
+        timed=st.sampled_from(({}, {}, {}, {"delay": 30}, {"priority": 1}, {"ttl": 60}, {"lifo": True})),
+        at_work=st.booleans(),
+    )  # fmt: skip
+    def add_children(self, pick: int, policy: str | None, count: int, timed: dict[str, int], at_work: bool) -> None:
+        active = self.model.of("active", "waiting")
+        parent = active[pick % len(active)] if at_work and active else self._any_job(pick)
+        if self.model.generation(parent) >= GENERATIONS:
+            return
+        self._add_children(parent, policy, count, timed)
+
+    def _add_children(self, parent: Job, policy: str | None, count: int, timed: dict[str, int]) -> None:
+        name = self.q.base[self.q.base.index("{") + 1 : -1]
+        opts = f'{{"onFailure":"{policy}"}}' if policy else "{}"
+        added = self.q.add(*(row("child", "{}", opts, parent=[parent.id, name], **timed) for _ in range(count)))
+        now, ttl = self.q.now, timed.get("ttl")
+        for child in added:
+            if parent.state == "gone":
+                assert child == ["parent", "gone"]
+            elif parent.state in ENDED:
+                assert child == ["parent", parent.state]
+            else:
+                job = self.model.add(child, due=now + timed.get("delay", 0), expire_at=now + ttl if ttl else None)
+                job.parent, job.policy = parent, policy
+                parent.family[job.id] = "open"
+
+    @precondition(lambda self: self.hands)
+    @rule(
+        pick=PICK, policies=st.lists(st.sampled_from((None, "fail_parent", "ignore", "remove")), min_size=1, max_size=3)
+    )
+    def begin_family(self, pick: int, policies: list[str | None]) -> None:
+        """As most handlers do it: add children, wait for them."""
+        job_id = list(self.hands)[pick % len(self.hands)]
+        job = self.model.jobs[job_id]
+        if self.model.generation(job) >= GENERATIONS:
+            return
+        for policy in policies:
+            self._add_children(job, policy, 1, {})
+        finished, status = self._wait_for_children(self.hands.pop(job_id), job)
+        assert self.q.finish(finished) == [status]
+
+    @precondition(lambda self: any(job.parent for job in self.model.of("active") if job.id in self.hands))
+    @rule(pick=PICK, fail=st.booleans())
+    def end_child(self, pick: int, fail: bool) -> None:
+        children = [job_id for job_id in self.hands if self.model.jobs[job_id].parent]
+        job = self.model.jobs[children[pick % len(children)]]
+        taken = self.hands.pop(job.id)
+        assert self.q.finish(taken.failed() if fail else taken.completed()) == [FAILED if fail else 0]
+        job.state = "failed" if fail else "completed"
+
+    def _wait_for_children(self, taken: Taken, job: Job) -> tuple[Any, int]:
+        finished = working.waiting_children(*taken.token)
+        if job.revoked or job.doomed:
+            job.state = "failed"
+            return finished, FAILED
+        job.due = 0
+        job.state = "waiting" if job.open_children() else "ready"
+        return finished, WAITING_CHILDREN
+
+    @rule()
+    def watch(self) -> None:
+        """What no child told is found out: a peer that fails a child tells nobody."""
+        ends: list[flows.ChildEnd] = []
+        more = 1
+        while more:
+            rows, more = self.run(flows.watch_children(self.q.meta, 0, 0))
+            for parent, members in rows:
+                ids = [member.rpartition(":")[2] for member in members]
+                assert set(ids) == set(self.model.jobs[parent].open_children()), parent
+                reply = self.run(flows.fates(self.q.meta, ids))
+                assert not reply.owes
+                ends += [
+                    flows.ChildEnd(parent, member, *fate)
+                    for member, fate in zip(members, reply.rows, strict=True)
+                    if not isinstance(fate, bool)
+                ]
+        untold = {
+            (parent.id, child)
+            for parent in self.model.of("waiting")
+            for child in parent.open_children()
+            if self.model.jobs[child].state in (*ENDED, "gone")
+        }
+        assert {(end.parent, end.member.rpartition(":")[2]) for end in ends} == untold
+        self.run(flows.children_ended(self.q.meta, ends))
+        for end in ends:
+            self.model.tell(self.model.jobs[end.member.rpartition(":")[2]], end.how, end.policy)
