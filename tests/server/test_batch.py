@@ -493,3 +493,40 @@ def test_tasks_and_batches_do_not_go_together():
 
         @worker.task
         async def one() -> None: ...
+
+
+async def test_batches_with_every_option_at_once(url: str, queue_name: str) -> None:
+    """Groups, retries, fallbacks, signals, limits, dead letters: each job ends as it would by itself."""
+
+    async def one(job: Job) -> Any:
+        kind = job.data % 5
+        if kind == 0:
+            raise UnrecoverableError("never")
+        if kind == 1 and job.attempts_made == 0:
+            raise ValueError("not yet")
+        if kind == 2:
+            await job.wait_for_signal("go", timeout=100)
+        if kind == 3 and job.progress == 0:
+            await job.update_progress(1)
+            job.rate_limit_group(30)
+        return job.data
+
+    async def handle(jobs: list[Job]) -> list[Any]:
+        return await asyncio.gather(*map(one, jobs), return_exceptions=True)
+
+    dead = f"{queue_name}-dead"
+    options = {"attempts": 3, "backoff": 10, "timeout": 3_000, "ttl": 60_000, "fallbacks": ["a", "b"]}
+    rows = [("n", n, options | {"ordering": {"key": f"g{n % 3}", "concurrency": 1}}) for n in range(60)]
+    async with Queue(queue_name, url, dead_letter_queue=dead) as queue:
+        jobs = await queue.add_bulk(rows)
+        worker = Worker(
+            queue_name, handle, url, batch={"size": 10, "timeout": 20}, concurrency=3,
+            limiter={"max": 200, "duration": 100}, dead_letter_queue=dead,
+        )  # fmt: skip
+        async with worker:
+            ends = await soon(asyncio.gather(*(job.wait_until_finished() for job in jobs), return_exceptions=True))
+        assert [n for n, end in enumerate(ends) if end != n] == [n for n in range(60) if n % 5 in (0, 2)]
+        letters = await queue.get_dead_letter_jobs()
+        assert sorted(letter.data["data"] for letter in letters) == [n for n in range(60) if n % 5 in (0, 2)]
+        report = await queue.check(settle=50)
+        assert not report.findings, str(report)
