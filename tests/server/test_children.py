@@ -186,8 +186,6 @@ async def test_a_child_that_a_node_worker_ends_without_a_word(
     workers = [Worker(name, handle, url) for name in names]
     for worker in workers:
         await worker.start()
-    told = [Told(worker) for worker in workers]
-    await told[0].wait("waiting-children")
     owing = Raw(resp, children.name)
     while (  # noqa: ASYNC110
         await job.get_state() is not JobState.WAITING_CHILDREN
