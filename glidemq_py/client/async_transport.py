@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -163,6 +164,18 @@ class AsyncTransport:
     def for_thread(self) -> ThreadTransport:
         """See `Transport.for_thread`."""
         return ThreadTransport(self.config, self.library)
+
+    def abandon(self) -> None:
+        """Close without an event loop: this client's own has ended. Nothing of GLIDE's closing is waited for."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._owned:
+            closing = self._client.close()
+            # Calls that nobody waits for any more cannot be told on a loop that is closed.
+            with contextlib.suppress(StopIteration, RuntimeError):
+                closing.send(None)
+            closing.close()
 
     async def close(self) -> None:
         """See `Transport.close`."""

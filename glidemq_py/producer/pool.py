@@ -86,14 +86,16 @@ class ProducerShelf(Generic[P]):
             return len(self._held)
 
     def _sweep(self) -> None:
-        """Forget producers that were closed, and those whose loop has ended: nobody can use or close them."""
+        """Forget producers that were closed, and let those go whose loop has ended: nobody can use them any more."""
         gone = [
             key
             for key, (producer, owner) in self._held.items()
             if producer.is_closed or (isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed())
         ]
         for key in gone:
-            del self._held[key]
+            producer, _ = self._held.pop(key)
+            if isinstance(producer, Producer) and not producer.is_closed:
+                producer.abandon()
 
 
 class ServerlessPool:

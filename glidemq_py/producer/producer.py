@@ -7,6 +7,7 @@ from typing import Any, Generic, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import BulkAddError
 from glidemq_py.job import Job
@@ -89,6 +90,13 @@ class Producer(Generic[DataT]):
         """Send what is still to be sent, and close the connection if it is ours; idempotent."""
         self._closed = True
         await self._queue.close()
+
+    def abandon(self) -> None:
+        """Close the connection of a producer whose event loop has ended, where `close` cannot run any more."""
+        self._closed = True
+        link = self._queue._link
+        if link is not None and isinstance(link.transport, AsyncTransport):
+            link.transport.abandon()
 
     async def __aenter__(self) -> Self:
         await self._queue.connect()
