@@ -18,7 +18,7 @@ from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.names import validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
-from glidemq_py.producer.producer import Producer
+from glidemq_py.producer.producer import Producer, abandon
 
 __all__ = ["ProducerShelf", "ServerlessPool", "fingerprint", "serverless_pool"]
 
@@ -95,7 +95,7 @@ class ProducerShelf(Generic[P]):
         for key in gone:
             producer, _ = self._held.pop(key)
             if isinstance(producer, Producer) and not producer.is_closed:
-                producer.abandon()
+                abandon(producer)
 
 
 class ServerlessPool:

@@ -91,13 +91,6 @@ class Producer(Generic[DataT]):
         self._closed = True
         await self._queue.close()
 
-    def abandon(self) -> None:
-        """Close the connection of a producer whose event loop has ended, where `close` cannot run any more."""
-        self._closed = True
-        link = self._queue._link
-        if link is not None and isinstance(link.transport, AsyncTransport):
-            link.transport.abandon()
-
     async def __aenter__(self) -> Self:
         await self._queue.connect()
         return self
@@ -107,6 +100,14 @@ class Producer(Generic[DataT]):
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r}>"
+
+
+def abandon(producer: Producer[Any]) -> None:
+    """Close the connection of a producer whose event loop has ended, where `close` cannot run any more."""
+    producer._closed = True
+    link = producer._queue._link
+    if link is not None and isinstance(link.transport, AsyncTransport):
+        link.transport.abandon()
 
 
 def added_id(job: Job[Any, Any]) -> str | None:
