@@ -200,7 +200,9 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         if end == "hold" and job.key is None:
             end = "later"
         if end in ("ok", "away"):
-            job.state = "completed" if end == "ok" else "gone"
+            job.state = "completed"
+            if end == "away":
+                job.state = "gone"
             return taken.completed(keep=int(end == "away")), 0
         if end == "fail":
             job.state = "failed"
