@@ -15,13 +15,13 @@ from glidemq_py.broadcast.options import (
 )
 from glidemq_py.broadcast.progress import Delivery, Subscription, get_delivery, get_subscriptions
 from glidemq_py.client.connect import Connection
-from glidemq_py.errors import BulkAddError, JobStateError
+from glidemq_py.errors import JobStateError
 from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.names import validate_job_id
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds, to_ms
-from glidemq_py.producer.producer import added_id, bulk_ids
+from glidemq_py.producer.producer import add_bulk_ids, added_id
 from glidemq_py.queue import Queue
 from glidemq_py.wire.calls import Call, broadcasting
 from glidemq_py.wire.calls.adding import AddReply, Row
@@ -119,11 +119,7 @@ class Broadcast(Generic[DataT]):
             if not (type(message) is tuple and len(message) == 2):
                 check_message_options(JobSpec.parse(message, f"jobs[{i}]").options, f"jobs[{i}].")
             checked.append(message)
-        try:
-            added = await self._queue.add_bulk(checked)
-        except BulkAddError as error:
-            raise BulkAddError(bulk_ids(error.results)) from error.__cause__
-        return [added_id(job) for job in added]
+        return await add_bulk_ids(self._queue, checked)
 
     # -- subscriptions ------------------------------------------------------------------------------------
 

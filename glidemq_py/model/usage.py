@@ -43,8 +43,8 @@ class JobUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowUsage:
-    """What a job and its children have used together.
+class UsageSums:
+    """What several jobs have used together.
 
     Attributes:
         job_count: jobs that reported anything.
@@ -62,20 +62,17 @@ class FlowUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueUsage:
-    """What the jobs of one queue have used in the time of a `UsageSummary`; attributes as there."""
-
-    job_count: int = 0
-    tokens: Mapping[str, float] = field(default_factory=dict[str, float])
-    total_tokens: float = 0
-    costs: Mapping[str, float] = field(default_factory=dict[str, float])
-    total_cost: float = 0
-    cost_unit: str | None = None
-    models: Mapping[str, int] = field(default_factory=dict[str, int])
+class FlowUsage(UsageSums):
+    """What a job and its children have used together; attributes are those of `UsageSums`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageSummary:
+class QueueUsage(UsageSums):
+    """What the jobs of one queue have used in the time of a `UsageSummary`; attributes are those of `UsageSums`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSummary(UsageSums):
     """What the jobs of queues have used in a time, by when they reported it.
 
     Attributes:
@@ -91,13 +88,6 @@ class UsageSummary:
     end_time: int
     bucket_size: int = BUCKET_MS
     queues: tuple[str, ...] = ()
-    job_count: int = 0
-    tokens: Mapping[str, float] = field(default_factory=dict[str, float])
-    total_tokens: float = 0
-    costs: Mapping[str, float] = field(default_factory=dict[str, float])
-    total_cost: float = 0
-    cost_unit: str | None = None
-    models: Mapping[str, int] = field(default_factory=dict[str, int])
     per_queue: Mapping[str, QueueUsage] = field(default_factory=dict[str, QueueUsage])
 
 

@@ -58,19 +58,30 @@ class ProducerShelf(Generic[P]):
     """Open producers by fingerprint and owner; safe to use from many threads.
 
     The owner is the event loop that a producer belongs to, or a process id: whatever a connection cannot leave.
+
+    Args:
+        make: the kind of producer, called as `Producer` is.
+        abandon: closes one whose event loop has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[..., P], abandon: Callable[[P], None] | None = None) -> None:
+        self._make = make
+        self._abandon = abandon
         self._held: dict[tuple[object, ...], tuple[P, object]] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[object, ...], owner: object, make: Callable[[], P]) -> P:
-        """The producer of that key and owner, made where there is none."""
+    def get(self, owner: object, name: str, connection: object, options: QueueOptions) -> P:
+        """The producer of that owner made with these arguments; made now where there is none."""
+        key = fingerprint(validate_queue_name(name), connection, options)
         with self._lock:
             self._sweep()
             found = self._held.get((id(owner), *key))
             if found is None:
-                found = self._held[(id(owner), *key)] = make(), owner
+                producer = self._make(
+                    name, connection, prefix=options.prefix, default_job_options=options.default_job_options,
+                    compression=options.compression, serializer=options.serializer, events=options.events,
+                )  # fmt: skip
+                found = self._held[(id(owner), *key)] = producer, owner
             return found[0]
 
     def take(self, owner: object) -> list[P]:
@@ -94,8 +105,8 @@ class ProducerShelf(Generic[P]):
         ]
         for key in gone:
             producer, _ = self._held.pop(key)
-            if isinstance(producer, Producer) and not producer.is_closed:
-                abandon(producer)
+            if self._abandon is not None and not producer.is_closed:
+                self._abandon(producer)
 
 
 class ServerlessPool:
@@ -106,7 +117,7 @@ class ServerlessPool:
     """
 
     def __init__(self) -> None:
-        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf()
+        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf(Producer, abandon)
 
     def get_producer(
         self,
@@ -131,15 +142,7 @@ class ServerlessPool:
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events,
         )  # fmt: skip
-        key = fingerprint(validate_queue_name(name), connection, options)
-
-        def make() -> Producer[Any]:
-            return Producer(
-                name, connection, prefix=prefix, default_job_options=options.default_job_options,
-                compression=compression, serializer=serializer, events=events,
-            )  # fmt: skip
-
-        return self._shelf.get(key, asyncio.get_running_loop(), make)
+        return self._shelf.get(asyncio.get_running_loop(), name, connection, options)
 
     async def close_all(self) -> None:
         """Close the producers of the running event loop. One that cannot be closed is logged and forgotten."""

@@ -80,11 +80,7 @@ class Producer(Generic[DataT]):
             BulkAddError: some rows were not added, or may not have been. Its ``results`` have for every position
                 the id, None, or the exception that kept the job out.
         """
-        try:
-            added = await self._queue.add_bulk(jobs)
-        except BulkAddError as error:
-            raise BulkAddError(bulk_ids(error.results)) from error.__cause__
-        return [added_id(job) for job in added]
+        return await add_bulk_ids(self._queue, jobs)
 
     async def close(self) -> None:
         """Send what is still to be sent, and close the connection if it is ours; idempotent."""
@@ -113,6 +109,15 @@ def abandon(producer: Producer[Any]) -> None:
 def added_id(job: Job[Any, Any]) -> str | None:
     """Id of a job that was added; None where another one stands."""
     return job.id if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED) else None
+
+
+async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any]) -> list[str | None]:
+    """`Queue.add_bulk` for those who want ids alone, in its results and in those of its failure."""
+    try:
+        added = await queue.add_bulk(jobs)
+    except BulkAddError as error:
+        raise BulkAddError(bulk_ids(error.results)) from error.__cause__
+    return [added_id(job) for job in added]
 
 
 def bulk_ids(results: Iterable[object]) -> list[object]:

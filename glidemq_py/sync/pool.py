@@ -9,9 +9,8 @@ from typing import Any
 from glidemq_py.client.connect import BlockingConnection
 from glidemq_py.errors import GlideMQError
 from glidemq_py.options.job import JobOptions
-from glidemq_py.options.names import validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
-from glidemq_py.producer.pool import ProducerShelf, fingerprint
+from glidemq_py.producer.pool import ProducerShelf
 from glidemq_py.sync.producer import Producer
 
 __all__ = ["ServerlessPool", "serverless_pool"]
@@ -23,7 +22,7 @@ class ServerlessPool:
     """Hands out one open `Producer` for each queue and set of options, to any thread; ``len`` is how many are open."""
 
     def __init__(self) -> None:
-        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf()
+        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf(Producer)
 
     def get_producer(
         self,
@@ -47,15 +46,7 @@ class ServerlessPool:
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events,
         )  # fmt: skip
-        key = fingerprint(validate_queue_name(name), connection, options)
-
-        def make() -> Producer[Any]:
-            return Producer(
-                name, connection, prefix=prefix, default_job_options=options.default_job_options,
-                compression=compression, serializer=serializer, events=events,
-            )  # fmt: skip
-
-        return self._shelf.get(key, None, make)
+        return self._shelf.get(None, name, connection, options)
 
     def close_all(self) -> None:
         """Close the producers. One that cannot be closed is logged and forgotten."""

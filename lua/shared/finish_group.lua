@@ -16,7 +16,6 @@ G.hold_group = function(q, name, now, duration, replace, id)
   local key = q.P .. 'group:' .. name
   redis.call('ZADD', q.ratelimited, G.score(at), name)
   q.any_limited = true
-  q.any_limited = true
   -- Tells this from what a window or a bucket made wait (own/limits.lua); a group that has no jobs has no such.
   if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'heldUntil', G.text(at)) end
   G.emit(q.events, 'group-rate-limited', id, 'groupKey', name, 'duration', G.int(duration), 'resumeAt', G.text(at))

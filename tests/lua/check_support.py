@@ -51,9 +51,9 @@ def findings(found: CheckReport) -> list[tuple[FindingKind, str]]:
 
 def assert_mends(q: OwnQueue, *expected: tuple[FindingKind, str]) -> None:
     """The check finds this and nothing else, changes nothing, repairs it, and is content afterwards."""
-    before = q.resp.execute("DBSIZE")
+    before = q.key_names()
     assert findings(check(q)) == sorted(expected)
-    assert q.resp.execute("DBSIZE") == before
+    assert q.key_names() == before
     mended = check(q, repair=True)
     assert findings(mended) == sorted(expected)
     assert mended.ok, str(mended)
