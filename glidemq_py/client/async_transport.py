@@ -11,6 +11,7 @@ import glide
 from glide_shared.exceptions import GlideError, RequestError
 
 from glidemq_py.client.blocking_transport import ThreadTransport
+from glidemq_py.client.busy_poll import BusyPoll
 from glidemq_py.client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
 from glidemq_py.client.loader import load_arguments, loading_failed
@@ -44,6 +45,8 @@ class AsyncTransport:
         self._names = {name: self.library.function(name).encode() for name in self.library.functions}
         self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
         self._loading: asyncio.Task[None] | None = None
+        self._under_way = 0
+        self._poll = BusyPoll()
         self._closed = False
 
     @classmethod
@@ -72,7 +75,16 @@ class AsyncTransport:
         # costs a tenth of the whole round trip more.
         batch = self._new_batch(is_atomic=False)
         batch.fcall(self._names[call.function], [call.key], list(call.args))
-        (reply,) = await self._client.exec(batch, raise_on_error=False)
+        self._under_way += 1
+        if self._under_way == 1 and (not call.args or len(call.args[-1]) <= _SHORT):
+            self._poll.begin()
+        else:
+            self._poll.end()
+        try:
+            (reply,) = await self._client.exec(batch, raise_on_error=False)
+        finally:
+            self._under_way -= 1
+            self._poll.end()
         if isinstance(reply, GlideError):
             raise reply
         return reply
@@ -185,6 +197,8 @@ class AsyncTransport:
                 await self._client.close()
 
 
+_SHORT = 2_048
+"""Length of an argument up to which a call is one that is answered soon."""
 _REQUEST_TIMEOUT = 30_000
 """Milliseconds, for a client of the user's that states none."""
 

@@ -25,7 +25,7 @@ from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.queue import JobSpec
 from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewhere, unfit_parent
 from glidemq_py.queue.rows import encode_row
-from glidemq_py.wire.calls.adding import AddCall, Row, add
+from glidemq_py.wire.calls.adding import AddCall, AddReply, Row, add
 
 __all__ = ["BulkAdd", "added_job"]
 
@@ -146,21 +146,23 @@ class BulkAdd:
         Raises:
             BulkAddError: some rows were not added, or it is not known whether they were.
         """
-        under_way: Awaitable[None] | None = None
+        under_way: Awaitable[AddReply | None] | None = None
+        first = 0
         await ask_parents(self._link, self._elsewhere)
         for start, rows in self._chunks():
             call = self._add_call(self._link.keys.meta, rows, self._quiet)
-            if under_way is not None:
-                await under_way
-                if self._broken is not None:
-                    break
-            if len(self.rows) == len(rows):
-                await self._send(start, len(rows), call)
+            reply = None if under_way is None else await under_way
+            if self._broken is not None:
                 break
-            # It leaves before the next one is packed.
+            if len(self.rows) == len(rows):
+                self._read_reply(start, await self._send(start, len(rows), call))
+                break
+            # It leaves before the jobs of the last one are made, and before the next one is packed.
             under_way = await self._link.pace.begin(self._send(start, len(rows), call))
-        if under_way is not None:
-            await under_way
+            self._read_reply(first, reply)
+            first = start
+        if under_way is not None and self._broken is None:
+            self._read_reply(first, await under_way)
         if self._broken is not None:
             raise self._failure() from self._broken
         if self._refused is not None:
@@ -172,14 +174,19 @@ class BulkAdd:
             mine = [results[i - start] for i in positions if start <= i < start + len(results)]
             await adopt_children(self._link, parent, mine)
 
-    async def _send(self, start: int, count: int, call: Any) -> None:
+    async def _send(self, start: int, count: int, call: Any) -> AddReply | None:
         try:
-            reply = await self._link.transport.call(call)
+            reply: AddReply = await self._link.transport.call(call)
             if self._elsewhere:
                 await self._tell_parents(start, reply.results)
         except GlideMQError as error:
             self._broken = error
             self._results[start : start + count] = [error] * count
+            return None
+        return reply
+
+    def _read_reply(self, start: int, reply: AddReply | None) -> None:
+        if reply is None:
             return
         link, now, names, data, options = self._link, reply.now, self._names, self._data, self._options
         for i, result in enumerate(reply.results, start):

@@ -52,6 +52,7 @@ class WakeReader:
             try:
                 await self._wait()
                 pause = _FIRST_PAUSE_S
+                await asyncio.sleep(0)  # what it brought begins before the next wait is sent
                 continue
             except ClosedError:
                 if self._closed:

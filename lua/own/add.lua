@@ -60,13 +60,13 @@ end
 
 -- last: of its call; one trim of the events a call is enough.
 local function add_plain(q, now_text, quiet, id, row, last)
-  local call, name, key = redis.call, row[NAME], q.J .. id
+  local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
   local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
   call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
-    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', row[ATTEMPTS] and G.int(row[ATTEMPTS]) or '0',
+    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
     'state', 'waiting')
   -- An entry made in the millisecond of its job is found again by that; any other one has to be noted.
-  if string.sub(entry, 1, #now_text + 1) ~= now_text .. '-' then call('HSET', key, 'eid', entry) end
+  if string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
   if quiet then return end
   if last then
     G.emit(q.events, 'added', id, 'name', name)
@@ -107,6 +107,18 @@ local function add_row(q, now, now_text, quiet, id, row, group, last)
   return id
 end
 
+-- issued: the id that was issued for it; nil where it brings one, or needs one only if it is added. -> its result
+local function add_if_fit(q, now, now_text, quiet, row, issued, last)
+  local group = A.group_of(row, now_text)
+  local id, outcome, stands, replaced = issued or row[ID] or ''
+  if row[ID] or group or row[DEDUP] or row[PARENT] then
+    outcome, stands, replaced = hindrance(q, now, quiet, row, group)
+  end
+  if outcome then return { outcome, stands } end
+  id = add_row(q, now, now_text, quiet, id, row, group, last)
+  return replaced and { replaced, id } or id
+end
+
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
 -- now, results; also for adds that are part of something larger (stage_publish.lua, stage_once.lua, schedules_fire.lua).
@@ -117,18 +129,17 @@ G.add_rows = function(q, rows, quiet)
   local ids, next_auto = issue_ids(q, rows), 0
   for i = 1, #rows do
     local row = rows[i]
-    local group, id = A.group_of(row, now_text), row[ID] or ''
-    if id == '' and not row[DEDUP] then
+    if ids and row[ID] == nil then -- name, data and options, as most have: nothing stands in its way
       next_auto = next_auto + 1
-      id = ids and ids[next_auto] or ''
-    end
-    local outcome, stands, replaced
-    if row[ID] or group or row[DEDUP] or row[PARENT] then outcome, stands, replaced = hindrance(q, now, quiet, row, group) end
-    if outcome then
-      results[i] = { outcome, stands }
+      add_plain(q, now_text, quiet, ids[next_auto], row, i == #rows)
+      results[i] = ids[next_auto]
     else
-      id = add_row(q, now, now_text, quiet, id, row, group, i == #rows)
-      results[i] = replaced and { replaced, id } or id
+      local id
+      if not (row[ID] and row[ID] ~= '' or row[DEDUP]) then
+        next_auto = next_auto + 1
+        id = ids and ids[next_auto]
+      end
+      results[i] = add_if_fit(q, now, now_text, quiet, row, id, i == #rows)
     end
   end
   return now, results

@@ -1,0 +1,94 @@
+"""The event loop that waits awake: for how long, for whom, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py.client import busy_poll
+from glidemq_py.client.busy_poll import LONGEST, BusyPoll
+
+
+class SteppedLoop:
+    """What the poll asks of a loop: its time, which the test sets, and another turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.posted: list[Callable[[], Any]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], Any]) -> None:
+        self.posted.append(callback)
+
+    def turn(self) -> bool:
+        """Run what was posted; True if there was something."""
+        due, self.posted = self.posted, []
+        for callback in due:
+            callback()
+        return bool(due)
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
+    stepped = SteppedLoop()
+    monkeypatch.setattr(busy_poll.asyncio, "get_running_loop", lambda: stepped)
+    monkeypatch.setattr(busy_poll, "_processors", lambda: 2)
+    return stepped
+
+
+def call(poll: BusyPoll, loop: SteppedLoop, takes: float) -> int:
+    """A call that is answered after so many seconds; turns of the loop that it stayed awake."""
+    poll.begin()
+    turns, end = 0, loop.now + takes
+    while loop.now < end and loop.turn():
+        turns += 1
+        loop.now += LONGEST / 10
+    loop.now = max(loop.now, end)
+    poll.end()
+    loop.turn()
+    assert not loop.posted
+    return turns
+
+
+def test_awake_until_the_answer_is_there(loop: SteppedLoop) -> None:
+    poll = BusyPoll()
+    assert [call(poll, loop, LONGEST / 2) for _ in range(3)] == [5, 5, 5]
+
+
+def test_never_longer_than_the_limit(loop: SteppedLoop) -> None:
+    assert call(BusyPoll(), loop, LONGEST * 100) <= 11
+
+
+def test_answers_that_come_late_make_the_trials_rare_and_one_in_time_makes_them_usual(loop: SteppedLoop) -> None:
+    poll = BusyPoll()
+    awake = [bool(call(poll, loop, LONGEST * 3)) for _ in range(2_000)]
+    tried = [number for number, was in enumerate(awake) if was]
+    assert tried[:5] == [0, 2, 5, 10, 19]
+    assert len(tried) <= 11
+    while not call(poll, loop, LONGEST / 2):
+        pass
+    assert all(call(poll, loop, LONGEST / 2) for _ in range(5))
+
+
+def test_not_where_there_is_one_processor(loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy_poll, "_processors", lambda: 1)
+    assert call(BusyPoll(), loop, LONGEST / 2) == 0
+
+
+async def test_other_work_of_the_loop_goes_on() -> None:
+    poll, seen = BusyPoll(), list[int]()
+
+    async def work() -> None:
+        for number in range(100):
+            seen.append(number)
+            await asyncio.sleep(0)
+
+    poll.begin()
+    await work()
+    poll.end()
+    assert seen == list(range(100))
