@@ -42,14 +42,12 @@ class JobOutcome(StrEnum):
 class JobCounts:
     """Numbers of jobs in a queue at one moment.
 
-    Jobs that are parked in their groups (state group-waiting) are in none of them: their number is kept for each group
-    (`Queue.get_group`), not for the queue.
-
     Attributes:
         waiting: ready to run.
         active: handed to a worker.
         delayed: due later; retries that wait for their backoff are among them.
         prioritized: ready, with a priority.
+        group_waiting: parked in their groups, which are full, limited, or at an earlier job.
         completed: finished and kept.
         failed: failed for good and kept.
         suspended: waiting for a signal from outside.
@@ -61,6 +59,7 @@ class JobCounts:
     active: int = 0
     delayed: int = 0
     prioritized: int = 0
+    group_waiting: int = 0
     completed: int = 0
     failed: int = 0
     suspended: int = 0
@@ -69,16 +68,13 @@ class JobCounts:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that are yet to finish: waiting, active, delayed, prioritized, suspended and waiting for children.
-
-        Parked ones are not counted.
-        """
-        ready = self.waiting + self.active + self.delayed + self.prioritized
+        """Jobs that are yet to finish: all that have neither completed nor failed."""
+        ready = self.waiting + self.active + self.delayed + self.prioritized + self.group_waiting
         return ready + self.suspended + self.waiting_children
 
     @property
     def total(self) -> int:
-        """All jobs counted."""
+        """All jobs."""
         return self.unfinished + self.completed + self.failed
 
 

@@ -14,7 +14,6 @@ from glidemq_py.job.control import RevokeOutcome
 from glidemq_py.options.checks import check_bool, check_choice, check_int
 from glidemq_py.options.names import validate_given_id
 from glidemq_py.options.times import Milliseconds, to_ms
-from glidemq_py.queue import reading
 from glidemq_py.queue.obliterate import obliterate
 from glidemq_py.wire.calls import control, steering
 
@@ -44,7 +43,8 @@ class QueueControl:
 
     async def is_paused(self) -> bool:
         """True if the queue hands out no jobs."""
-        return (await reading.get_counts(await self._connected())).paused
+        link = await self._connected()
+        return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
 
     async def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized, parked in groups. Active ones stay.

@@ -315,7 +315,8 @@ class Queue(
         return found
 
     async def get_job_counts(self) -> JobCounts:
-        """How many jobs are in each state; its cost does not grow with the queue."""
+        """How many jobs are in each state. One call whose cost does not grow with the queue; where more than 500 groups
+        are there, or more than 256 priorities in use, one more for every 500, or 256, of them."""
         return await reading.get_counts(await self._connected())
 
     async def get_job_count_by_types(self) -> JobCounts:
@@ -323,9 +324,9 @@ class Queue(
         return await self.get_job_counts()
 
     async def count(self) -> int:
-        """Jobs that are yet to be taken: waiting, delayed and prioritized."""
+        """Jobs that are yet to be taken: waiting, delayed, prioritized and parked in their groups."""
         counts = await self.get_job_counts()
-        return counts.waiting + counts.delayed + counts.prioritized
+        return counts.waiting + counts.delayed + counts.prioritized + counts.group_waiting
 
     async def get_workers(self) -> list[WorkerInfo]:
         """Live workers of this queue, in any process and language, oldest first."""

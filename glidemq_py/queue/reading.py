@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
+from glidemq_py.client.counting import complete_counts
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.record import JobRecord
@@ -102,7 +103,10 @@ async def iterate(
             if job_id in seen:
                 continue
             seen.add(job_id)
-            yield _listed(link, job_id, wanted, values, usages.get(job_id))
+            job = _listed(link, job_id, wanted, values, usages.get(job_id))
+            if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
+                job.state = state  # its time has come, and its record says so when a worker takes it
+            yield job
         cursor = found.cursor
         if not cursor:
             return
@@ -127,11 +131,13 @@ def _listed(
 
 async def get_counts(link: QueueLink) -> JobCounts:
     """How many jobs are in each state."""
-    numbers = await link.transport.call(reading.counts(link.keys.meta))
-    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children = numbers
+    meta = link.keys.meta
+    numbers = await complete_counts(link.transport, meta, await link.transport.call(reading.counts(meta)))
+    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
     return JobCounts(
-        waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, completed=completed,
-        failed=failed, suspended=suspended, waiting_children=waiting_children, paused=bool(paused),
+        waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, group_waiting=parked,
+        completed=completed, failed=failed, suspended=suspended, waiting_children=waiting_children,
+        paused=bool(paused),
     )  # fmt: skip
 
 

@@ -130,7 +130,9 @@ class Queue(Generic[DataT, ResultT]):
         return twins_of(run_now(self._core.get_jobs(state, start, end, exclude_data=exclude_data)))
 
     def get_job_counts(self) -> JobCounts:
-        """How many jobs are in each state; its cost does not grow with the queue."""
+        """How many jobs are in each state. One call whose cost does not grow with the queue; where more than 500
+        groups are there, or more than 256 priorities in use, one more for every 500, or 256, of them.
+        """
         return run_now(self._core.get_job_counts())
 
     def get_job_count_by_types(self) -> JobCounts:
@@ -138,7 +140,7 @@ class Queue(Generic[DataT, ResultT]):
         return run_now(self._core.get_job_count_by_types())
 
     def count(self) -> int:
-        """Jobs that are yet to be taken: waiting, delayed and prioritized."""
+        """Jobs that are yet to be taken: waiting, delayed, prioritized and parked in their groups."""
         return run_now(self._core.count())
 
     def get_workers(self) -> list[WorkerInfo]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from glidemq_py.client.connect import BlockingConnection
+from glidemq_py.client.counting import FIGURES, complete_counts
 from glidemq_py.client.driven_transport import DrivenTransport
 from glidemq_py.client.pace import run_now
 from glidemq_py.client.transport import ConnectionSource
@@ -31,23 +32,12 @@ __all__ = ["ProcessMetrics", "QueueCollector"]
 
 _log = logging.getLogger(__name__)
 
-STATES: Final = (
-    "waiting",
-    "active",
-    "delayed",
-    "prioritized",
-    "completed",
-    "failed",
-    "paused",
-    "suspended",
-    "waiting-children",
-)
-"""Positions of `counts`."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class QueueCollector(Collector):
-    """Tells of queues what the server knows. A scrape is one call a queue, whose cost does not grow with the queue.
+    """Tells of queues what the server knows. A scrape is one call a queue, whose cost does not grow with the queue (and
+    one for every 500 groups, where there are more of them).
 
     Register it once for each server, wherever a process is scraped: ``REGISTRY.register(QueueCollector(["mails"]))``.
     It connects at the first scrape, blocking, in whatever thread that is made.
@@ -89,10 +79,10 @@ class QueueCollector(Collector):
                 up.add_metric(labels, float(found is not None))
                 if found is None:
                     continue
-                for state, number in zip(STATES, found.counts, strict=True):
+                for state, number in zip(FIGURES, found.counts, strict=True):
                     if state != "paused":
                         jobs.add_metric([keys.name, state], number)
-                paused.add_metric(labels, found.counts[STATES.index("paused")])
+                paused.add_metric(labels, found.counts[FIGURES.index("paused")])
                 oldest.add_metric(labels, found.oldest / 1000)
                 workers.add_metric(labels, found.workers)
                 owed.add_metric(labels, found.owed)
@@ -102,7 +92,7 @@ class QueueCollector(Collector):
         try:
             if self._transport is None:
                 self._transport = DrivenTransport.connect(self._connection)
-            return run_now(self._transport.call(gauges(keys.meta)))
+            return run_now(_look(self._transport, keys.meta))
         except GlideMQError as error:
             _log.warning("queue %r cannot be asked for its metrics: %s", keys.name, error)
             return None
@@ -113,6 +103,11 @@ class QueueCollector(Collector):
             transport, self._transport = self._transport, None
             if transport is not None:
                 run_now(transport.close())
+
+
+async def _look(transport: DrivenTransport, meta: str) -> Gauges:
+    found = await transport.call(gauges(meta))
+    return found._replace(counts=await complete_counts(transport, meta, found.counts))
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:

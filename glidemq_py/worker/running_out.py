@@ -16,18 +16,27 @@ __all__ = ["is_worked_off", "run_out", "until_worked_off"]
 _HAND_BACK_S = 5.0
 """For the server to take back what is handed back. What it has not taken by then is left to recovery."""
 _POLL_S = 0.1
+_PAGE = 100
 
 
 async def is_worked_off(link: QueueLink) -> bool:
     """True if nothing waits, runs, is due later, or is parked in a group that a limit holds up."""
-    waiting, active, delayed, prioritized, *_ = await link.transport.call(reading.counts(link.keys.meta))
+    counts = await link.transport.call(reading.counts(link.keys.meta))
+    waiting, active, delayed, prioritized, *_, parked, _band = counts
     if waiting or active or delayed or prioritized:
         return False
-    # Parked jobs are in no count; those whose group is not limited wait for one that is counted.
-    for group in await link.transport.command("ZRANGE", link.keys.ratelimited, "0", "-1"):
-        if await link.transport.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
-            return False
-    return True
+    # Parked jobs whose group is not limited wait for one that is in another state.
+    return not parked or not await _limited_groups_wait(link)
+
+
+async def _limited_groups_wait(link: QueueLink) -> bool:
+    first = 0
+    while groups := await link.transport.command("ZRANGE", link.keys.ratelimited, str(first), str(first + _PAGE - 1)):
+        for group in groups:
+            if await link.transport.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
+                return True
+        first += _PAGE
+    return False
 
 
 async def until_worked_off(link: QueueLink, runner: Endings, is_closing: Callable[[], bool]) -> None:

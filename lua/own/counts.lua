@@ -1,7 +1,30 @@
 -- counts: how many jobs are in each state, and whether the queue is paused.
--- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children}
--- No scan: every number is a length that the server keeps, or two places in a sorted set for each priority in use,
--- so the cost does not grow with the queue.
+-- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children,
+--   group waiting, band}
+--   group waiting: jobs parked in their groups; -1 = the groups are more than one call looks at: count_parked does
+--   band: 0, or the priority from which on count_late goes on: those behind it are counted as prioritized so far
+-- count_parked: parked jobs, a page of the groups a call.   KEYS 1 meta   ARGV 1 cursor ('0' at first)
+--   -> packed {cursor ('0' = the end), group, jobs parked in it, ...}; groups without are left out, one may come twice
+-- count_late: jobs with a priority that are due later.   KEYS 1 meta   ARGV 1 band   -> {late, band or 0}
+-- No scan of jobs: every number is a length that the server keeps, or two places in a sorted set for each priority in
+-- use, so the cost does not grow with the queue. Bound: GROUPS_A_CALL groups, 256 priorities.
+
+local GROUPS_A_CALL = 500
+
+local function parked_in(q, group)
+  local n = redis.pcall('ZCARD', q.P .. 'groupq:' .. group)
+  return type(n) == 'number' and n or 0
+end
+
+-- -1 where the groups are too many for this call.
+local function parked(q)
+  local groups = redis.call('HLEN', q.ordering)
+  if groups == 0 then return 0 end
+  if groups > GROUPS_A_CALL then return -1 end
+  local n = 0
+  for _, group in ipairs(redis.call('HKEYS', q.ordering)) do n = n + parked_in(q, group) end
+  return n
+end
 
 G.counts = function(q)
   local call = redis.call
@@ -9,13 +32,31 @@ G.counts = function(q)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
   local from_lists = math.max(0, tonumber(call('GET', q.list_active) or '0') or 0)
-  local delayed, prioritized = G.count_scheduled(q, G.now(q))
+  local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
   return {
     waiting, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,
     call('ZCARD', q.suspended),
     call('ZCARD', q.waiting_children),
+    parked(q), band,
   }
 end
 
 G.export('counts', { 'no-writes' }, function(keys) return G.counts(G.queue(keys[1])) end)
+
+G.export('count_parked', { 'no-writes' }, function(keys, args)
+  local q = G.queue(keys[1])
+  local page = redis.call('HSCAN', q.ordering, args[1], 'COUNT', GROUPS_A_CALL)
+  local found = { page[1] }
+  for i = 1, #page[2], 2 do
+    local n = parked_in(q, page[2][i])
+    if n > 0 then found[#found + 1], found[#found + 2] = page[2][i], n end
+  end
+  return cmsgpack.pack(found)
+end)
+
+G.export('count_late', { 'no-writes' }, function(keys, args)
+  local q = G.queue(keys[1])
+  local late, band = G.late_priorities(q, G.now(q), tonumber(args[1]))
+  return { late, band }
+end)

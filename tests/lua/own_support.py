@@ -175,7 +175,7 @@ class OwnQueue:
 
     def counts(self) -> dict[str, int]:
         names = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "suspended",
-                 "waiting_children")  # fmt: skip
+                 "waiting_children", "group_waiting", "band")  # fmt: skip
         return dict(zip(names, self.fcall("counts", self.meta), strict=True))
 
     def key_names(self) -> set[str]:

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from glidemq_py.options.ordering import Ordering
 from glidemq_py.testing import RespError
 from glidemq_py.wire.calls.adding import row
 from glidemq_py.wire.calls.control import pause, remove
-from glidemq_py.wire.calls.reading import page
+from glidemq_py.wire.calls.reading import count_late, count_parked, page
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
 
 
@@ -54,8 +55,7 @@ def test_counts(q: OwnQueue) -> None:
     q.run(pause(q.meta))
     assert q.counts() == {
         "waiting": 5, "active": 2, "delayed": 2, "prioritized": 1, "completed": 10, "failed": 10, "paused": 1,
-        "suspended": 0,
-        "waiting_children": 0,
+        "suspended": 0, "waiting_children": 0, "group_waiting": 0, "band": 0,
     }  # fmt: skip
 
 
@@ -75,13 +75,49 @@ def test_a_job_with_a_priority_is_delayed_until_its_time_has_come(q: OwnQueue) -
         assert visit(q, "delayed", count) == late[:1]
 
 
-def test_more_priorities_than_one_look_are_counted_in_part_and_listed_in_whole(q: OwnQueue) -> None:
+def test_more_priorities_than_one_look_are_counted_in_several_and_listed_in_whole(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", priority=1 + i, delay=1_000 if i % 2 else 0) for i in range(600)], quiet=True)
     counts = q.counts()
-    assert counts["delayed"] + counts["prioritized"] == 600
-    assert counts["delayed"] == 128
+    assert (counts["delayed"], counts["prioritized"], counts["band"]) == (128, 472, 257)
+    assert q.run(count_late(q.meta, 257)) == (128, 513)
+    assert q.run(count_late(q.meta, 513)) == (44, 0)
     assert len(visit(q, "prioritized", 50)) == 300
     assert len(visit(q, "delayed", 50)) == 300
+
+
+def park(q: OwnQueue, groups: int, jobs: int) -> None:
+    for n in range(groups):
+        q.add(*[row("a", "", "{}", ordering=Ordering(f"g{n}").to_row(None)) for _ in range(jobs + 1)], quiet=True)
+    q.take(1_000)
+
+
+def test_parked_jobs_of_some_groups_are_counted_at_once(q: OwnQueue) -> None:
+    q.add_job(ordering=Ordering("alone").to_row(None))
+    park(q, 30, 3)
+    counts = q.counts()
+    assert (counts["group_waiting"], counts["active"], counts["waiting"]) == (90, 31, 0)
+    assert q.counts()["group_waiting"] == len(visit(q, "group-waiting"))
+
+
+def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue) -> None:
+    park(q, 40, 2)
+    for n in range(1_000):
+        q.redis("HSET", "ordering", f"idle{n}", 1)
+    assert q.counts()["group_waiting"] == -1
+    cursor, found, pages = "0", dict[str, int](), 0
+    while pages == 0 or cursor != "0":
+        cursor, groups = q.run(count_parked(q.meta, cursor))
+        found.update(groups)
+        pages += 1
+    assert found == {f"g{n}": 2 for n in range(40)}
+    assert pages >= 2
+
+
+def test_a_foreign_key_in_the_place_of_parked_jobs_counts_as_none(q: OwnQueue) -> None:
+    park(q, 2, 2)
+    q.redis("SET", "groupq:other", "x")
+    q.redis("HSET", "ordering", "other", 1)
+    assert q.counts()["group_waiting"] == 4
 
 
 def test_pages_of_sets_visit_everything_once(q: OwnQueue) -> None:

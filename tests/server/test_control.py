@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from glidemq_py import (
     GlideMQValidationError,
@@ -19,6 +20,7 @@ from glidemq_py import (
     QueueEvents,
     Worker,
 )
+from glidemq_py.telemetry.prometheus import QueueCollector
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import Gate, Raw, Told, soon
@@ -286,6 +288,50 @@ async def test_parked_jobs_can_be_listed_and_found(url: str, queue_name: str):
         assert [job.data for job in await queue.get_jobs("group-waiting")] == [1, 2, 3, 4]
         assert [job.data for job in await queue.search_jobs("group-waiting", limit=1)] == [1]
         gate.open()
+
+
+async def test_parked_jobs_are_counted(core_url: str, queue_name: str):
+    gate = Gate()
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, concurrency=9):
+        await queue.add_bulk([("n", n, {"ordering": {"key": "k"}}) for n in range(5)])
+        await gate.next()
+        counts = await queue.get_job_counts()
+        assert (counts.group_waiting, counts.active, counts.unfinished, counts.total) == (4, 1, 5, 5)
+        assert await queue.count() == 4
+        gate.open()
+
+
+async def test_counts_of_many_groups_and_many_priorities(url: str, queue_name: str):
+    """More than one call sees."""
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", None, {"ordering": f"g{n % 600}"}) for n in range(1_800)])
+        await queue.add_bulk([("n", None, {"priority": 1 + n, "delay": 60_000}) for n in range(600)])
+        gate = Gate()
+        async with Worker(queue_name, gate, url, concurrency=700):
+            async with asyncio.timeout(20):
+                while (counts := await queue.get_job_counts()).waiting:
+                    pass  # every question waits for the server
+            assert (counts.active, counts.waiting, counts.group_waiting) == (600, 0, 1_200)
+            assert (counts.delayed, counts.prioritized) == (600, 0)
+            registry = CollectorRegistry()
+            collector = QueueCollector([queue_name], url)
+            registry.register(collector)
+            for state, number in (("group-waiting", 1_200), ("delayed", 600), ("prioritized", 0), ("active", 600)):
+                assert registry.get_sample_value("glidemq_jobs", {"queue": queue_name, "state": state}) == number
+            collector.close()
+            gate.open()
+
+
+async def test_a_delayed_job_with_a_priority_is_delayed_everywhere(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        later = await queue.add("later", {"x": 1}, delay=3_600_000, priority=3)
+        due = await queue.add("due", {"x": 1}, delay=1, priority=3)
+        while (counts := await queue.get_job_counts()).prioritized == 0:
+            assert counts.delayed == 2
+        assert counts.delayed == 1
+        for state, job in (("delayed", later), ("prioritized", due)):
+            for found in (await queue.get_jobs(state), await queue.search_jobs(state, data={"x": 1})):
+                assert [(each.id, each.state) for each in found] == [(job.id, state)]
 
 
 async def test_metrics_and_logs(core_url: str, core_resp: RespClient, queue_name: str):

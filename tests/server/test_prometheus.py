@@ -15,7 +15,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker
-from glidemq_py.telemetry.prometheus import STATES, ProcessMetrics, QueueCollector
+from glidemq_py.client.counting import FIGURES
+from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
 from glidemq_py.wire.calls import working
@@ -49,12 +50,12 @@ async def test_of_a_queue(core_url: str, queue_name: str) -> None:
         await queue.pause()
         states = {
             state: value(registry, "glidemq_jobs", queue=queue_name, state=state)
-            for state in STATES
+            for state in FIGURES
             if state != "paused"
         }
         assert states == {
             "waiting": 1, "active": 0, "delayed": 1, "prioritized": 1, "completed": 0, "failed": 0, "suspended": 0,
-            "waiting-children": 0,
+            "waiting-children": 0, "group-waiting": 0,
         }  # fmt: skip
         of_queue = {"queue": queue_name}
         assert (value(registry, "glidemq_up", **of_queue), value(registry, "glidemq_paused", **of_queue)) == (1, 1)

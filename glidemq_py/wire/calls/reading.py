@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 
-__all__ = ["EventSlice", "Gauges", "Page", "counts", "event_slice", "gauges", "page", "records", "version", "workers"]
+__all__ = [
+    "EventSlice", "Gauges", "Page", "Parked", "count_late", "count_parked", "counts", "event_slice", "gauges", "page",
+    "records", "version", "workers",
+]  # fmt: skip
 
 
 class Page(NamedTuple):
@@ -20,8 +23,38 @@ class Page(NamedTuple):
 
 
 def counts(meta: str) -> Call[list[int]]:
-    """waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children."""
+    """waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children, group waiting
+    (-1: too many groups for one call, ask `count_parked`), and 0 or the priority from which `count_late` goes on."""
     return Call("counts", meta, (), list, repeatable=True)
+
+
+class Parked(NamedTuple):
+    """Parked jobs of a page of the groups."""
+
+    cursor: str
+    """'0' = the end."""
+    groups: dict[str, int]
+    """Those that have any."""
+
+
+def count_parked(meta: str, cursor: str) -> Call[Parked]:
+    """Parked jobs of one page of the groups; ``cursor``: '0', then what the call before answered."""
+    return Call("count_parked", meta, (cursor,), _parked, repeatable=True)
+
+
+def _parked(reply: bytes) -> Parked:
+    cursor, *flat = unpack(reply)
+    return Parked(cursor, dict(zip(flat[::2], flat[1::2], strict=True)))
+
+
+def count_late(meta: str, band: int) -> Call[tuple[int, int]]:
+    """Jobs of priority ``band`` and later ones that are due later, and where to go on (0 = that was the end)."""
+    return Call("count_late", meta, (str(band),), _late, repeatable=True)
+
+
+def _late(reply: list[int]) -> tuple[int, int]:
+    late, band = reply
+    return late, band
 
 
 def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], name: str = "") -> Call[Page]:
