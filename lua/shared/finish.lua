@@ -63,7 +63,8 @@ end
 local function leave_group(b, id, group, completed)
   if not group then return end
   -- An attempt that is current was activated by this library, which gave it a slot.
-  G.groups.leave(b.q, id, { state = 'active', groupKey = group, slot = '1' }, completed)
+  G.groups.free_unread(b.q, group)
+  if not completed then redis.call('HSET', b.q.J .. id, 'slot', '0') end
   G.group_may_go_on(b.taking, group)
 end
 

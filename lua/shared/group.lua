@@ -3,55 +3,97 @@
 G.groups = {}
 local M = G.groups
 
--- What every group has to be asked for, and what only those with a limit have.
-local FIELDS = { 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'tbCapacity' }
+-- What every group is asked for, and what only those with a limit have.
 local LIMITED = { 'rateDuration', 'rateWindowStart', 'rateCount', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder',
   'tbTokens' }
 local SKIPS_MAX = 1000
 
-local function read(g, fields)
-  local values = redis.call('HMGET', g.key, unpack(fields))
-  for i = 1, #fields do g[fields[i]] = values[i] and G.num(values[i]) or 0 end
-  return values
+local function read_limits(g)
+  local values = redis.call('HMGET', g.key, unpack(LIMITED))
+  for i = 1, #LIMITED do g[LIMITED[i]] = G.num(values[i]) end
+  if not values[#LIMITED] then g.tbTokens = g.tbCapacity end
 end
 
 M.group = function(q, name)
   local known = q.groups[name]
   if known then return known end
-  local g = { q = q, name = name, key = q.P .. 'group:' .. name, queue = q.P .. 'groupq:' .. name, dirty = {} }
-  read(g, FIELDS)
-  if g.rateMax > 0 or g.tbCapacity > 0 then
-    if not read(g, LIMITED)[#LIMITED] then g.tbTokens = g.tbCapacity end
-  end
+  local num, key = G.num, q.P .. 'group:' .. name
+  local v = redis.call('HMGET', key, 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'tbCapacity')
+  local g = {
+    q = q, name = name, key = key, queue = q.P .. 'groupq:' .. name, dirty = false, moved = false, active = num(v[1]),
+    maxConcurrency = num(v[2]), nextSeq = num(v[3]), rateMax = v[4] and num(v[4]) or 0,
+    tbCapacity = v[5] and num(v[5]) or 0,
+  }
+  if g.rateMax > 0 or g.tbCapacity > 0 then read_limits(g) end
   q.groups[name] = g
+  local freed = q.freed[name]
+  if freed then
+    q.freed[name] = nil
+    if g.active > 0 then M.move(g, math.max(0, g.active - freed), g.nextSeq) end
+  end
   return g
 end
 
-local function write(g, fields)
+local function write_others(g)
   local set = {}
-  for field in pairs(fields) do
+  for field in pairs(g.dirty) do
     set[#set + 1], set[#set + 2] = field, G.text(g[field])
   end
-  if #set > 0 then redis.call('HSET', g.key, unpack(set)) end
+  g.dirty = false
+  redis.call('HSET', g.key, unpack(set))
 end
 
--- Change fields of the record; a call that touches groups many times writes each once, by M.flush.
+-- A call that touches groups many times writes each once, by M.flush.
+local function write(g)
+  if g.moved then
+    g.moved = false
+    if g.nextSeq > 0 then
+      redis.call('HSET', g.key, 'active', g.active, 'nextSeq', g.nextSeq)
+    else
+      redis.call('HSET', g.key, 'active', g.active)
+    end
+  end
+  if g.dirty then write_others(g) end
+end
+
+-- Slots that are taken and the sequence that is next: what every job of a group changes.
+M.move = function(g, active, next_seq)
+  g.active, g.nextSeq, g.moved = active, next_seq, true
+  if not g.q.defer then write(g) end
+end
+
+-- Change other fields of the record.
 M.put = function(g, fields)
+  g.dirty = g.dirty or {}
   for field, value in pairs(fields) do
     g[field] = value
     g.dirty[field] = true
   end
-  if not g.q.defer then
-    write(g, g.dirty)
-    g.dirty = {}
+  if not g.q.defer then write(g) end
+end
+
+-- A slot that is free again, of a group whose record need not be read for that: M.flush counts it down, unless the
+-- record is read before.
+M.free_unread = function(q, name)
+  local g = q.groups[name]
+  if g or not q.defer then
+    g = g or M.group(q, name)
+    if g.active > 0 then M.move(g, g.active - 1, g.nextSeq) end
+  else
+    q.freed[name] = (q.freed[name] or 0) + 1
   end
 end
 
+-- Never below zero, and no record is made where there is none: an absent field says 0 as well.
+local function count_down(key, freed)
+  local left = redis.pcall('HINCRBY', key, 'active', -freed)
+  if type(left) ~= 'number' or left < 0 then redis.pcall('HDEL', key, 'active') end
+end
+
 M.flush = function(q)
-  for _, g in pairs(q.groups) do
-    write(g, g.dirty)
-    g.dirty = {}
-  end
+  for name, freed in pairs(q.freed) do count_down(q.P .. 'group:' .. name, freed) end
+  q.freed = {}
+  for _, g in pairs(q.groups) do write(g) end
 end
 
 -- The hash was changed past the record: read it anew when it is asked for again.
@@ -64,7 +106,7 @@ M.skip = function(g)
   while steps < SKIPS_MAX and redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 1 do
     n, steps = n + 1, steps + 1
   end
-  if n > g.nextSeq then M.put(g, { nextSeq = n }) end
+  if n > g.nextSeq then M.move(g, g.active, n) end
   -- More may follow: whoever lets limited groups go on comes by again.
   if steps == SKIPS_MAX then M.limit_until(g.q, g, 1, 'NX') end
 end

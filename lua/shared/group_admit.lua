@@ -19,25 +19,23 @@ end
 
 -- What an activation costs the group: tokens, a place in the window, a slot, its turn.
 local function charge(g, now, cost, holds, seq)
-  local set = {}
   if g.tbCapacity > 0 then
     local tokens = M.refill(g, now)
     -- A full bucket gathers nothing: what it gets is counted from now on.
-    if tokens >= g.tbCapacity then set.tbLastRefill, set.tbRefillRemainder = now, 0 end
-    set.tbTokens = tokens - cost
+    if tokens >= g.tbCapacity then
+      M.put(g, { tbTokens = tokens - cost, tbLastRefill = now, tbRefillRemainder = 0 })
+    else
+      M.put(g, { tbTokens = tokens - cost })
+    end
   end
   if g.rateMax > 0 and g.rateDuration > 0 then
     if now - g.rateWindowStart >= g.rateDuration then
-      set.rateWindowStart, set.rateCount = now, 1
+      M.put(g, { rateWindowStart = now, rateCount = 1 })
     else
-      set.rateCount = g.rateCount + 1
+      M.put(g, { rateCount = g.rateCount + 1 })
     end
   end
-  if not holds then
-    set.active = g.active + 1
-    if seq > 0 and seq >= g.nextSeq then set.nextSeq = seq + 1 end
-  end
-  M.put(g, set)
+  if not holds then M.move(g, g.active + 1, seq > 0 and seq >= g.nextSeq and seq + 1 or g.nextSeq) end
 end
 
 local function refuse_cost(q, id, h, now)

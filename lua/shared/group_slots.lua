@@ -13,7 +13,7 @@ M.holds_slot = function(g, h)
 end
 
 M.free_slot = function(q, g, id, gone)
-  if g.active > 0 then M.put(g, { active = g.active - 1 }) end
+  if g.active > 0 then M.move(g, g.active - 1, g.nextSeq) end
   if not gone then redis.call('HSET', q.J .. id, 'slot', '0') end
 end
 

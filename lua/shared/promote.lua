@@ -67,6 +67,7 @@ G.due_groups = function(q, taking)
   if wait ~= 0 then return wait end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', taking.now_text, 'LIMIT', 0, GROUPS_MAX)) do
     redis.call('ZREM', q.ratelimited, name)
+    G.groups.skip(G.groups.group(q, name)) -- it may be here because there was more to pass over than one call does
     G.group_may_go_on(taking, name)
   end
   return G.next_group(q, taking.now)

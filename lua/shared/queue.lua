@@ -26,9 +26,10 @@ local names = {
 G.queue = function(meta_key)
   return setmetatable({
     P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
-    -- What this call knows of groups (shared/group.lua): their records, whether writes wait for the end of the call,
-    -- whether any group is limited (nil is not allowed here: 0 = not looked at yet).
-    groups = {}, defer = false, any_limited = 0,
+    -- What this call knows of groups (shared/group.lua): their records, slots freed of those that it has not read,
+    -- whether writes wait for the end of the call, whether any group is limited (nil is not allowed here: 0 = not
+    -- looked at yet).
+    groups = {}, freed = {}, defer = false, any_limited = 0,
   }, names)
 end
 

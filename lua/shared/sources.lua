@@ -120,8 +120,30 @@ local function pull(q, taking, name, free)
   return taken, false
 end
 
+-- Most groups that may go on have nobody parked: one look at many of them.
+local GROUPS_PAGE = 25
+
+local function drop_empty_groups(q, taking)
+  local all, left, base = taking.groups, {}, q.P .. 'groupq:'
+  for from = 1, #all, GROUPS_PAGE do
+    local to, keys = math.min(from + GROUPS_PAGE - 1, #all), {}
+    for i = from, to do keys[#keys + 1] = base .. all[i] end
+    local some = redis.call('EXISTS', unpack(keys)) > 0
+    for i = from, to do
+      if some then
+        left[#left + 1] = all[i]
+      else
+        taking.group_listed[all[i]] = nil
+      end
+    end
+  end
+  taking.groups = left
+  return left
+end
+
 local function ready_groups(q, taking, free)
-  local groups = taking.groups
+  if #taking.groups == 0 then return true end
+  local groups = drop_empty_groups(q, taking)
   taking.pulling = true
   while #groups > 0 and free > 0 do
     local name = groups[1]
@@ -137,7 +159,7 @@ end
 
 -- What had no room in this call goes to the stream, for whoever has.
 G.kick_groups = function(q, taking)
-  for _, name in ipairs(taking.groups) do
+  for _, name in ipairs(drop_empty_groups(q, taking)) do
     G.groups.kick(q, G.groups.group(q, name), taking.now)
   end
   taking.groups, taking.group_listed = {}, {}
