@@ -19,6 +19,8 @@ from glidemq_py.wire.calls import control, steering
 
 __all__ = ["QueueControl"]
 
+_EVENTS_KEPT: Final = 1_000
+_MOST_EVENTS: Final = 100_000_000
 _PIECE: Final = 100
 """Jobs a call: one or two milliseconds of the server's time."""
 
@@ -45,6 +47,24 @@ class QueueControl:
         """True if the queue hands out no jobs."""
         link = await self._connected()
         return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
+
+    async def set_events_kept(self, count: int) -> None:
+        """Keep about that many events (some 100 bytes each), for readers that fall further behind than a thousand.
+
+        It holds for what this library writes; a Node peer that writes an event cuts them to a thousand.
+
+        Args:
+            count: 1 to 100,000,000; 0 = about a thousand again.
+        """
+        number = check_int("count", count, 0, _MOST_EVENTS)
+        link = await self._connected()
+        await link.transport.call(control.keep_events(link.keys.meta, number))
+
+    async def get_events_kept(self) -> int:
+        """How many events the queue keeps, about: 1000 where nothing else was set."""
+        link = await self._connected()
+        found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
+        return int(found) if found and found.isdigit() else _EVENTS_KEPT
 
     async def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized, parked in groups. Active ones stay.

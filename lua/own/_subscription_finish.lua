@@ -83,7 +83,7 @@ S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)
     statuses[i] = S.refused(q, group, consumer, row[ID], row[ENTRY], row[FENCE]) or KINDS[row[KIND]](b, row)
   end
   S.settle(q, group, b.settled, b.own)
-  if b.completed_n > 0 and not quiet then redis.pcall('XTRIM', q.events, 'MAXLEN', '~', 1000) end
+  if b.completed_n > 0 and not quiet then redis.pcall('XTRIM', q.events, 'MAXLEN', '~', G.events_kept(q.events)) end
   if no_metrics then return statuses end
   G.metric(q.metrics_completed, now, b.completed_n, b.completed_ms)
   G.metric(q.metrics_failed, now, b.failed_n, b.failed_ms)

@@ -58,8 +58,8 @@ local function check_places(q)
   redis.call('HLEN', q.meta)
 end
 
--- last: of its call; one trim of the events a call is enough.
-local function add_plain(q, now_text, quiet, id, row, last)
+-- trims: one trim of the events a call is enough, and not every call needs one.
+local function add_plain(q, now_text, quiet, id, row, trims)
   local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
   local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
   call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
@@ -68,7 +68,7 @@ local function add_plain(q, now_text, quiet, id, row, last)
   -- An entry made in the millisecond of its job is found again by that; any other one has to be noted.
   if string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
   if quiet then return end
-  if last then
+  if trims then
     G.emit(q.events, 'added', id, 'name', name)
   else
     redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name)
@@ -90,7 +90,7 @@ local function hindrance(q, now, quiet, row, group)
   return outcome, stands
 end
 
-local function add_row(q, now, now_text, quiet, id, row, group, last)
+local function add_row(q, now, now_text, quiet, id, row, group, trims)
   if id == '' then
     id = next_free_id(q)
   elseif row[ID] and row[ID] ~= '' then
@@ -101,21 +101,21 @@ local function add_row(q, now, now_text, quiet, id, row, group, last)
   elseif row[DELAY] or row[PRIORITY] or group then
     A.full(q, now, quiet, id, row, group)
   else
-    add_plain(q, now_text, quiet, id, row, last)
+    add_plain(q, now_text, quiet, id, row, trims)
   end
   if row[DEDUP] then G.remember_dedup(q, row[DEDUP][1], id, row[DEDUP][2], now) end
   return id
 end
 
 -- issued: the id that was issued for it; nil where it brings one, or needs one only if it is added. -> its result
-local function add_if_fit(q, now, now_text, quiet, row, issued, last)
+local function add_if_fit(q, now, now_text, quiet, row, issued, trims)
   local group = A.group_of(row, now_text)
   local id, outcome, stands, replaced = issued or row[ID] or ''
   if row[ID] or group or row[DEDUP] or row[PARENT] then
     outcome, stands, replaced = hindrance(q, now, quiet, row, group)
   end
   if outcome then return { outcome, stands } end
-  id = add_row(q, now, now_text, quiet, id, row, group, last)
+  id = add_row(q, now, now_text, quiet, id, row, group, trims)
   return replaced and { replaced, id } or id
 end
 
@@ -127,11 +127,12 @@ G.add_rows = function(q, rows, quiet)
   local now_text, results = G.int(now), {}
   if #rows > 1 then check_places(q) end
   local ids, next_auto = issue_ids(q, rows), 0
+  local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
   for i = 1, #rows do
     local row = rows[i]
     if ids and row[ID] == nil then -- name, data and options, as most have: nothing stands in its way
       next_auto = next_auto + 1
-      add_plain(q, now_text, quiet, ids[next_auto], row, i == #rows)
+      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming)
       results[i] = ids[next_auto]
     else
       local id
@@ -139,7 +140,7 @@ G.add_rows = function(q, rows, quiet)
         next_auto = next_auto + 1
         id = ids and ids[next_auto]
       end
-      results[i] = add_if_fit(q, now, now_text, quiet, row, id, i == #rows)
+      results[i] = add_if_fit(q, now, now_text, quiet, row, id, i == trimming)
     end
   end
   return now, results

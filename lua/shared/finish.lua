@@ -82,10 +82,10 @@ local function complete(b, row)
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if b.quiet then return G.OK end
-  if b.last then
+  if b.trims then
     G.emit(b.q.events, 'completed', row[ID], 'returnvalue', row[6])
   else
-    -- One trim of the events a call is enough.
+    -- One trim of the events a call is enough, and not every call needs one.
     redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6])
   end
   return G.OK
@@ -171,11 +171,12 @@ G.finish = function(q, taking, rows, quiet, no_metrics)
   if #rows == 0 then return statuses end
   if #rows > ROWS_MAX then error('too many finished rows: ' .. #rows) end
   local b = batch(q, taking, quiet)
+  local trimming = not quiet and G.trims_events(b.now, #rows) and #rows or 0
   -- A row that fails ends the call, but not before what the others did is written. Handed in again they answer
   -- G.ALREADY.
   local ok, failure = pcall(function()
     for i = 1, #rows do
-      b.last = i == #rows
+      b.trims = i == trimming
       statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
     end
   end)

@@ -33,6 +33,46 @@ def test_pause_and_resume_say_whether_they_changed_anything(q: OwnQueue) -> None
     assert q.redis("HGET", "meta", "paused") == "0"
 
 
+# -- events ------------------------------------------------------------------------------------------------
+
+
+def work(q: OwnQueue, jobs: int) -> None:
+    """Two events a job, added one by one and completed five at a time, as time goes by."""
+    for n in range(1, jobs + 1):
+        q.advance(n % 3)
+        q.add_job()
+        if n % 5 == 0:
+            q.finish(*(job.completed() for job in q.take(5)))
+
+
+def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
+    work(q, 1_500)
+    assert 1_000 <= q.redis("XLEN", "events") <= 1_300
+    q.add(*[row("task", "{}", "{}") for _ in range(2_000)])
+    assert 1_000 <= q.redis("XLEN", "events") <= 1_100
+
+
+def test_a_queue_may_keep_more_events(q: OwnQueue) -> None:
+    assert q.run(control.keep_events(q.meta, 3_000)) == 1
+    q.add(*[row("task", "{}", "{}") for _ in range(900)])
+    work(q, 1_500)
+    for _ in range(100):
+        q.add_job(priority=1)
+        q.finish(q.take_one().failed("boom"))
+    assert 3_000 <= q.redis("XLEN", "events") <= 3_300
+    assert q.run(control.keep_events(q.meta, 0)) == 1
+    assert q.redis("HGET", "meta", "maxLenEvents") is None
+    q.run(control.pause(q.meta))
+    assert q.redis("XLEN", "events") <= 1_100
+
+
+@pytest.mark.parametrize("junk", ["many", "-5", "1e3", ""])
+def test_junk_about_events_loses_none(q: OwnQueue, junk: str) -> None:
+    q.redis("HSET", "meta", "maxLenEvents", junk)
+    q.run(control.pause(q.meta))
+    assert [event["event"] for event in q.events("0")] == ["paused"]
+
+
 # -- remove ------------------------------------------------------------------------------------------------
 
 

@@ -110,6 +110,8 @@ def test_steering(url: str, queue_name: str, key_leaks: KeyLeaks) -> None:
         assert late.get_state() == "delayed"
         assert queue.revoke(late.id) == "revoked"
         assert queue.retry_jobs() == 1
+        queue.set_events_kept(5_000)
+        assert queue.get_events_kept() == 5_000
         queue.set_global_concurrency(3)
         assert queue.get_global_concurrency() == 3
         queue.set_global_concurrency(0)

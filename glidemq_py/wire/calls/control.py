@@ -6,6 +6,7 @@ from glidemq_py.wire.calls.packing import Call, pack, unpack
 from glidemq_py.wire.calls.working import AttemptStatus
 
 __all__ = [
+    "keep_events",
     "lock",
     "note_data",
     "note_log",
@@ -32,6 +33,11 @@ def pause(meta: str) -> Call[bool]:
 def resume(meta: str) -> Call[bool]:
     """Start it again; True if it was paused before."""
     return Call("resume", meta, (), bool, repeatable=True)
+
+
+def keep_events(meta: str, count: int) -> Call[int]:
+    """Say how many events the queue keeps; 0 = about a thousand, as without a word."""
+    return Call("keep_events", meta, (pack((count,)),), int, repeatable=True)
 
 
 def remove(meta: str, job_id: str) -> Call[bool]:
