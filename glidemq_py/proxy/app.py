@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from glidemq_py.client.connect import Connection
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression
 from glidemq_py.options.times import Milliseconds
 from glidemq_py.proxy.broadcasts import BROADCASTS
@@ -25,7 +25,7 @@ from glidemq_py.proxy.flows import FLOWS
 from glidemq_py.proxy.jobs import JOBS
 from glidemq_py.proxy.openapi import document
 from glidemq_py.proxy.operations import OPERATIONS
-from glidemq_py.proxy.options import ProxyOptions
+from glidemq_py.proxy.options import OnError, ProxyOptions
 from glidemq_py.proxy.refusals import BodyTooLargeError, refusal
 from glidemq_py.proxy.schedulers import SCHEDULERS
 from glidemq_py.proxy.schemas import COUNT, TEXT, record
@@ -48,6 +48,7 @@ def create_proxy_app(
     tokens: Iterable[str] | None = None,
     max_body: int = 1_048_576,
     keep_alive: Milliseconds = 5_000,
+    on_error: OnError | None = None,
 ) -> Starlette:
     """The queue over HTTP, as an ASGI application.
 
@@ -60,6 +61,7 @@ def create_proxy_app(
         tokens: bearer tokens, of which every request but ``GET /health`` must carry one; None = no authentication.
         max_body: longest request body, bytes.
         keep_alive: how often a stream without news sends a comment, ms or timedelta.
+        on_error: called with an error of ours (status 500, code ``internal``) and its request, beside the log.
 
     Returns:
         The application. ``app.state.proxy.begin_closing()`` ends its streams, for servers that wait for open
@@ -70,7 +72,7 @@ def create_proxy_app(
     """
     options = ProxyOptions(
         prefix=prefix, queues=queues, compression=compression, events=events, tokens=tokens, max_body=max_body,
-        keep_alive=keep_alive,
+        keep_alive=keep_alive, on_error=on_error,
     )  # fmt: skip
     state = ProxyState(connection, options)
 
@@ -141,6 +143,9 @@ def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) 
             refused.headers["WWW-Authenticate"] = "Bearer"
             return refused
         try:
+            if endpoint.streams and request.method == "HEAD":
+                # It would be answered with all that the stream ever sends.
+                raise HTTPException(405, headers={"Allow": "GET"})
             if state.closing.is_set():
                 raise ClosedError("the proxy is closing")
             if "name" in request.path_params:
@@ -153,7 +158,10 @@ def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) 
                 request=request, state=state, path=request.path_params, query=request.query_params, body=body
             )
             return await endpoint.run(exchange)
-        except GlideMQError as error:
+        except ClientDisconnect:
+            return Response(status_code=400)  # for nobody
+        except Exception as error:
+            state.tell(error, request)
             return refusal(error)
 
     return serve

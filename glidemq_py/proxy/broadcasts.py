@@ -129,6 +129,7 @@ BROADCASTS: Final = (
     Endpoint(
         method="POST", path="/broadcast/{name}", summary="Publish a message to every subscription", run=_publish,
         body=record(["subject"], subject=JOB_NAME, data=DATA, opts=PUBLISH_OPTIONS),
+        example={"subject": "orders.created", "data": {"order": 1}},
         answers={201: record(["id", "subject"], id=TEXT, subject=TEXT), 200: record(["skipped"], skipped=BOOLEAN)},
     ),
     Endpoint(

@@ -86,6 +86,7 @@ class Endpoint:
         body_needed: False where the body may be left out.
         query: schemas of the query's parameters by name; those in ``needed`` must be there.
         answers: schemas by status; None = a stream of events.
+        example: a body that it takes; every endpoint that takes one has it.
     """
 
     method: str
@@ -97,8 +98,14 @@ class Endpoint:
     query: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     needed: tuple[str, ...] = ()
     answers: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
+    example: Mapping[str, Any] | None = None
     open: bool = False
     """True: no token is needed."""
+
+    @property
+    def streams(self) -> bool:
+        """It answers with a stream of events."""
+        return None in self.answers.values()
 
     def check_query(self, query: Mapping[str, str]) -> None:
         """Refuse parameters that mean nothing here."""

@@ -31,9 +31,10 @@ from glidemq_py.proxy.refusals import NothingThereError
 from glidemq_py.proxy.schemas import (
     BUDGET,
     COUNT,
+    FLOW_MEMBER,
     FLOW_NODE,
     FLOW_REF,
-    INTEGER,
+    FLOW_SUMMARY,
     TEXT,
     listed,
     record,
@@ -191,11 +192,6 @@ async def _revoke_flow(exchange: Exchange) -> Response:
     })  # fmt: skip
 
 
-_SUMMARY: Final[dict[str, Any]] = {
-    "flowId": TEXT, "kind": {"enum": ["tree", "dag"]}, "createdAt": INTEGER,
-    "counts": {"type": "object", "additionalProperties": COUNT}, "roots": listed(FLOW_REF),
-    "usage": {"type": "object"}, "budget": {"type": ["object", "null"]},
-}  # fmt: skip
 _STATUS: Final = record(id=TEXT, queueName=TEXT, status={"enum": ["revoked", "flagged", "skipped"]})
 _ONE: Final = "/flows/{flow}"
 
@@ -208,15 +204,21 @@ FLOWS: Final = (
             "oneOf": [{"required": ["flow"]}, {"required": ["dag"]}],
             "description": "Exactly one of flow and dag; a budget with flow only.",
         },
+        example={
+            "flow": {"name": "report", "queueName": "reports", "children": [
+                {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
+            ]},
+            "budget": {"maxTotalTokens": 100_000},
+        },
         answers={201: record(
             ["flowId", "kind", "nodeCount", "roots"], flowId=TEXT, kind={"enum": ["tree", "dag"]}, nodeCount=COUNT,
             root=FLOW_REF, roots=listed(FLOW_REF), jobs={"type": "object", "additionalProperties": FLOW_REF},
         )},
     ),
     Endpoint(method="GET", path=_ONE, summary="A flow and all its jobs", run=_flow,
-             answers={200: record(list(_SUMMARY), **_SUMMARY, nodes=listed({"type": "object"}))}),
+             answers={200: record([*FLOW_SUMMARY, "nodes"], **FLOW_SUMMARY, nodes=listed(FLOW_MEMBER))}),
     Endpoint(method="GET", path=f"{_ONE}/tree", summary="A flow and who waits for whom", run=_flow_tree,
-             answers={200: record(list(_SUMMARY), **_SUMMARY, tree=listed({"type": "object"}))}),
+             answers={200: record([*FLOW_SUMMARY, "tree"], **FLOW_SUMMARY, tree=listed(schema_of("FlowTree")))}),
     Endpoint(method="DELETE", path=_ONE, summary="Revoke what of a flow has not ended, and forget the flow",
              run=_revoke_flow,
              answers={200: record(flowId=TEXT, revoked=COUNT, flagged=COUNT, skipped=COUNT, jobs=listed(_STATUS))}),

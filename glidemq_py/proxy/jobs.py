@@ -13,11 +13,11 @@ from glidemq_py.options.checks import check_int
 from glidemq_py.options.queue import JobSpec
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.listing import RANGE, jobs_in, shown_in
 from glidemq_py.proxy.refusals import NothingThereError, status_of
 from glidemq_py.proxy.schemas import (
     BOOLEAN,
     DATA,
-    FLAG,
     INTEGER,
     JOB,
     JOB_NAME,
@@ -29,12 +29,13 @@ from glidemq_py.proxy.schemas import (
     record,
 )  # fmt: skip
 from glidemq_py.proxy.shapes import job_options, job_shape, name_and_data
+from glidemq_py.queue.reading import listed_states
 
 __all__ = ["JOBS"]
 
 _MOST: Final = 1_000
 _LONGEST_WAIT_MS: Final = 600_000
-_STATES: Final = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "group-waiting", "suspended")
+_STATES: Final = [str(state) for state in listed_states()]
 
 
 def _added(job: Job[Any, Any]) -> dict[str, Any]:
@@ -91,9 +92,8 @@ async def _wait(exchange: Exchange) -> Response:
 
 
 async def _list(exchange: Exchange) -> Response:
-    start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
-    jobs = await exchange.queue.get_jobs(exchange.word("state"), start, end)
-    return answer({"jobs": [job_shape(job, with_data=not bare) for job in jobs]})
+    jobs = await jobs_in(exchange, exchange.word("state"))
+    return answer({"jobs": [shown_in(exchange, job) for job in jobs]})
 
 
 async def _job(exchange: Exchange) -> Job[Any, Any]:
@@ -139,16 +139,18 @@ async def _suspend(exchange: Exchange) -> Response:
 
 
 async def _signal(exchange: Exchange) -> Response:
-    queue, job_id = exchange.queue, exchange.job_id
-    if not await queue.signal(job_id, exchange.needed("name"), exchange.body.get("data")):
+    job_id = exchange.job_id
+    outcome = await exchange.queue._signal(job_id, exchange.needed("name"), exchange.body.get("data"))
+    if outcome not in ("resumed", "kept"):
         job = await _job(exchange)
         raise JobStateError(job_id, str(job.state), "signal")
-    return answer({"resumed": True})
+    return answer({"resumed": outcome == "resumed"})
 
 
 _ADD: Final = Endpoint(
     method="POST", path="/queues/{name}/jobs", summary="Add a job", run=_add,
     body=record(["name"], name=JOB_NAME, data=DATA, opts=JOB_OPTIONS),
+    example={"name": "welcome", "data": {"to": "a@example.org"}, "opts": {"attempts": 3, "backoff": 1_000}},
     answers={
         201: record(["id", "name", "timestamp"], id=TEXT, name=TEXT, timestamp=INTEGER),
         200: record(["skipped"], skipped=BOOLEAN),
@@ -167,19 +169,18 @@ JOBS: Final = (
     Endpoint(
         method="POST", path="/queues/{name}/jobs/bulk", summary="Add up to 1000 jobs; an outcome for every position",
         run=_add_bulk, body=record(["jobs"], jobs=listed(_ADD.body or {}, _MOST)),
+        example={"jobs": [{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}]},
         answers={201: record(["jobs"], jobs=_BULK), 200: record(["jobs"], jobs=_BULK)},
     ),
     Endpoint(
         method="GET", path="/queues/{name}/jobs", summary="Jobs in a state", run=_list,
-        query={
-            "state": {"enum": list(_STATES)}, "start": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1},
-            "end": {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}, "excludeData": FLAG,
-        },
-        needed=("state",), answers={200: record(["jobs"], jobs=listed(JOB))},
+        query={"state": {"enum": _STATES}, **RANGE}, needed=("state",),
+        answers={200: record(["jobs"], jobs=listed(JOB))},
     ),
     Endpoint(
         method="POST", path="/queues/{name}/jobs/wait", summary="Add a job and wait for its result", run=_wait,
         body=record(["name"], name=JOB_NAME, data=DATA, opts=WAIT_OPTIONS),
+        example={"name": "add", "data": [2, 3], "opts": {"waitTimeout": 5_000}},
         answers={200: record(["result"], result=DATA)},
     ),
     Endpoint(
@@ -188,11 +189,13 @@ JOBS: Final = (
     Endpoint(
         method="POST", path="/queues/{name}/jobs/{id}/priority", summary="Change the priority of a job that waits",
         run=_priority, body=record(["priority"], priority=JOB_OPTIONS["properties"]["priority"]),
+        example={"priority": 1},
         answers={200: record(priority=INTEGER, updated=BOOLEAN)},
     ),
     Endpoint(
         method="POST", path="/queues/{name}/jobs/{id}/delay", summary="Have a job that waits become due later, or now",
         run=_delay, body=record(["delay"], delay=JOB_OPTIONS["properties"]["delay"]),
+        example={"delay": 60_000},
         answers={200: record(delay=INTEGER, updated=BOOLEAN)},
     ),
     Endpoint(
@@ -210,6 +213,6 @@ JOBS: Final = (
     Endpoint(
         method="POST", path="/queues/{name}/jobs/{id}/signal", summary="Send a signal to a job",
         run=_signal, body=record(["name"], name={"type": "string", "minLength": 1, "maxLength": 256}, data=DATA),
-        answers={200: record(resumed=BOOLEAN)},
+        example={"name": "approved", "data": {"by": "ann"}}, answers={200: record(["resumed"], resumed=BOOLEAN)},
     ),
 )  # fmt: skip

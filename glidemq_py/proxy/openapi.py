@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from glidemq_py.proxy.endpoint import Endpoint
-from glidemq_py.proxy.schemas import FLOW_ID, FLOW_JOB, JOB_ID, QUEUE_NAME, SCHEDULER_NAME, TEXT, record
+from glidemq_py.proxy.schemas import FLOW_ID, FLOW_JOB, FLOW_TREE, JOB_ID, QUEUE_NAME, SCHEDULER_NAME, TEXT, record
 
 __all__ = ["document"]
 
@@ -38,7 +38,7 @@ def document(endpoints: Iterable[Endpoint], *, version: str, secured: bool) -> d
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, secured)
-    components: dict[str, Any] = {"schemas": {"Refusal": _REFUSAL, "FlowJob": FLOW_JOB}}
+    components: dict[str, Any] = {"schemas": {"Refusal": _REFUSAL, "FlowJob": FLOW_JOB, "FlowTree": FLOW_TREE}}
     if secured:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {
@@ -61,7 +61,7 @@ def _operation(endpoint: Endpoint, secured: bool) -> dict[str, Any]:
         "responses": _responses(endpoint),
     }  # fmt: skip
     if endpoint.body is not None:
-        content = {"application/json": {"schema": endpoint.body}}
+        content = {"application/json": {"schema": endpoint.body, "example": endpoint.example}}
         found["requestBody"] = {"required": endpoint.body_needed, "content": content}
     if secured and not endpoint.open:
         found["security"] = [{"token": []}]

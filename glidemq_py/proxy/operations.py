@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,33 +10,38 @@ from starlette.responses import Response
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job import Job
+from glidemq_py.model.states import JobState
 from glidemq_py.options.checks import check_int
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.listing import RANGE, jobs_in, shown_in
 from glidemq_py.proxy.refusals import NothingThereError
 from glidemq_py.proxy.schemas import (
     BOOLEAN,
     COUNT,
     COUNTS,
+    END,
     FLAG,
-    INTEGER,
+    FLOW_BUDGET,
+    FLOW_USAGE,
     JOB,
     LETTER,
     METRICS,
+    PLACE,
     RATE_LIMIT,
     TEXT,
+    USAGE_SUMMARY,
     WORKER,
     listed,
     record,
 )  # fmt: skip
-from glidemq_py.proxy.shapes import job_shape, letter_shape
+from glidemq_py.proxy.shapes import letter_shape
 from glidemq_py.queue.usage import get_usage_summary
 
 __all__ = ["OPERATIONS"]
 
+_AT_A_TIME: Final = 100
 _SECONDS_MAX: Final = 315_360_000
-_PLACE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
-_END: Final[dict[str, Any]] = {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}
 _RATED: Final = {"anyOf": [RATE_LIMIT, {"type": "null"}]}
 
 
@@ -102,12 +108,12 @@ async def _no_rate_limit(exchange: Exchange) -> Response:
 
 
 async def _suspended(exchange: Exchange) -> Response:
-    start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
-    queue = exchange.queue
+    jobs = await jobs_in(exchange, JobState.SUSPENDED)
     found: list[dict[str, Any]] = []
-    for job in await queue.get_suspended_jobs(start, end):
-        info = await queue.get_suspend_info(job.id)
-        found.append({**job_shape(job, with_data=not bare), "suspend": camel(info)})
+    for i in range(0, len(jobs), _AT_A_TIME):
+        some = jobs[i : i + _AT_A_TIME]
+        infos = await asyncio.gather(*(exchange.queue.get_suspend_info(job.id) for job in some))
+        found += [{**shown_in(exchange, job), "suspend": camel(info)} for job, info in zip(some, infos, strict=True)]
     return answer({"jobs": found})
 
 
@@ -159,7 +165,10 @@ def _there(exchange: Exchange, job: Job[Any, Any] | None) -> Job[Any, Any]:
 
 
 async def _flow_usage(exchange: Exchange) -> Response:
-    return answer(camel(await exchange.queue.get_flow_usage(exchange.job_id)))
+    used = await exchange.queue.get_flow_usage(exchange.job_id)
+    if not used.job_count and await exchange.queue.get_job(exchange.job_id, exclude_data=True) is None:
+        raise NothingThereError(f"there is no flow {exchange.job_id!r}")
+    return answer(camel(used))
 
 
 async def _flow_budget(exchange: Exchange) -> Response:
@@ -199,7 +208,7 @@ def _moment(exchange: Exchange, name: str) -> datetime | None:
 
 _QUEUE: Final = "/queues/{name}"
 _EPOCH: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 253_402_300_799_000}
-_WINDOW: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 2_592_000_000}
+_WINDOW: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 315_360_000_000}
 
 OPERATIONS: Final = (
     Endpoint(method="POST", path=f"{_QUEUE}/pause", summary="Hand out no more jobs", run=_pause,
@@ -210,34 +219,35 @@ OPERATIONS: Final = (
              answers={200: COUNTS}),
     Endpoint(method="GET", path=f"{_QUEUE}/metrics", summary="Jobs that ended, by the minute", run=_metrics,
              query={"type": {"enum": ["completed", "failed"]},
-                    "start": {"type": "integer", "minimum": -(2**53) + 1, "maximum": 2**53 - 1},
-                    "end": {"type": "integer", "minimum": -(2**53) + 1, "maximum": 2**53 - 1}},
+                    "start": {"type": "integer", "minimum": -(2**53), "maximum": 2**53},
+                    "end": {"type": "integer", "minimum": -(2**53), "maximum": 2**53}},
              needed=("type",), answers={200: METRICS}),
     Endpoint(method="GET", path=f"{_QUEUE}/workers", summary="Live workers", run=_workers,
              answers={200: record(["workers"], workers=listed(WORKER))}),
     Endpoint(method="POST", path=f"{_QUEUE}/drain", summary="Delete the jobs that are ready to run", run=_drain,
-             body=record(delayed=FLAG), body_needed=False, answers={200: record(delayed=BOOLEAN, drained=BOOLEAN)}),
+             body=record(delayed=FLAG), body_needed=False, example={"delayed": True},
+             answers={200: record(delayed=BOOLEAN, drained=BOOLEAN)}),
     Endpoint(method="POST", path=f"{_QUEUE}/retry", summary="Run failed jobs again", run=_retry,
-             body=record(count=_PLACE), body_needed=False, answers={200: record(retried=COUNT)}),
+             body=record(count=PLACE), body_needed=False, example={"count": 100}, answers={200: record(retried=COUNT)}),
     Endpoint(method="DELETE", path=f"{_QUEUE}/clean", summary="Delete jobs that ended a while ago (age in seconds)",
              run=_clean, needed=("state", "age"),
-             query={"state": {"enum": ["completed", "failed"]}, "limit": _PLACE,
+             query={"state": {"enum": ["completed", "failed"]}, "limit": PLACE,
                     "age": {"type": "integer", "minimum": 0, "maximum": _SECONDS_MAX}},
              answers={200: record(removed=listed(TEXT))}),
     Endpoint(method="GET", path=f"{_QUEUE}/rate-limit", summary="The queue's rate limit", run=_rate_limit,
              answers={200: record(rateLimit=_RATED)}),
     Endpoint(method="PUT", path=f"{_QUEUE}/rate-limit", summary="Set the queue's rate limit", run=_set_rate_limit,
-             body=RATE_LIMIT, answers={200: record(rateLimit=_RATED)}),
+             body=RATE_LIMIT, example={"max": 100, "duration": 1_000}, answers={200: record(rateLimit=_RATED)}),
     Endpoint(method="DELETE", path=f"{_QUEUE}/rate-limit", summary="Take the queue's rate limit away",
              run=_no_rate_limit, answers={200: record(removed=BOOLEAN, rateLimit=_RATED)}),
     Endpoint(method="GET", path=f"{_QUEUE}/suspended", summary="Suspended jobs and what they wait for", run=_suspended,
-             query={"start": _PLACE, "end": _END, "excludeData": FLAG},
-             answers={200: record(["jobs"], jobs=listed(JOB))}),
+             query=RANGE, answers={200: record(["jobs"], jobs=listed(JOB))}),
     Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="The queue's dead letters", run=_letters,
-             query={"start": _PLACE, "end": _END}, answers={200: record(count=COUNT, jobs=listed(LETTER))}),
+             query={"start": PLACE, "end": END}, answers={200: record(count=COUNT, jobs=listed(LETTER))}),
     Endpoint(method="POST", path=f"{_QUEUE}/dlq/replay-all", summary="Add the jobs of dead letters again",
              run=_replay_all, body=record(count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}),
-             body_needed=False, query={"count": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}},
+             body_needed=False, example={"count": 10},
+             query={"count": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}},
              answers={200: record(jobs=listed(record(id=TEXT, name=TEXT, sourceId=TEXT)), replayed=COUNT)}),
     Endpoint(method="GET", path=f"{_QUEUE}/dlq/{{id}}", summary="A dead letter", run=_letter, answers={200: LETTER}),
     Endpoint(method="DELETE", path=f"{_QUEUE}/dlq/{{id}}", summary="Delete a dead letter", run=_remove_letter,
@@ -245,16 +255,12 @@ OPERATIONS: Final = (
     Endpoint(method="POST", path=f"{_QUEUE}/dlq/{{id}}/replay", summary="Add the job of a dead letter again",
              run=_replay, answers={200: record(name=TEXT, newJobId=TEXT)}),
     Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/usage", summary="What a job and its children have used",
-             run=_flow_usage, answers={200: {"type": "object"}}),
+             run=_flow_usage, answers={200: FLOW_USAGE}),
     Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/budget", summary="The budget of a flow", run=_flow_budget,
-             answers={200: {"type": "object"}}),
+             answers={200: FLOW_BUDGET}),
     Endpoint(method="GET", path="/usage/summary", summary="What the jobs of queues have used in a time",
              run=_usage_summary,
              query={"queues": {"type": "string", "description": "Names, separated by commas."}, "start": _EPOCH,
                     "end": _EPOCH, "window": _WINDOW, "windowMs": _WINDOW},
-             answers={200: record(["startTime", "endTime"], startTime=INTEGER, endTime=INTEGER, bucketSizeMs=INTEGER,
-                                  queues=listed(TEXT), jobCount=COUNT, tokens={"type": "object"},
-                                  totalTokens={"type": "number"}, costs={"type": "object"},
-                                  totalCost={"type": "number"}, costUnit={"type": ["string", "null"]},
-                                  models={"type": "object"}, perQueue={"type": "object"})}),
+             answers={200: USAGE_SUMMARY}),
 )  # fmt: skip

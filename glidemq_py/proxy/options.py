@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from starlette.requests import Request
+
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
+from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.names import validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions
 from glidemq_py.options.times import Milliseconds, to_ms
 
-__all__ = ["ProxyOptions"]
+__all__ = ["OnError", "ProxyOptions"]
+
+OnError = Callable[[Exception, Request], object]
 
 _SHORTEST_TOKEN: Final = 16
 _DAY_MS: Final = 86_400_000
@@ -31,6 +36,7 @@ class ProxyOptions:
         tokens: bearer tokens, of which every request but ``GET /health`` must carry one; None = no authentication.
         max_body: longest request body, bytes.
         keep_alive: how often a stream without news sends a comment, ms or timedelta.
+        on_error: called with an error of ours (status 500, code ``internal``) and its request, beside the log.
 
     Raises:
         GlideMQValidationError: names the option and the value, a token never.
@@ -43,6 +49,7 @@ class ProxyOptions:
     tokens: tuple[str, ...] | None = field(repr=False)
     max_body: int
     keep_alive: int
+    on_error: OnError | None
 
     def __init__(
         self,
@@ -54,6 +61,7 @@ class ProxyOptions:
         tokens: Iterable[str] | None = None,
         max_body: int = 1_048_576,
         keep_alive: Milliseconds = 5_000,
+        on_error: OnError | None = None,
     ) -> None:
         keep = object.__setattr__
         checked = QueueOptions(prefix=prefix, compression=compression, events=check_bool("events", events))
@@ -67,6 +75,7 @@ class ProxyOptions:
         keep(self, "tokens", _tokens(tokens))
         keep(self, "max_body", check_int("max_body", max_body, 1, 2**30))
         keep(self, "keep_alive", to_ms("keep_alive", keep_alive, minimum=100, maximum=_DAY_MS))
+        keep(self, "on_error", None if on_error is None else check_callable("on_error", on_error, "error", "request"))
 
 
 def _tokens(given: Iterable[str] | None) -> tuple[str, ...] | None:

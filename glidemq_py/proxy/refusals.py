@@ -26,9 +26,12 @@ from glidemq_py.errors import (
 )
 from glidemq_py.proxy.endpoint import answer
 
-__all__ = ["BodyTooLargeError", "NotAllowedError", "NothingThereError", "refusal", "status_of"]
+__all__ = ["INTERNAL", "BodyTooLargeError", "NotAllowedError", "NothingThereError", "complaint", "refusal", "status_of"]
 
 _log = logging.getLogger("glidemq_py.proxy")
+
+INTERNAL: Final = "internal"
+"""Code of what is wrong with us, not with the request."""
 
 
 class NotAllowedError(GlideMQError):
@@ -67,11 +70,11 @@ def status_of(error: BaseException) -> tuple[int, str]:
     """Status and code of an error."""
     if isinstance(error, BulkAddError):
         causes = [status_of(each) for each in error.results if isinstance(each, BaseException)]
-        return max(causes, default=(500, "internal"))
+        return max(causes, default=(500, INTERNAL))
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             return status, code
-    return 500, "internal"
+    return 500, INTERNAL
 
 
 def refusal(error: Exception) -> Response:
@@ -80,9 +83,14 @@ def refusal(error: Exception) -> Response:
         found = answer({"error": error.detail, "code": "http"}, error.status_code)
         found.headers.update(error.headers or {})
         return found
+    return answer(*complaint(error))
+
+
+def complaint(error: Exception) -> tuple[dict[str, str], int]:
+    """What whoever asked is told of an error, and its status."""
     status, code = status_of(error)
-    if code == "internal":
+    if code == INTERNAL:
         # What is wrong with us is for our log, not for whoever asked.
         _log.error("a request failed", exc_info=error)
-        return answer({"error": "internal error", "code": code}, status)
-    return answer({"error": str(error), "code": code}, status)
+        return {"error": "internal error", "code": code}, status
+    return {"error": str(error), "code": code}, status

@@ -90,6 +90,8 @@ SCHEDULERS: Final = (
     Endpoint(method="GET", path=_ONE, summary="A scheduler", run=_scheduler, answers={200: _FOUND}),
     Endpoint(method="PUT", path=_ONE, summary="Make a scheduler, or change it", run=_put_scheduler,
              body=record(["schedule"], schedule=SCHEDULE, template=_TEMPLATE),
+             example={"schedule": {"pattern": "0 3 * * *", "tz": "Europe/Paris"},
+                      "template": {"name": "report", "data": {"kind": "daily"}, "opts": {"attempts": 3}}},
              answers={200: record(upserted=BOOLEAN)}),
     Endpoint(method="DELETE", path=_ONE, summary="Remove a scheduler; jobs that it has added stay",
              run=_remove_scheduler, answers={200: record(removed=BOOLEAN)}),

@@ -9,10 +9,11 @@ from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Schema
 
 __all__ = [
-    "BOOLEAN", "BUDGET", "COUNT", "COUNTS", "DATA", "ENTRY", "ENTRY_ID", "FLAG", "FLOW_ID", "FLOW_JOB", "FLOW_NODE",
-    "FLOW_REF", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "METRICS", "PUBLISH_OPTIONS",
-    "QUEUE_NAME", "RATE_LIMIT", "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT", "USAGE", "WAIT_OPTIONS", "WORKER",
-    "listed", "record", "schema_of",
+    "BOOLEAN", "BUDGET", "COUNT", "COUNTS", "DATA", "END", "ENTRY", "ENTRY_ID", "FLAG", "FLOW_BUDGET", "FLOW_ID",
+    "FLOW_JOB", "FLOW_MEMBER", "FLOW_NODE", "FLOW_REF", "FLOW_SUMMARY", "FLOW_TREE", "FLOW_USAGE", "INTEGER", "JOB",
+    "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "METRICS", "PLACE", "PUBLISH_OPTIONS", "QUEUE_NAME", "RATE_LIMIT",
+    "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT", "USAGE", "USAGE_SUMMARY", "WAIT_OPTIONS", "WORKER", "listed",
+    "record", "schema_of",
 ]  # fmt: skip
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -21,6 +22,8 @@ BOOLEAN: Final[Schema] = {"type": "boolean"}
 DATA: Final[Schema] = {"description": "Anything JSON."}
 FLAG: Final[Schema] = {"type": "boolean", "default": False}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+PLACE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53}
+END: Final[Schema] = {"type": "integer", "minimum": -1, "maximum": 2**53}
 _MS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 315_360_000_000}
 _MS_POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 315_360_000_000}
 _NUMBER: Final[Schema] = {"type": "number"}
@@ -166,8 +169,40 @@ BUDGET: Final[Schema] = record(
 _AMOUNTS: Final[Schema] = {"type": "object", "additionalProperties": _NUMBER}
 USAGE: Final[Schema] = record(
     model=_or_none(TEXT), provider=_or_none(TEXT), tokens=_AMOUNTS, totalTokens=_NUMBER, costs=_AMOUNTS,
-    totalCost=_NUMBER, costUnit=_or_none(TEXT), latency=_or_none(_NUMBER), cached=_or_none(BOOLEAN),
+    totalCost=_NUMBER, costUnit=_or_none(TEXT), latencyMs=_or_none(_NUMBER), cached=_or_none(BOOLEAN),
 )  # fmt: skip
+_SUMS: Final[dict[str, Schema]] = {
+    "jobCount": COUNT, "tokens": _AMOUNTS, "totalTokens": _NUMBER, "costs": _AMOUNTS, "totalCost": _NUMBER,
+    "costUnit": _or_none(TEXT), "models": {"type": "object", "additionalProperties": COUNT},
+}  # fmt: skip
+FLOW_USAGE: Final[Schema] = record(list(_SUMS), **_SUMS)
+USAGE_SUMMARY: Final[Schema] = record(
+    ["startTime", "endTime", "bucketSizeMs", "queues", "perQueue", *_SUMS], startTime=INTEGER, endTime=INTEGER,
+    bucketSizeMs=INTEGER, queues=listed(TEXT), **_SUMS,
+    perQueue={"type": "object", "additionalProperties": FLOW_USAGE},
+)  # fmt: skip
+_FLOW_BUDGET: Final[dict[str, Schema]] = {
+    "maxTotalTokens": _or_none(_NUMBER), "maxTokens": _AMOUNTS, "tokenWeights": _AMOUNTS,
+    "maxTotalCost": _or_none(_NUMBER), "maxCosts": _AMOUNTS, "costUnit": _or_none(TEXT), "onExceeded": TEXT,
+    "usedTokens": _NUMBER, "usedCost": _NUMBER, "usedTokensByCategory": _AMOUNTS, "usedCostsByCategory": _AMOUNTS,
+    "exceeded": BOOLEAN,
+}  # fmt: skip
+FLOW_BUDGET: Final[Schema] = record(list(_FLOW_BUDGET), **_FLOW_BUDGET)
+_FLOW_NODE: Final[dict[str, Schema]] = {
+    "id": TEXT, "queueName": TEXT, "name": _or_none(TEXT), "state": _or_none(TEXT), "timestamp": INTEGER,
+    "attemptsMade": INTEGER, "progress": DATA, "failedReason": _or_none(TEXT), "processedOn": _or_none(INTEGER),
+    "finishedOn": _or_none(INTEGER),
+}  # fmt: skip
+FLOW_MEMBER: Final[Schema] = record(list(_FLOW_NODE), **_FLOW_NODE)
+FLOW_TREE: Final[Schema] = record(
+    ["id", "queueName"], **_FLOW_NODE, children=listed(schema_of("FlowTree")), more={"const": True}
+)
+FLOW_SUMMARY: Final[dict[str, Schema]] = {
+    "flowId": TEXT, "kind": {"enum": ["tree", "dag"]}, "createdAt": INTEGER,
+    "counts": {"type": "object", "additionalProperties": COUNT}, "roots": listed(FLOW_REF), "usage": FLOW_USAGE,
+    "budget": _or_none(FLOW_BUDGET),
+}  # fmt: skip
+
 _SIGNAL: Final[Schema] = record(name=TEXT, data=DATA, receivedAt=INTEGER)
 SUSPENDED: Final[Schema] = record(
     reason=_or_none(TEXT), suspendedAt=INTEGER, timeout=_or_none(INTEGER), signals=listed(_SIGNAL)
@@ -176,7 +211,8 @@ JOB: Final[Schema] = record(
     ["id", "name"],
     id=TEXT, name=TEXT, data=DATA, opts={"type": "object"}, timestamp=INTEGER, attemptsMade=INTEGER,
     state=_or_none(TEXT), progress=DATA, returnvalue=DATA, failedReason=_or_none(TEXT), finishedOn=_or_none(INTEGER),
-    processedOn=_or_none(INTEGER), usage=_or_none(USAGE), suspend=_or_none(SUSPENDED),
+    processedOn=_or_none(INTEGER), parentId=_or_none(TEXT), parentQueue=_or_none(TEXT), usage=_or_none(USAGE),
+    suspend=_or_none(SUSPENDED),
 )  # fmt: skip
 LETTER: Final[Schema] = record(
     id=TEXT, name=TEXT, data=DATA, originalQueue=TEXT, originalJobId=TEXT, failedReason=_or_none(TEXT),

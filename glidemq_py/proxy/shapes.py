@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.job import Job
+from glidemq_py.model.usage import JobUsage
 from glidemq_py.options.checks import refuse_unknown
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.schemas import JOB_OPTIONS
@@ -73,12 +74,20 @@ def job_shape(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
         "id": job.id, "name": job.name, "opts": job.opts, "timestamp": job.timestamp,
         "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
         "failedReason": job.failed_reason, "finishedOn": job.finished_on, "processedOn": job.processed_on,
-        "usage": camel(job.usage),
+        "parentId": job.parent_id, "parentQueue": job.parent_queue, "usage": _usage_shape(job.usage),
     }  # fmt: skip
     if with_data:
         found["data"] = _read(job, "data")
         found["returnvalue"] = _read(job, "returnvalue")
     return found
+
+
+def _usage_shape(usage: JobUsage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    shape: dict[str, Any] = camel(usage)
+    shape["latencyMs"] = shape.pop("latency")
+    return shape
 
 
 def _read(job: Job[Any, Any], what: str) -> Any:

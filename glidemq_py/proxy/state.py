@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from glidemq_py.broadcast import Broadcast, BroadcastWorker
 from glidemq_py.client.connect import Connection, resolve_async
@@ -13,7 +17,7 @@ from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import ClosedError
 from glidemq_py.options.names import validate_queue_name
 from glidemq_py.proxy.options import ProxyOptions
-from glidemq_py.proxy.refusals import NotAllowedError
+from glidemq_py.proxy.refusals import INTERNAL, NotAllowedError, status_of
 from glidemq_py.proxy.watching import EventHub
 from glidemq_py.queue import Queue
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from glidemq_py.proxy.broadcasts import SubscriptionHub
 
 __all__ = ["ProxyState"]
+
+_log = logging.getLogger("glidemq_py.proxy")
 
 _QUEUES_KEPT: Final = 1_000
 
@@ -127,6 +133,16 @@ class ProxyState:
         if hub is None:
             hub = self._hubs[name] = EventHub(self.queue(name), lambda: self._hubs.pop(name, None))
         return hub
+
+    def tell(self, error: Exception, request: Request) -> None:
+        """Have `on_error` know of an error, if it is one of ours and no refusal."""
+        on_error = self.options.on_error
+        if on_error is None or isinstance(error, HTTPException) or status_of(error)[1] != INTERNAL:
+            return
+        try:
+            on_error(error, request)
+        except Exception:
+            _log.exception("on_error failed")
 
     def begin_closing(self) -> None:
         """End the streams and take no more requests; those that are under way go on."""

@@ -13,7 +13,7 @@ from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.events import QueueEvent
 from glidemq_py.model.states import JobState
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.refusals import NothingThereError
+from glidemq_py.proxy.refusals import NothingThereError, complaint
 from glidemq_py.proxy.schemas import ENTRY_ID
 from glidemq_py.proxy.shapes import job_shape
 from glidemq_py.queue import Queue
@@ -59,7 +59,10 @@ def _event_frame(event: QueueEvent) -> str:
 
 
 async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterator[str]:
-    """The frames, a comment where none has come for a while, and an end where the proxy closes."""
+    """The frames, a comment where none has come for a while, and an end where the proxy closes.
+
+    What goes wrong when the status is out already is an event ``error``, and the end: the client may come back.
+    """
     closing = asyncio.ensure_future(exchange.state.closing.wait())
     coming: asyncio.Future[str | None] | None = None
     try:
@@ -74,10 +77,16 @@ async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterato
             if not coming.done():
                 yield ": keep-alive\n\n"
                 continue
-            frame, coming = coming.result(), None
-            if frame is None:
+            try:
+                text, coming = coming.result(), None
+            except Exception as error:
+                coming = None
+                exchange.state.tell(error, exchange.request)
+                yield frame("error", complaint(error)[0])
                 return
-            yield frame
+            if text is None:
+                return
+            yield text
     finally:
         closing.cancel()
         if coming is not None:

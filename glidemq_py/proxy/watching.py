@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.events import EventReader, QueueEvent
 from glidemq_py.queue import Queue
 
@@ -58,7 +58,7 @@ class EventHub:
                 reader.position = last_id
             while True:
                 news.clear()
-                while events := await reader.page(_PAGE):
+                while events := await self._page(reader):
                     for event in events:
                         yield event
                 if self._task.done():
@@ -72,6 +72,16 @@ class EventHub:
             self._news.discard(news)
             if not self._news:
                 await self.close()
+
+    async def _page(self, reader: EventReader) -> list[QueueEvent]:
+        """What there is; waits for a server that is away, as whoever watches does and tells."""
+        while True:
+            try:
+                return await reader.page(_PAGE)
+            except GlideMQConnectionError:
+                if self._task is None or self._task.done():
+                    raise
+                await asyncio.sleep(_PAUSE_S)
 
     async def past(self, last_id: str) -> AsyncIterator[QueueEvent]:
         """Events after ``last_id`` that are there now."""

@@ -108,17 +108,7 @@ class DeadLetters:
         Returns:
             The jobs; none where the queue has no dead letter queue.
         """
-        first = check_int("start", start, 0, 2**53)
-        last = check_int("end", end, -1, 2**53)
-        found: list[Job[Any, Any]] = []
-        position = 0
-        async for job in self.iter_dead_letter_jobs():
-            if last != -1 and position > last:
-                break
-            if position >= first:
-                found.append(job)
-            position += 1
-        return found
+        return await reading.between(self.iter_dead_letter_jobs(), start, end)
 
     async def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """One of this queue's dead letters by its own id (not the original's); None if there is none."""

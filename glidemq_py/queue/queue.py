@@ -16,7 +16,7 @@ from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
-from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.checks import check_bool
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.names import validate_given_id, validate_job_name, validate_queue_name
@@ -302,17 +302,7 @@ class Queue(
     ) -> list[Job[DataT, ResultT]]:
         """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last. With
         ``exclude_data`` their data stays on the server, and is None."""
-        first = check_int("start", start, 0, 2**53)
-        last = check_int("end", end, -1, 2**53)
-        found: list[Job[DataT, ResultT]] = []
-        position = 0
-        async for job in self.iter_jobs(state, exclude_data=exclude_data):
-            if last != -1 and position > last:
-                break
-            if position >= first:
-                found.append(job)
-            position += 1
-        return found
+        return await reading.between(self.iter_jobs(state, exclude_data=exclude_data), start, end)
 
     async def get_job_counts(self) -> JobCounts:
         """How many jobs are in each state. One call whose cost does not grow with the queue; where more than 500 groups

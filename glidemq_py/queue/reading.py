@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from glidemq_py.client.counting import complete_counts
 from glidemq_py.errors import GlideMQValidationError, SerializationError
@@ -17,7 +17,9 @@ from glidemq_py.queue.usage import usages_of
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import reading
 
-__all__ = ["get_counts", "get_job", "get_workers", "iterate", "listable", "listed_states"]
+__all__ = ["between", "get_counts", "get_job", "get_workers", "iterate", "listable", "listed_states"]
+
+_RowT = TypeVar("_RowT")
 
 MAX_PAGE = 1_000
 ROWS_A_CALL = 200
@@ -84,12 +86,26 @@ async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job[Any, 
     return Job.from_record(link, JobRecord.parse(job_id, fields))
 
 
+async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_RowT]:
+    """Those from one position to another; ``end`` inclusive, -1 = the last. Raises GlideMQValidationError."""
+    first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
+    found: list[_RowT] = []
+    position = 0
+    async for row in rows:
+        if last != -1 and position > last:
+            break
+        if position >= first:
+            found.append(row)
+        position += 1
+    return found
+
+
 async def iterate(
-    link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False
+    link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = ()
 ) -> AsyncIterator[Job[Any, Any]]:
-    """Every job in ``state`` (and called ``name``; ``bare``: without data), page by page; one that keeps its state
-    comes exactly once."""
-    wanted = _wanted(_FIELDS, bare)
+    """Every job in ``state`` (and called ``name``; ``bare``: without data; ``also``: with these fields of `_ORIGIN`),
+    page by page; one that keeps its state comes exactly once."""
+    wanted = (*also, *_wanted(_FIELDS, bare))
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
     cursor, seen_at = "", ""
     seen: set[str] = set()

@@ -49,6 +49,10 @@ class QueueSuspension:
             PayloadTooLargeError, SerializationError, GlideMQValidationError: the signal cannot be; nothing was sent.
             AmbiguousResultError: the reply was lost; sent again, the job may have it twice.
         """
+        return await self._signal(job_id, name, data) in ("resumed", "kept")
+
+    async def _signal(self, job_id: str, name: str, data: Any) -> str:
+        """What became of it: resumed, kept, ended or gone."""
         key = validate_given_id(job_id)
         check_text("name", name, maximum=MAX_SIGNAL_NAME)
         text = "" if data is None else encode_json("data", data)
@@ -56,7 +60,7 @@ class QueueSuspension:
         answer = await link.transport.call(suspending.signal(link.keys.meta, key, name, text))
         if answer == "full":
             raise JobStateError(key, "holding as many signals as it can", "signal")
-        return answer in ("resumed", "kept")
+        return answer
 
     async def get_suspended_jobs(
         self, start: int = 0, end: int = -1, *, exclude_data: bool = False

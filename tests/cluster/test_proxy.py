@@ -3,7 +3,7 @@
 import uuid
 from typing import Any
 
-from tests.server.proxy_support import running_proxy
+from tests.server.proxy.support import running_proxy
 
 
 def test_a_flow_across_slots(cluster: Any) -> None:

@@ -11,13 +11,7 @@ import pytest
 
 from glidemq_py.proxy.broadcasts import SubscriptionHub
 from glidemq_py.testing import RespClient
-from tests.server.proxy_support import frames_of, running_proxy
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with running_proxy(url, keep_alive=200) as (client, _):
-        yield client
+from tests.server.proxy.support import frames_of, running_proxy
 
 
 @pytest.fixture

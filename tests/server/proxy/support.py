@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from glidemq_py import Worker
 from glidemq_py.proxy import create_proxy_app
 from glidemq_py.proxy.__main__ import Server
 
@@ -40,6 +41,18 @@ def running_proxy(connection: Any, **options: Any) -> Iterator[tuple[httpx.Clien
         assert not thread.is_alive()
 
 
+def worked_off(url: str, handler: Any, *queues: str, **options: Any) -> None:
+    """Work until the queues are empty; options are the workers'."""
+
+    async def work() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            workers = [await stack.enter_async_context(Worker(name, handler, url, **options)) for name in queues]
+            for worker in workers:
+                await worker.drain()
+
+    asyncio.run(work())
+
+
 def frames_of(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, Any]]:
     """(id, event, data) of each server-sent event; comments are (None, None, text)."""
     entry = event = None
@@ -56,4 +69,4 @@ def frames_of(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, An
             yield None, None, line[2:]
 
 
-__all__ = ["frames_of", "running_proxy"]
+__all__ = ["frames_of", "running_proxy", "worked_off"]

@@ -1,7 +1,8 @@
-"""The proxy over real HTTP: every endpoint, its refusals, its streams, and its end."""
+"""The proxy over real HTTP: jobs and queues, refusals, and the end."""
 
 import asyncio
 import threading
+import unittest.mock as mock
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,32 +12,10 @@ import pytest
 import glidemq_py
 from glidemq_py import GlideMQValidationError, Queue, Worker, sync
 from glidemq_py.proxy import ProxyOptions, create_proxy_app
-from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.proxy_support import frames_of, running_proxy
+from glidemq_py.testing import ServerProcess
+from tests.server.proxy.support import running_proxy, worked_off
 
 TOKEN = "a-token-that-is-long-enough"
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with running_proxy(url, keep_alive=200) as (client, _):
-        yield client
-
-
-@pytest.fixture
-def base(queue_name: str) -> str:
-    return f"/queues/{queue_name}"
-
-
-def finished(url: str, name: str, handler: Any, **options: Any) -> None:
-    """Work until the queue is empty."""
-
-    async def work() -> None:
-        worker = Worker(name, handler, url, **options)
-        await worker.start()
-        await worker.drain()
-
-    asyncio.run(work())
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------
@@ -143,7 +122,8 @@ def test_steering_a_job(http: httpx.Client, base: str) -> None:
     assert http.post(f"{base}/jobs/none/promote").status_code == 404
     assert http.post(f"{at}/priority", json={"priority": 2_048}).status_code == 400
     assert http.post(f"{at}/priority", json={}).status_code == 400
-    assert http.post(f"{at}/signal", json={"name": "go", "data": 1}).json() == {"resumed": True}
+    # It is kept: the job does not wait for it yet.
+    assert http.post(f"{at}/signal", json={"name": "go", "data": 1}).json() == {"resumed": False}
     assert http.get(f"{at}/suspend").status_code == 404
     assert http.post(f"{at}/revoke").json() == {"status": "revoked"}
     assert http.post(f"{base}/jobs/none/revoke").status_code == 404
@@ -174,11 +154,45 @@ def test_steering_a_queue(http: httpx.Client, base: str) -> None:
     assert http.post(f"{base}/retry", json={"count": 3}).json() == {"retried": 0}
     assert http.delete(f"{base}/clean", params={"state": "failed", "age": 0}).json() == {"removed": []}
     assert http.get(f"{base}/suspended").json() == {"jobs": []}
-    assert http.get(f"{base}/flows/1/usage").json()["jobCount"] == 0
+    assert http.get(f"{base}/flows/1/usage").status_code == 404
     assert http.get(f"{base}/flows/1/budget").status_code == 404
     summary = http.get("/usage/summary", params={"window": 60_000}).json()
     assert summary["bucketSizeMs"] == 60_000
     assert http.get("/health").json()["status"] == "ok"
+
+
+def test_a_suspended_job_is_shown_and_resumed(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    async def handle(job: glidemq_py.Job) -> Any:
+        if not job.signals:
+            await job.suspend(reason="approval", timeout=60_000)
+        return [(signal.name, signal.data) for signal in job.signals]
+
+    job = http.post(f"{base}/jobs", json={"name": "n", "data": 1}).json()["id"]
+    worked_off(url, handle, queue_name)
+    info = http.get(f"{base}/jobs/{job}/suspend").json()
+    assert (info["reason"], info["timeout"], info["signals"]) == ("approval", 60_000, [])
+    (found,) = http.get(f"{base}/suspended", params={"excludeData": "true"}).json()["jobs"]
+    assert (found["id"], found["state"], found["suspend"]) == (job, "suspended", info)
+    assert "data" not in found
+    assert http.post(f"{base}/jobs/{job}/signal", json={"name": "go", "data": 1}).json() == {"resumed": True}
+    worked_off(url, handle, queue_name)
+    assert http.get(f"{base}/jobs/{job}").json()["returnvalue"] == [["go", 1]]
+
+
+def test_what_a_job_has_used(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    async def handle(job: glidemq_py.Job) -> None:
+        await job.report_usage(model="m", tokens={"input": 3}, costs={"call": 0.5}, cost_unit="USD", latency=12)
+
+    job = http.post(f"{base}/jobs", json={"name": "n"}).json()["id"]
+    worked_off(url, handle, queue_name)
+    used = {
+        "model": "m", "provider": None, "tokens": {"input": 3}, "totalTokens": 3, "costs": {"call": 0.5},
+        "totalCost": 0.5, "costUnit": "USD", "latencyMs": 12, "cached": None,
+    }  # fmt: skip
+    assert http.get(f"{base}/jobs/{job}").json()["usage"] == used
+    (listed,) = http.get(f"{base}/jobs", params={"state": "completed"}).json()["jobs"]
+    assert listed["usage"] == used
+    assert http.get(f"{base}/flows/{job}/usage").json()["tokens"] == {"input": 3}
 
 
 def test_dead_letters(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
@@ -187,7 +201,7 @@ def test_dead_letters(http: httpx.Client, base: str, queue_name: str, url: str) 
 
     for n in range(3):
         http.post(f"{base}/jobs", json={"name": "n", "data": n})
-    finished(url, queue_name, handle, dead_letter_queue=f"{queue_name}-dead")
+    worked_off(url, handle, queue_name, dead_letter_queue=f"{queue_name}-dead")
     found = http.get(f"{base}/dlq").json()
     assert found["count"] == 3
     first, second, third = found["jobs"]
@@ -247,7 +261,7 @@ def test_words_of_an_error_do_not_choose_its_status(http: httpx.Client, base: st
     with sync.Queue(queue_name, url) as queue:
         while queue.count() == 0:
             pass
-    finished(url, queue_name, handle)
+    worked_off(url, handle, queue_name)
     adding.join()
     assert found[0].status_code == 500
 
@@ -294,6 +308,7 @@ def test_options_are_checked() -> None:
     for wrong in (
         {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"queues": "one"}, {"queues": ["a:b"]},
         {"prefix": "{"}, {"compression": "zip"}, {"max_body": 0}, {"keep_alive": 1}, {"events": 1},
+        {"on_error": 1}, {"on_error": lambda error: None},
     ):  # fmt: skip
         with pytest.raises(GlideMQValidationError) as caught:
             create_proxy_app("valkey://127.0.0.1", **wrong)  # type: ignore[arg-type]
@@ -314,86 +329,24 @@ def test_a_server_that_is_away_is_503(private_server: Callable[..., ServerProces
         assert (full.status_code, full.json()["code"]) == (503, "server_full")
 
 
-# -- streams ---------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------------------
 
 
-def test_events_of_a_queue(http: httpx.Client, base: str) -> None:
-    with http.stream("GET", f"{base}/events") as first:
-        assert first.headers["content-type"].startswith("text/event-stream")
-        frames = frames_of(first.iter_lines())
-        assert next(frames)[2] == "connected"
-        assert next(frames)[2] == "keep-alive"  # by then it listens
-        for n in range(2):
-            http.post(f"{base}/jobs", json={"name": "n", "data": n})
-        seen = [frame for _, frame in zip(range(2), (f for f in frames if f[1]), strict=False)]
-    assert [(event, data["jobId"]) for _, event, data in seen] == [("added", "1"), ("added", "2")]
-    # A client that comes back says what it had last, and misses nothing.
-    with http.stream("GET", f"{base}/events", headers={"last-event-id": str(seen[0][0])}) as again:
-        entry, event, data = next(frame for frame in frames_of(again.iter_lines()) if frame[1])
-    assert (entry, event, data["jobId"]) == (seen[1][0], "added", "2")
+def test_what_is_wrong_with_us_is_told_to_us(url: str, base: str, caplog: pytest.LogCaptureFixture) -> None:
+    def on_error(error: Exception, request: Any) -> None:
+        told.append((repr(error), request.url.path))
+        raise ValueError("it fails, too")
 
-
-def test_events_of_a_job_end_with_it(
-    http: httpx.Client, base: str, queue_name: str, url: str, resp: RespClient
-) -> None:
-    async def handle(job: glidemq_py.Job) -> Any:
-        await job.update_progress(50)
-        await job.stream({"text": "one"})
-        await job.stream({"text": "two"})
-        return {"a": 1}
-
-    http.post(f"{base}/jobs", json={"name": "other"})
-    job = http.post(f"{base}/jobs", json={"name": "n"}).json()["id"]
-    assert http.get(f"{base}/jobs/none/events").status_code == 404
-    with http.stream("GET", f"{base}/jobs/{job}/events") as live:
-        frames = frames_of(live.iter_lines())
-        next(frames)
-        finished(url, queue_name, handle)
-        events = [(event, data) for _, event, data in frames if event]
-    assert events[0][0] == "added"
-    assert {data["jobId"] for _, data in events} == {job}
-    assert events[-1][0] == "completed"
-    assert events[-1][1]["returnvalue"] == {"a": 1}
-    # It has ended: everything at once, and the end.
-    late = [frame for frame in frames_of(iter(http.get(f"{base}/jobs/{job}/events").text.splitlines())) if frame[1]]
-    assert [event for _, event, _ in late] == [event for event, _ in events]
-    resp.execute("DEL", f"glide:{{{queue_name}}}:events")
-    (frame,) = [f for f in frames_of(iter(http.get(f"{base}/jobs/{job}/events").text.splitlines())) if f[1]]
-    assert (frame[1], frame[2]["returnvalue"]) == ("completed", {"a": 1})
-    chunks = [f for f in frames_of(iter(http.get(f"{base}/jobs/{job}/stream").text.splitlines())) if f[0]]
-    assert [data["text"] for _, _, data in chunks] == ["one", "two"]
-    rest = http.get(f"{base}/jobs/{job}/stream", headers={"last-event-id": str(chunks[0][0])}).text
-    assert [data["text"] for entry, _, data in frames_of(iter(rest.splitlines())) if entry] == ["two"]
-
-
-def test_many_listeners_take_one_connection(url: str, queue_name: str, http: httpx.Client, base: str) -> None:
-    def listen(n: int) -> None:
-        with http.stream("GET", f"{base}/events") as response:
-            frames = frames_of(response.iter_lines())
-            next(frames)
-            next(frames)
-            listening.release()
-            found.append(next(frame for frame in frames if frame[1])[2]["jobId"])
-
-    found: list[str] = []
-    listening = threading.Semaphore(0)
-    threads = [threading.Thread(target=listen, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        assert listening.acquire(timeout=10)
-    http.post(f"{base}/jobs", json={"name": "n"})
-    for thread in threads:
-        thread.join(10)
-    assert found == ["1"] * 8
-
-
-def test_streams_end_when_the_proxy_closes(url: str, queue_name: str) -> None:
-    with running_proxy(url) as (http, server), http.stream("GET", f"/queues/{queue_name}/events") as response:
-        frames = frames_of(response.iter_lines())
-        assert next(frames)[2] == "connected"
-        server.should_exit = True
-        assert list(frames) == []
+    told: list[tuple[str, str]] = []
+    broken = mock.patch.object(Queue, "get_job_counts", side_effect=RuntimeError("a secret"))
+    with running_proxy(url, on_error=on_error) as (http, _), broken:
+        found = http.get(f"{base}/counts")
+        assert (found.status_code, found.json()) == (500, {"error": "internal error", "code": "internal"})
+        assert http.get(f"{base}/jobs/none").status_code == 404
+        assert http.head(f"{base}/events").status_code == 405
+    assert told == [("RuntimeError('a secret')", f"{base}/counts")]
+    assert "a secret" in caplog.text
+    assert "on_error failed" in caplog.text
 
 
 async def test_closing_refuses_with_503(url: str, queue_name: str) -> None:

@@ -1,22 +1,15 @@
 """Schedulers over real HTTP."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from glidemq_py import Job, Worker, sync
-from tests.server.proxy_support import running_proxy
+from tests.server.proxy.support import running_proxy
 
 YEAR_MS = 31_536_000_000
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with running_proxy(url) as (client, _):
-        yield client
 
 
 @pytest.fixture

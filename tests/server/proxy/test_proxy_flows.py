@@ -1,8 +1,6 @@
 """Flows over real HTTP: trees and graphs, what is known of them, and their revocation."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -10,30 +8,12 @@ import pytest
 
 from glidemq_py import Job, Worker
 from glidemq_py.testing import RespClient
-from tests.server.proxy_support import running_proxy
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with running_proxy(url) as (client, _):
-        yield client
+from tests.server.proxy.support import running_proxy, worked_off
 
 
 @pytest.fixture
 def other(queue_name: str) -> str:
     return f"{queue_name}-other"
-
-
-def worked_off(url: str, handler: Any, *queues: str) -> None:
-    """Work until the queues are empty."""
-
-    async def work() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            workers = [await stack.enter_async_context(Worker(name, handler, url)) for name in queues]
-            for worker in workers:
-                await worker.drain()
-
-    asyncio.run(work())
 
 
 def tree(queue: str, other: str) -> dict[str, Any]:
@@ -74,6 +54,12 @@ def test_a_tree_across_queues(http: httpx.Client, queue_name: str, other: str, u
     assert {node["name"] for node in found["nodes"]} == {"top", "left", "right", "leaf"}
     assert found["budget"]["maxTokens"] == {"in_put": 500}
     assert found["createdAt"] > 0
+    right = next(job for job in http.get(f"/queues/{other}/jobs?state=waiting-children").json()["jobs"])
+    (leaf,) = http.get(f"/queues/{other}/jobs?state=waiting").json()["jobs"]
+    for job in (leaf, http.get(f"/queues/{other}/jobs/{leaf['id']}").json()):
+        assert (job["parentId"], job["parentQueue"]) == (right["id"], other)
+    assert (right["parentId"], right["parentQueue"]) == (answer["root"]["id"], queue_name)
+    assert http.get(f"/queues/{queue_name}/jobs/{answer['root']['id']}").json()["parentId"] is None
     shown = http.get(f"/flows/{flow_id}/tree").json()
     assert named(shown["tree"]) == [("top", [("left", []), ("right", [("leaf", [])])])]
     assert shown["roots"] == [answer["root"]]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -16,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from glidemq_py.proxy import create_proxy_app
-from tests.server.proxy_support import running_proxy
+from tests.server.proxy.support import running_proxy
 
 EXAMPLES = 10
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -59,6 +60,27 @@ def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None
             case.call_and_validate(checks=[*checks, not_a_server_error])
 
     answered()
+
+
+def test_the_examples_are_taken(url: str, queue_name: str) -> None:
+    with running_proxy(url) as (http, _):
+        document = http.get("/openapi.json").json()
+        at = {"name": queue_name, "scheduler": "s", "flow": "f"}
+        seen = 0
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                if "requestBody" not in operation:
+                    continue
+                body = operation["requestBody"]["content"]["application/json"]
+                schema = {**body["schema"], "components": document["components"]}
+                jsonschema_rs.validate(schema, body["example"])
+                job = http.post(f"/queues/{queue_name}/jobs", json={"name": "n", "opts": {"delay": 90_000}}).json()
+                if path.endswith("/wait"):
+                    body["example"]["opts"]["waitTimeout"] = 1
+                found = http.request(method, path.format(**at, id=job["id"]), json=body["example"])
+                assert found.status_code in ((504,) if path.endswith("/wait") else (200, 201)), (path, found.text)
+                seen += 1
+        assert seen >= 12
 
 
 def test_every_route_is_in_the_document() -> None:

@@ -1,0 +1,31 @@
+"""Jobs of a state, as a page of an answer."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from glidemq_py.job import Job
+from glidemq_py.proxy.endpoint import Exchange, Schema
+from glidemq_py.proxy.schemas import END, FLAG, PLACE
+from glidemq_py.proxy.shapes import job_shape
+from glidemq_py.queue.reading import MAX_PAGE, between, iterate, listable
+
+__all__ = ["RANGE", "jobs_in", "shown_in"]
+
+RANGE: Final[dict[str, Schema]] = {"start": PLACE, "end": END, "excludeData": FLAG}
+"""Parameters of a query for a page; ``end`` is inclusive, -1 = the last."""
+
+_PARENT: Final = ("parentId", "parentQueue")
+
+
+async def jobs_in(exchange: Exchange, state: str) -> list[Job[Any, Any]]:
+    """The jobs that the query asks for. Raises GlideMQValidationError."""
+    start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
+    known = listable(state)
+    rows = iterate(await exchange.queue._connected(), known, MAX_PAGE, bare=bare, also=_PARENT)
+    return await between(rows, start, end)
+
+
+def shown_in(exchange: Exchange, job: Job[Any, Any]) -> dict[str, Any]:
+    """A job of such a page."""
+    return job_shape(job, with_data=not exchange.flag("excludeData"))
