@@ -157,6 +157,7 @@ TWINS = (
         run="run_now({})",
         head=[
             "from glidemq_py.client.pace import run_now",
+            "from glidemq_py.job import BlockingJob as Job",
             "from glidemq_py.sync.driving import BroadcastCore",
         ],
         start="",

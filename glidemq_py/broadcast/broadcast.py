@@ -7,6 +7,7 @@ from typing import Any, Generic, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py.broadcast.letters import BroadcastLetters
 from glidemq_py.broadcast.options import (
     PublishOptionsDict,
     check_message_options,
@@ -17,6 +18,7 @@ from glidemq_py.broadcast.progress import Delivery, Subscription, get_delivery, 
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import JobStateError
 from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.names import validate_job_id
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
@@ -31,7 +33,7 @@ __all__ = ["Broadcast"]
 DataT = TypeVar("DataT", default=Any)
 
 
-class Broadcast(Generic[DataT]):
+class Broadcast(BroadcastLetters, Generic[DataT]):
     """Publishes messages of which every subscription gets each; ``Broadcast[DataT]`` names what they carry.
 
     It connects when it is first used. Close it, or use it as ``async with``.
@@ -43,6 +45,8 @@ class Broadcast(Generic[DataT]):
         max_age: keep messages for that long, ms or timedelta; None = for ever. Both are seen to when something is
             published.
         default_job_options: what a message gets where its own options say nothing.
+        dead_letter_queue: gets a job for every message that has failed for good in a subscription whose workers name
+            no dead letter queue of its own. Written as for `Queue`.
         connection, prefix, compression, serializer, events: as for `Queue`.
 
     Raises:
@@ -60,13 +64,14 @@ class Broadcast(Generic[DataT]):
         default_job_options: JobOptions | Mapping[str, Any] | None = None,
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
+        dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
     ) -> None:
         self._most = 0 if max_messages is None else check_int("max_messages", max_messages, 1, 2**40)
         self._age = 0 if max_age is None else to_ms("max_age", max_age, minimum=1)
         self._queue: Queue[DataT, Any] = self._queue_type(
             name, connection, prefix=prefix, default_job_options=default_job_options, compression=compression,
-            serializer=serializer, events=events,
+            serializer=serializer, dead_letter_queue=dead_letter_queue, events=events,
         )  # fmt: skip
         check_message_options(self._queue.options.default_job_options, "default_job_options.")
         self._queue._add_call = self._publish_call

@@ -9,7 +9,9 @@ from glidemq_py.broadcast.message import MessageRun
 from glidemq_py.broadcast.subjects import lua_patterns
 from glidemq_py.errors import DelayedError, GlideMQError, JobSignal, RateLimitError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.wire.calls import Call, broadcasting, working
 from glidemq_py.wire.calls.broadcasting import Marks
 from glidemq_py.wire.calls.working import ExchangeReply, HeartbeatReply, ReclaimReply, RegainReply
@@ -67,6 +69,10 @@ class SubscriptionSource(QueueSource):
         """Make the subscription if there is none. From here on its beginning is fixed, also where it is lost."""
         self._start = await link.transport.call(broadcasting.subscribe(self._meta, self._group, self._start))
 
+    async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:
+        """See `QueueSource`; they are the subscription's own."""
+        return bool(await declare_dead_letters(link, options, self._group))
+
     def outcomes(self, link: QueueLink) -> Outcomes:
         """See `QueueSource`."""
         return _Outcomes(link, self._options)
@@ -82,10 +88,10 @@ class SubscriptionSource(QueueSource):
         tokens: working.Tokens | None = None,
         charges: Sequence[working.BudgetCharge] | None = None,
     ) -> Call[ExchangeReply]:
-        """See `broadcasting.exchange`; there are neither tokens nor budgets."""
+        """See `broadcasting.exchange`; there are no budgets."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._group, self._patterns,
-            self._start, self._note, limiter,
+            self._start, self._note, limiter, tokens=tokens,
         )  # fmt: skip
 
     def idle_exchange(self, want: int, token: str) -> Call[ExchangeReply]:

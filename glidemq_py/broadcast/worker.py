@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
+from glidemq_py.broadcast.message import Message
 from glidemq_py.broadcast.options import validate_start, validate_subscription
 from glidemq_py.broadcast.progress import get_subscriptions
 from glidemq_py.broadcast.source import SubscriptionSource
 from glidemq_py.broadcast.subjects import parse_subjects
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.options.limits import RateLimit, RateLimitDict
+from glidemq_py.job import QueueLink
+from glidemq_py.options.batch import BatchDict, BatchOptions
+from glidemq_py.options.dead_letter import DeadLetterInput
+from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, Serializer, SerializerName
+from glidemq_py.options.sandbox import SandboxDict, SandboxOptions
 from glidemq_py.options.times import Milliseconds
 from glidemq_py.options.worker import BackoffStrategy, ExceptionTypes
 from glidemq_py.worker import Worker
@@ -23,8 +27,6 @@ from glidemq_py.worker.opening import Opening
 from glidemq_py.worker.tasks import TaskDecorator
 
 __all__ = ["BroadcastWorker"]
-
-_POLL_S: Final = 0.1
 
 
 class BroadcastWorker(Worker):
@@ -36,15 +38,18 @@ class BroadcastWorker(Worker):
 
     Args:
         name: of the broadcast.
-        handler: ``async def`` or plain ``def`` (runs in a thread) that takes the message.
+        handler: ``async def`` or plain ``def`` (runs in a thread) that takes the message; with ``batch``, a list of
+            messages; ``"module:function"`` or the path of a file runs it in processes of its own.
         connection: as for `Worker`.
         subscription: whose messages. It is kept on the server, with how far it is, until it is removed.
         start_from: where it begins if there is none of that name yet: "$" with what is published from now on, "0-0"
             with the oldest message there is, or after the stream entry of that id.
         subjects: patterns (``orders.*.created``, ``orders.>``); what matches none of them is passed over. None = all.
         limiter: at most so many messages are taken in a window, by all workers of the broadcast that have a limiter.
+        dead_letter_queue: gets a job for every message that has failed for good in this subscription; None = as it
+            was set before, or as the `Broadcast` says; False = none.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on, backoff_strategies,
-        events, metrics, lifespan, serializer, compression, prefix: as for `Worker`.
+        token_limiter, batch, sandbox, events, metrics, lifespan, serializer, compression, prefix: as for `Worker`.
 
     Raises:
         GlideMQValidationError: an option cannot be; it is named with its value.
@@ -53,7 +58,7 @@ class BroadcastWorker(Worker):
     def __init__(
         self,
         name: str,
-        handler: Callable[[Any], Any],
+        handler: Callable[[Any], Any] | str,
         connection: Connection = None,
         *,
         subscription: str,
@@ -68,23 +73,30 @@ class BroadcastWorker(Worker):
         no_retry_on: ExceptionTypes | None = None,
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
         limiter: RateLimit | RateLimitDict | None = None,
+        token_limiter: TokenLimiter | TokenLimiterDict | None = None,
+        batch: BatchOptions | BatchDict | None = None,
+        sandbox: SandboxOptions | SandboxDict | None = None,
         lifespan: Callable[[Worker], AbstractAsyncContextManager[Any]] | None = None,
         serializer: Serializer | SerializerName | None = None,
         compression: Compression = "none",
+        dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
         metrics: bool = True,
     ) -> None:
-        if not callable(handler):
-            raise GlideMQValidationError("handler", handler, "must be a function")
+        if handler is None:  # pyright: ignore[reportUnnecessaryComparison]
+            raise GlideMQValidationError("handler", handler, "must be a function, or a text that names it")
         self.subscription = validate_subscription(subscription)
         self.subjects = parse_subjects("subjects", subjects)
         self.start_from = validate_start(start_from)
         super().__init__(
             name, handler, connection, concurrency=concurrency, prefix=prefix, lock_duration=lock_duration,
             stalled_interval=stalled_interval, max_stalled_count=max_stalled_count, retry_on=retry_on,
-            no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter, lifespan=lifespan,
-            serializer=serializer, compression=compression, events=events, metrics=metrics,
+            no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
+            token_limiter=token_limiter, batch=batch, sandbox=sandbox, lifespan=lifespan, serializer=serializer,
+            compression=compression, dead_letter_queue=dead_letter_queue, events=events, metrics=metrics,
         )  # fmt: skip
+
+    _job_type = Message
 
     def _prepare(self) -> Opening:
         source = SubscriptionSource(
@@ -99,16 +111,9 @@ class BroadcastWorker(Worker):
 
     async def drain(self) -> None:
         """Work until the subscription has read everything and nothing is in hand or due later any more, then close."""
-        parts = self._life.parts
-        if parts is None:
-            raise GlideMQError("the worker has not been started")
-        while not self._life.is_closing:
-            if not parts.runner.running and await self._is_worked_off(parts.link):
-                break
-            await asyncio.sleep(_POLL_S)
-        await self.close()
+        await super().drain()
 
-    async def _is_worked_off(self, link: Any) -> bool:
+    async def _is_worked_off(self, link: QueueLink) -> bool:
         if await link.transport.command("ZCARD", link.keys.scheduled):
             return False
         mine = [each for each in await get_subscriptions(link) if each.name == self.subscription]

@@ -56,6 +56,9 @@ class JobSteps:
     if TYPE_CHECKING:
 
         @property
+        def _token(self) -> tuple[int, int]: ...
+
+        @property
         def data(self) -> Any:
             """See `Job`."""
 
@@ -161,5 +164,5 @@ class JobSteps:
             GlideMQValidationError: not a number that can be. And what `Job.log` raises.
         """
         attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
-        await self._write(control.note_tokens(self._link.keys.meta, self.id, number, attempt.token))
+        await self._write(control.note_tokens(self._link.keys.meta, self.id, number, self._token))
         attempt.tokens = number

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 
-from glidemq_py.errors import GlideMQError, JobCostError, JobDataError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.link import Waiter
 from glidemq_py.model.record import JobRecord
@@ -31,22 +31,25 @@ from glidemq_py.wire.calls.reading import page as read_page
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.payload import encode_data
 
-__all__ = ["DeadLetters", "declare_dead_letters"]
+__all__ = ["DeadLetters", "declare_dead_letters", "envelope_of", "remove_letter"]
 
 _log = logging.getLogger(__name__)
 
 _PAGE: Final = 200
+_PATIENCE_S: Final = 0.5
+"""For a worker that is delivering letters while somebody asks for them."""
 _NOT_AGAIN: Final = frozenset(("jobId", "delay", "deduplication", "parent", "parents"))
 """Options of the original that its replay does without."""
 
 
-async def declare_dead_letters(link: QueueLink, options: QueueOptions) -> str:
-    """Write into the queue's meta where its dead letters go, if the options say so; the name in force, '' = none."""
+async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscription: str = "") -> str:
+    """Write into the queue's meta where its dead letters go, if the options say so; the name in force, '' = none.
+
+    ``subscription``: whose letters they are, of a broadcast; '' = the queue's.
+    """
     given = options.dead_letter_queue
-    if given is None:
-        return await link.transport.call(dead_letters_to(link.keys.meta))
-    name, on = ("", "") if given is False else (given.name, given.kinds_text)
-    return await link.transport.call(dead_letters_to(link.keys.meta, name, on))
+    name, on = (None, "") if given is None else ("", "") if given is False else (given.name, given.kinds_text)
+    return await link.transport.call(dead_letters_to(link.keys.meta, name, on, subscription))
 
 
 class DeadLetters:
@@ -60,16 +63,19 @@ class DeadLetters:
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
 
-    async def _letters(self) -> QueueLink | None:
-        """The dead letter queue, with everything in it that this queue owes it; None if there is none."""
+    async def _letters(self, subscription: str = "") -> QueueLink | None:
+        """The dead letter queue, with everything in it that this queue owes it; None if there is none.
+
+        ``subscription``: of a broadcast, '' = the queue's own.
+        """
         link = await self._connected()
-        name = await link.transport.call(dead_letters_to(link.keys.meta))
+        name = await link.transport.call(dead_letters_to(link.keys.meta, subscription=subscription))
         if not name:
             return None
         if self._outbox is None:
             self._outbox = Outbox(link)
         try:
-            await self._outbox.deliver()
+            await self._outbox.deliver(_PATIENCE_S)
         except GlideMQError as error:
             _log.warning("queue %r: dead letters are still to be delivered: %s", link.keys.name, error)
         if self._letter_link is None or self._letter_link.keys.name != name:
@@ -95,7 +101,7 @@ class DeadLetters:
             return
         name = (await self._connected()).keys.name
         async for job in reading.iterate(letters, JobState.WAITING, page):
-            if _envelope_of(job, name) is not None:
+            if envelope_of(job, name) is not None:
                 yield job
 
     async def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
@@ -118,7 +124,7 @@ class DeadLetters:
     async def remove_dead_letter_job(self, job_id: str) -> bool:
         """Delete one of this queue's dead letters; False if there is none of that id."""
         found = await self._find(job_id)
-        return False if found is None else await _remove(*found)
+        return False if found is None else await remove_letter(*found)
 
     async def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """Add the job of a dead letter to this queue again, and delete the letter.
@@ -133,10 +139,15 @@ class DeadLetters:
 
         Raises:
             JobCostError: it costs more than its group's token bucket holds; the letter stays.
+            GlideMQValidationError: it is the letter of a subscription (`Broadcast.replay_dead_letter_job`).
         """
         found = await self._find(job_id)
         if found is None:
             return None
+        if "subscription" in found[1].data:
+            raise GlideMQValidationError(
+                "job_id", job_id, "is of a subscription's message: use Broadcast.replay_dead_letter_job"
+            )
         link, (letters, letter) = await self._connected(), found
         name, data, opts, options = await _original(link, letter)
         new_id = f"replay-{hashlib.sha256(json.dumps([letters.keys.name, letter.id]).encode()).hexdigest()[:32]}"
@@ -149,7 +160,7 @@ class DeadLetters:
         job: Job[Any, Any] = Job.from_record(link, record)
         if not isinstance(result, str):
             job.outcome = JobOutcome(result[0])
-        await _remove(letters, letter)
+        await remove_letter(letters, letter)
         return job
 
     async def _find(self, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
@@ -158,12 +169,12 @@ class DeadLetters:
         if letters is None:
             return None
         job = await reading.get_job(letters, letter)
-        if job is None or _envelope_of(job, (await self._connected()).keys.name) is None:
+        if job is None or envelope_of(job, (await self._connected()).keys.name) is None:
             return None
         return letters, job
 
 
-def _envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
+def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
     """The envelope that a job carries, if it is a dead letter of the queue."""
     try:
         data: Any = job.data
@@ -188,7 +199,7 @@ async def _original(link: QueueLink, letter: Job[Any, Any]) -> tuple[str, str, s
     return letter.name, encode_data(data, link.serializer, link.compression), "{}", JobOptions()
 
 
-async def _remove(letters: QueueLink, letter: Job[Any, Any]) -> bool:
+async def remove_letter(letters: QueueLink, letter: Job[Any, Any]) -> bool:
     """Delete a letter and its stream entry (W76). Of those that a Node peer wrote nothing says which entry that is."""
     entry = await letters.transport.command("HGET", letters.keys.job(letter.id), "eid")
     position = await _entry_of(letters, letter.id) if entry is None and letter.state is JobState.WAITING else ""

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 STORED: Final = "stored"
 """Value of an envelope's ``encoding`` where its ``data`` is the text as it was stored, not what it meant."""
 _HOLD_MS: Final = 5_000
+_LOOK_AGAIN_S: Final = 0.02
 _NO_LIMIT: Final = 2**40
 
 
@@ -46,17 +47,26 @@ class Outbox:
         self._kinds = kinds
         self._holder = secrets.token_hex(8)
         self._busy = link.pace.lock()
+        self._elsewhere = False
         self.writes = 0
         """Staged writes of the queue that had not ended at the last look."""
 
-    async def deliver(self) -> int:
+    async def deliver(self, patience: float = 0.0) -> int:
         """Deliver everything that is owed; the number of deliveries. 0 too where somebody else is at it.
+
+        Args:
+            patience: seconds for which somebody else is waited for.
 
         Raises:
             GlideMQError: something could not be delivered; it stays owed, all else was delivered.
         """
         async with self._busy:
-            return await self._round()
+            count = await self._round()
+            while self._elsewhere and patience > 0:
+                await self._link.pace.sleep(_LOOK_AGAIN_S)
+                patience -= _LOOK_AGAIN_S
+                count += await self._round()
+            return count
 
     async def _round(self) -> int:
         link, cursor, count = self._link, "", 0
@@ -66,6 +76,7 @@ class Outbox:
             reply = await link.transport.call(outbox(link.keys.meta, self._holder, _HOLD_MS, cursor, done))
             done = []
             self.writes = reply.writes
+            self._elsewhere = not reply.held
             if not reply.entries:
                 break
             cursor = reply.entries[-1].id
@@ -142,6 +153,8 @@ def _letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
         "failedReason": fields["reason"],
         "attemptsMade": int(fields["attempts"]),
     }
+    if "subscription" in fields:
+        envelope["subscription"] = fields["subscription"]
     try:
         envelope["data"] = decode_data(fields["data"], link.serializer) if fields["data"] else None
         text = _encode(link, envelope)

@@ -14,10 +14,12 @@ from glidemq_py.broadcast.options import PublishOptionsDict
 from glidemq_py.broadcast.progress import Delivery, Subscription
 from glidemq_py.client.connect import BlockingConnection
 from glidemq_py.client.pace import run_now
+from glidemq_py.job import BlockingJob as Job
+from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds
-from glidemq_py.sync.driving import BroadcastCore
+from glidemq_py.sync.driving import BroadcastCore, twins_of
 
 __all__ = ["Broadcast"]
 
@@ -41,6 +43,7 @@ class Broadcast(Generic[DataT]):
         default_job_options: JobOptions | Mapping[str, Any] | None = None,
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
+        dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
     ) -> None:
         self._core: BroadcastCore[DataT] = BroadcastCore(
@@ -52,6 +55,7 @@ class Broadcast(Generic[DataT]):
             default_job_options=default_job_options,
             compression=compression,
             serializer=serializer,
+            dead_letter_queue=dead_letter_queue,
             events=events,
         )
 
@@ -121,6 +125,30 @@ class Broadcast(Generic[DataT]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def redeliver(self, message_id: str, subscription: str) -> None:
+        """Have a message come once more to a subscription that has done with it, with all its attempts. See
+        `Broadcast.redeliver`.
+        """
+        run_now(self._core.redeliver(message_id, subscription))
+
+    def get_dead_letter_jobs(
+        self, subscription: str | None = None, start: int = 0, end: int = -1
+    ) -> list[Job[Any, Any]]:
+        """Dead letters by position, oldest first; ``end`` inclusive, -1 = the last. See
+        `Broadcast.get_dead_letter_jobs`.
+        """
+        return twins_of(run_now(self._core.get_dead_letter_jobs(subscription, start, end)))
+
+    def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
+        """Have the message of a dead letter come once more to its subscription (`redeliver`), and delete the
+        letter. See `Broadcast.replay_dead_letter_job`.
+        """
+        return run_now(self._core.replay_dead_letter_job(job_id, subscription))
+
+    def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
+        """Delete a dead letter; False if there is none of that id. Arguments as for `replay_dead_letter_job`."""
+        return run_now(self._core.remove_dead_letter_job(job_id, subscription))
 
     @property
     def name(self) -> str:

@@ -17,7 +17,6 @@ from glidemq_py.job.current import label_log_records
 from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.worker import WorkerOptions
-from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.schedule import ScheduleDuty
 from glidemq_py.telemetry.state import TELEMETRY
@@ -109,7 +108,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     )  # fmt: skip
     source = opening.source or QueueSource(keys, consumer, options)
     await source.open(link)
-    has_dead_letters = bool(await declare_dead_letters(link, queue_options))
+    has_dead_letters = await source.declare_dead_letters(link, queue_options)
     label_log_records()
     if opening.sandbox is not None:
         stack.push_async_callback(opening.sandbox.close)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from glidemq_py.job.link import QueueLink
 from glidemq_py.wire.calls import reading
 from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.exchange import ExchangeLoop
 
-__all__ = ["is_worked_off", "run_out", "until_worked_off"]
+__all__ = ["is_worked_off", "run_out"]
 
 _HAND_BACK_S = 5.0
 """For the server to take back what is handed back. What it has not taken by then is left to recovery."""
-_POLL_S = 0.1
 _PAGE = 100
 
 
@@ -37,14 +35,6 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
                 return True
         first += _PAGE
     return False
-
-
-async def until_worked_off(link: QueueLink, runner: Endings, is_closing: Callable[[], bool]) -> None:
-    """Wait until the queue `is_worked_off` and no handler runs, or until the worker closes."""
-    while not is_closing():
-        if not runner.running and await is_worked_off(link):
-            return
-        await asyncio.sleep(_POLL_S)
 
 
 async def run_out(exchange: ExchangeLoop, runner: Endings, force: asyncio.Event) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from glidemq_py.job.link import QueueLink
+from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.queue.dead_letters import declare_dead_letters
 from glidemq_py.wire.calls import Call, working
 from glidemq_py.wire.calls.working import ExchangeReply, HeartbeatReply, ReclaimReply, RegainReply
 from glidemq_py.wire.keys import QueueKeys
@@ -47,6 +49,10 @@ class QueueSource:
 
     async def open(self, link: QueueLink) -> None:
         """Do on the server what must be done before jobs are taken."""
+
+    async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:
+        """Say where their dead letters go, if the options do; whether there are any."""
+        return bool(await declare_dead_letters(link, options))
 
     def outcomes(self, link: QueueLink) -> Outcomes:
         """What ends mean for jobs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.job import Job, QueueLink
 from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
@@ -26,7 +28,7 @@ from glidemq_py.worker.life import Life
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.opening import Opening
 from glidemq_py.worker.routes import Route, Routes
-from glidemq_py.worker.running_out import until_worked_off
+from glidemq_py.worker.running_out import is_worked_off
 from glidemq_py.worker.sandbox import sandboxed
 from glidemq_py.worker.shutdown import closing_on_signals
 from glidemq_py.worker.tasks import TaskDecorator, TaskRegistry
@@ -38,6 +40,7 @@ Listener = TypeVar("Listener", bound=Callable[..., Any])
 Lifespan = Callable[["Worker"], AbstractAsyncContextManager[Any]]
 
 _SILENT_S = 30.0
+_POLL_S = 0.1
 
 
 class Worker:
@@ -104,7 +107,7 @@ class Worker:
             dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, queue_name),
         )  # fmt: skip
         self._keys = QueueKeys(prefix, queue_name)
-        self._sandbox = sandboxed(handler, sandbox, self.options, self._queue_options)
+        self._sandbox = sandboxed(handler, sandbox, self.options, self._queue_options, self._job_type)
         self._handler: Callable[[Any], Any] | None = handler if self._sandbox is None else self._sandbox  # type: ignore[assignment]
         self._tasks = TaskRegistry(self)
         self._connection = connection
@@ -115,6 +118,9 @@ class Worker:
         self.consumer = consumer_name()
         self._queue: Queue[Any, Any] | None = None
         self._life = Life(self.queue_name, self._listeners, self._close_queue)
+
+    _job_type: type[Job[Any, Any]] = Job
+    """What its handlers get."""
 
     # -- what it tells and takes --------------------------------------------------------------------------
 
@@ -287,8 +293,16 @@ class Worker:
         """Work until the queue has nothing waiting, parked, delayed, prioritized or active any more, then close."""
         if self._life.parts is None:
             raise GlideMQError("the worker has not been started")
-        await until_worked_off(self._life.parts.link, self._life.parts.runner, lambda: self._life.is_closing)
+        parts = self._life.parts
+        while not self._life.is_closing:
+            if not parts.runner.running and await self._is_worked_off(parts.link):
+                break
+            await asyncio.sleep(_POLL_S)
         await self.close()
+
+    async def _is_worked_off(self, link: QueueLink) -> bool:
+        """True if nothing waits, runs, is due later, or is parked."""
+        return await is_worked_off(link)
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
         """Take no more jobs, wait for the running ones, hand everything in, leave. Idempotent.

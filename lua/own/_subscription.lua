@@ -20,6 +20,9 @@ S.write_record = function(q, id, group, for_ms, ...)
   redis.call('EXPIRE', key, RECORD_TTL + math.ceil(for_ms / 1000))
 end
 
+-- Attempts that have failed.
+S.attempts = function(q, id, group) return G.count_of(redis.call('HGET', S.record_key(q, id, group), 'a')) end
+
 -- fields of an entry -> job id, name, retryGroup
 S.parse = function(fields)
   if fields[1] == 'jobId' and fields[3] == 'name' and not fields[5] then return fields[2], fields[4] end

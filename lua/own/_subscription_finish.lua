@@ -4,6 +4,7 @@
 local S = G.subscriptions
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
+local REVOKED = 'JobRevokedError' -- the type of what ends an attempt that was revoked, as in shared/finish.lua
 
 local function leave(b, row)
   b.settled[#b.settled + 1] = row[ENTRY]
@@ -50,6 +51,8 @@ local function fail(b, row)
     return G.RETRYING
   end
   leave(b, row)
+  G.dead_message(q, b.group, id, row[7] == REVOKED and 'revoked' or 'failed', row[6], row[ENTRY], row[FENCE],
+    attempts - 1)
   b.failed_n, b.failed_ms = b.failed_n + 1, b.failed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then G.emit(q.events, 'failed', id, 'failedReason', row[6], 'subscription', b.group) end
   return G.FAILED

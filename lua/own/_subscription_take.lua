@@ -63,6 +63,7 @@ S.take_entry = function(q, t, entry, fields, deliveries)
   end
   local why = hindrance(h, t.now)
   if why then
+    G.dead_message(q, t.group, id, why, why, entry, S.fence(deliveries, alone), S.attempts(q, id, t.group))
     S.write_record(q, id, t.group, 0, 'state', 'failed', 'failedReason', why, 'finishedOn', G.int(t.now))
     if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
     return drop(t, id, entry, alone, why)

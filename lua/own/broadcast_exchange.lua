@@ -1,6 +1,6 @@
 -- broadcast_exchange: hand in what is finished, promote what is due, take messages for a subscription.
 -- KEYS 1 meta
--- ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, group, patterns, start, idle}
+-- ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, group, patterns, start, idle, tokens}
 -- -> packed {now, statuses, messages, next_due, flags, dropped, marks}   all but marks as in exchange
 --   patterns: Lua patterns of which a subject must match one, or false   start: where a missing group begins
 --   marks: ids of the last entry of the stream and of the wake stream, for the read of an idle worker; false = no matter
@@ -8,7 +8,7 @@
 local S = G.subscriptions
 
 local PROMOTE_MAX, WANT_MAX = 200, 1000
-local PAUSED, EXHAUSTED, LIMITED = 1, 2, 4
+local PAUSED, EXHAUSTED, LIMITED, OWES = 1, 2, 4, 8
 
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
@@ -20,8 +20,8 @@ local function last_of(key)
   return found[1] and found[1][1] or '0-0'
 end
 
-local function take(q, t, want, limiter)
-  local limits = G.limits(q, t, want, limiter)
+local function take(q, t, want, limiter, tokens)
+  local limits = G.limits(q, t, want, limiter, tokens)
   if limits.paused then return PAUSED end
   if limits.concurrency then -- it holds for each subscription
     limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.in_hand(q, t.group)))
@@ -42,15 +42,18 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
   if r[10] and redis.call('ZSCORE', q.retired, r[10]) then want = 0 end
   local t = S.taking(now, r[1], r[7], r[8], r[9], r[4])
   local statuses = #finished > 0 and S.finish(q, now, r[1], r[7], finished, r[4], r[5]) or {}
+  local tokens = r[11]
+  if tokens then G.count_tokens(q, tokens[2], now, tokens[3], statuses) end
   local next_due = G.promote_due(q, now, PROMOTE_MAX, r[4])
   local flags = 0
   if want > 0 then
-    flags = take(q, t, want, r[6])
+    flags = take(q, t, want, r[6], tokens)
     S.settle(q, t.group, t.settled, t.own)
   elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
     G.wake(q, 1) -- a place is free, and this worker does not want it
   end
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
+  if G.owes(q) then flags = flags + OWES end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
   return cmsgpack.pack({ now, statuses, t.jobs, earlier(next_due, t.next_due), flags, t.dropped, marks })
 end)

@@ -55,11 +55,12 @@ end)
 
 local function is_registered(q, consumer) return redis.call('EXISTS', q.P .. 'w:' .. consumer) == 1 end
 
-local function recover(q, run, id, entry, alone)
+local function recover(q, run, id, entry, alone, deliveries)
   local key = S.record_key(q, id, run.group)
   local stalls = G.bump(key, 'stalled')
   S.write_record(q, id, run.group, 0, 'stalled', stalls)
   if stalls > run.max_stalled then
+    G.dead_message(q, run.group, id, 'stalled', STALLED, entry, S.fence(deliveries, alone), S.attempts(q, id, run.group))
     S.write_record(q, id, run.group, 0, 'state', 'failed', 'failedReason', STALLED, 'finishedOn', G.int(run.now))
     S.settle(q, run.group, { entry }, alone and { entry } or {})
     G.emit(q.events, 'failed', id, 'failedReason', STALLED, 'subscription', run.group)
@@ -82,7 +83,7 @@ local function look_at(q, run, p)
   local found = redis.call('XRANGE', q.stream, entry, entry)[1]
   local id, _, only_for
   if found then id, _, only_for = S.parse(found[2]) end
-  if id and redis.call('EXISTS', q.J .. id) == 1 then return recover(q, run, id, entry, only_for ~= nil) end
+  if id and redis.call('EXISTS', q.J .. id) == 1 then return recover(q, run, id, entry, only_for ~= nil, p[4]) end
   -- Trimmed while it pended. A worker that lives may well bring it to its end.
   if not found and is_registered(q, consumer) then return end
   redis.call('XACK', q.stream, run.group, entry)

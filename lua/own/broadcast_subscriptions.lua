@@ -58,6 +58,7 @@ G.export('broadcast_unsubscribe', { 'allow-oom' }, function(keys, args)
     if not r[2] and redis.call('EXISTS', q.P .. 'w:' .. c[2]) == 1 then return 'active' end
   end
   redis.call('XGROUP', 'DESTROY', q.stream, group)
+  G.forget_dead_letters_of(q, group)
   return 'ok'
 end)
 
@@ -69,7 +70,7 @@ local function not_after(a, b)
   return am < bm or (am == bm and as <= bs)
 end
 
-local function place_of(q, id, group)
+S.place_of = function(q, id, group)
   local h = redis.call('HMGET', q.J .. id, 'eid', 'timestamp')
   local entry = G.find_entry(q, id, h[1] or nil, h[2] or nil)
   if not entry then return '' end
@@ -85,5 +86,5 @@ G.export('broadcast_delivery', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local exists = redis.call('EXISTS', q.J .. r[1])
   local record = redis.call('HGETALL', S.record_key(q, r[1], r[2]))
-  return cmsgpack.pack({ exists, record, exists == 1 and place_of(q, r[1], r[2]) or '' })
+  return cmsgpack.pack({ exists, record, exists == 1 and S.place_of(q, r[1], r[2]) or '' })
 end)

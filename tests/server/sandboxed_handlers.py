@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from glidemq_py import DelayedError, Job, RateLimitError, UnrecoverableError, current_job
+from glidemq_py import DelayedError, GlideMQError, Job, Message, RateLimitError, UnrecoverableError, current_job
 
 
 class OwnError(ValueError):
@@ -46,6 +46,27 @@ async def on_loop(job: Job) -> Any:
     if job.name == "signal":
         return (await job.wait_for_signal("go")).data
     return DEEDS[job.name](job)
+
+
+def message(given: Message) -> Any:
+    given.blocking.update_progress(50)
+    try:
+        given.blocking.update_data(1)
+    except GlideMQError as error:
+        return [type(given).__name__, given.subject, given.data, type(error).__name__]
+
+
+async def async_message(given: Message) -> Any:
+    await given.update_progress(50)
+    try:
+        await given.update_data(1)
+    except GlideMQError as error:
+        return [type(given).__name__, given.subject, given.data, type(error).__name__]
+
+
+def crash(given: Message) -> None:
+    if given.subject == "exit":
+        os._exit(given.data)
 
 
 def write(path: str, text: str) -> None:

@@ -15,6 +15,7 @@ from glidemq_py.wire.calls.working import (
     HeartbeatReply,
     ReclaimReply,
     RegainReply,
+    Tokens,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "leave",
     "publish",
     "reclaim",
+    "redeliver",
     "regain",
     "subscribe",
     "subscriptions",
@@ -70,14 +72,17 @@ def _published(reply: bytes) -> AddReply:
 def exchange(
     meta: str, consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool, group: str,
     patterns: Sequence[str] | None, start: str, note: Callable[[Marks], None],
-    limiter: tuple[int, int] | None = None, token: str | None = None,
+    limiter: tuple[int, int] | None = None, token: str | None = None, tokens: Tokens | None = None,
 ) -> Call[ExchangeReply]:  # fmt: skip
     """Hand in ``finished``, take up to ``want`` messages for the subscription ``group``.
 
     ``patterns``: Lua patterns of subjects, None = all. ``start``: where the group begins if it is missing. ``note``
     is told the marks of an answer that left nothing. ``token``: as in `working.idle_exchange`.
+    ``tokens``: as in `working.exchange`.
     """
-    of_group = (group, patterns or False, start, token or False)
+    of_group: tuple[Any, ...] = (group, patterns or False, start, token or False)
+    if tokens is not None:
+        of_group = (*of_group, tokens)
     request = (consumer, want, finished, quiet, no_metrics, limiter or False, *of_group)
     return Call("broadcast_exchange", meta, (pack(request),), partial(_exchanged, note))
 
@@ -159,3 +164,8 @@ def delivery(meta: str, message_id: str, group: str) -> Call[DeliveryReply]:
 
 def _delivered(reply: bytes) -> DeliveryReply:
     return DeliveryReply(*unpack(reply))
+
+
+def redeliver(meta: str, message_id: str, group: str, once: str) -> Call[str]:
+    """Have a message come once more to a subscription that has done with it; ``once`` names the redelivery, or ''."""
+    return Call("broadcast_redeliver", meta, (pack((message_id, group, once)),), _text, repeatable=bool(once))

@@ -44,6 +44,10 @@ def _read(reply: bytes) -> OutboxReply:
     return OutboxReply(bool(held), read, writes)
 
 
-def dead_letters_to(meta: str, name: str | None = None, on: str = "") -> Call[str]:
-    """Say where dead letters go ('' = nowhere, None = leave it), and of which ends; answers the name in force."""
-    return Call("dead_letters_to", meta, (pack((False if name is None else name, on)),), bytes.decode, repeatable=True)
+def dead_letters_to(meta: str, name: str | None = None, on: str = "", subscription: str = "") -> Call[str]:
+    """Say where dead letters go ('' = nowhere, None = leave it), and of which ends; answers the name in force.
+
+    ``subscription``: whose letters, of a broadcast; '' = the queue's.
+    """
+    request = (False if name is None else name, on, subscription)
+    return Call("dead_letters_to", meta, (pack(request),), bytes.decode, repeatable=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import inspect
 import os
 import pickle
@@ -145,6 +146,8 @@ class _Session:
         self._handler = handler
         self._work = work
         self._memory_limit = start["memory_limit"]
+        module, name = start["job_type"]
+        self._job_type: type[Job[Any, Any]] = getattr(importlib.import_module(module), name)
         keys = QueueKeys(start["prefix"], start["queue"])
         self._link = QueueLink(
             transport=AskingTransport(self._ask), keys=keys, waiter=AskingWaiter(self._ask, keys.prefix, keys.name),
@@ -184,7 +187,7 @@ class _Session:
 
     def _begin(self, message: Message) -> None:
         fields = message["job"]
-        job: Job[Any, Any] = Job(self._link, fields["id"], fields["name"])
+        job = self._job_type(self._link, fields["id"], fields["name"])
         job.__dict__.update(fields)
         entry, fence, processed_on = message["attempt"]
         job._attempt = Attempt(entry, fence, processed_on, None)

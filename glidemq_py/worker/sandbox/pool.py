@@ -34,15 +34,19 @@ class Sandbox:
         target: what names the handler.
         options: of the processes.
         queue_options: of the worker: how data and results are written.
+        job_type: what the handler gets.
 
     Raises:
         GlideMQValidationError: the file or module is not there, or the serializer cannot be sent to a process.
     """
 
-    def __init__(self, target: str, options: SandboxOptions, queue_options: QueueOptions) -> None:
+    def __init__(
+        self, target: str, options: SandboxOptions, queue_options: QueueOptions, job_type: type[Job[Any, Any]] = Job
+    ) -> None:
         self._text = target
         self._target = parse_target(target)
         self._options = options
+        self._job_type = job_type
         self._serializer = _sendable(queue_options.serializer)
         self._compression = queue_options.compression
         self._link: QueueLink | None = None
@@ -67,7 +71,7 @@ class Sandbox:
         self._start = pack_message(
             "start", place=target.place, is_file=target.is_file, function=target.function,
             prefix=link.keys.prefix, queue=link.keys.name, serializer=self._serializer, compression=self._compression,
-            memory_limit=options.memory_limit,
+            memory_limit=options.memory_limit, job_type=[self._job_type.__module__, self._job_type.__name__],
         )  # fmt: skip
         self._starter = Spawner() if options.start_method == "spawn" else ForkServer(self._start)
         self._most = options.max_workers or concurrency
@@ -188,9 +192,14 @@ def _sendable(serializer: Any) -> str | bytes | None:
 
 
 def sandboxed(
-    handler: object, given: SandboxOptions | SandboxDict | None, options: WorkerOptions, queue_options: QueueOptions
+    handler: object,
+    given: SandboxOptions | SandboxDict | None,
+    options: WorkerOptions,
+    queue_options: QueueOptions,
+    job_type: type[Job[Any, Any]] = Job,
 ) -> Sandbox | None:
-    """The sandbox of a worker whose ``handler`` is a text; None for any other without ``sandbox``.
+    """The sandbox of a worker whose ``handler`` is a text and gets a ``job_type``; None for any other without
+    ``sandbox``.
 
     Raises:
         GlideMQValidationError: an option, or what the handler's text names, cannot be.
@@ -209,4 +218,4 @@ def sandboxed(
     if options.batch is not None:
         raise UnsupportedOptionError("batch", options.batch, "a sandboxed handler runs one job at a time")
     parsed = SandboxOptions() if given is None else parse_nested("sandbox", given, SandboxOptions, needed=0)
-    return Sandbox(handler, parsed, queue_options)
+    return Sandbox(handler, parsed, queue_options, job_type)

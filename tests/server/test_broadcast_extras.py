@@ -1,0 +1,310 @@
+"""Broadcasts with what workers can do beside: dead letters, batches, sandboxes, token limits."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    BatchError,
+    Broadcast,
+    BroadcastWorker,
+    GlideMQValidationError,
+    JobNotFoundError,
+    JobStateError,
+    Message,
+    Queue,
+    RateLimitError,
+    sync,
+)
+from glidemq_py.testing import RespClient
+from tests.server.test_broadcast import QUICK, Seen, working
+from tests.server.worker_support import PATIENCE, Raw, soon
+
+HERE = Path(__file__).parent
+TARGET = f"{HERE / 'sandboxed_handlers.py'}"
+
+
+async def fail(message: Message) -> None:
+    raise ValueError(f"no {message.subject}")
+
+
+async def letters_of(broadcast: Broadcast[Any], subscription: str | None = None) -> list[Any]:
+    return [letter.data for letter in await broadcast.get_dead_letter_jobs(subscription)]
+
+
+async def test_a_subscription_has_dead_letters_of_its_own(core_url: str, queue_name: str):
+    dead, other = f"{queue_name}-dead", f"{queue_name}-other"
+    async with Broadcast(queue_name, core_url, dead_letter_queue=other) as broadcast:
+        mailer = BroadcastWorker(queue_name, fail, core_url, subscription="mailer", dead_letter_queue=dead)
+        audit = BroadcastWorker(queue_name, fail, core_url, subscription="audit")
+        fine = BroadcastWorker(queue_name, Seen(), core_url, subscription="fine", dead_letter_queue=dead)
+        async with working(mailer) as told, working(audit) as also, working(fine) as told_fine:
+            message = await broadcast.publish("orders.new", {"n": 1}, attempts=2)
+            await told.wait("failed")
+            await also.wait("failed")
+            await told_fine.wait("completed")
+            envelope = {
+                "originalQueue": queue_name, "originalJobId": message, "data": {"n": 1},
+                "failedReason": "no orders.new", "attemptsMade": 1,
+            }  # fmt: skip
+            assert await letters_of(broadcast, "mailer") == [envelope | {"subscription": "mailer"}]
+            assert await letters_of(broadcast, "audit") == [envelope | {"subscription": "audit"}]
+            assert await letters_of(broadcast) == [envelope | {"subscription": "audit"}]
+            assert await letters_of(broadcast, "fine") == []
+        async with Queue(dead, core_url) as queue:
+            (letter,) = await queue.get_jobs("waiting")
+            assert letter.name == "orders.new"
+
+
+async def test_a_letter_is_replayed_to_its_subscription_alone(url: str, queue_name: str):
+    dead = f"{queue_name}-dead"
+    seen, elsewhere, broken = Seen(), Seen(), [True]
+
+    async def handle(message: Message) -> Any:
+        if broken[0]:
+            raise ValueError("not yet")
+        assert message.attempts_made == 0
+        return await seen(message)
+
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(queue_name, handle, url, subscription="s", dead_letter_queue=dead)
+        other = BroadcastWorker(queue_name, elsewhere, url, subscription="other")
+        async with working(worker) as told, working(other) as other_told:
+            message = await broadcast.publish("x", 1) or ""
+            await told.wait("failed")
+            await other_told.wait("completed")
+            (letter,) = await broadcast.get_dead_letter_jobs("s")
+            async with Queue(queue_name, url) as queue:
+                assert await queue.get_dead_letter_jobs() == []  # the subscription's, not the queue's
+            assert not await broadcast.replay_dead_letter_job("nobody", "s")
+            broken[0] = False
+            assert await broadcast.replay_dead_letter_job(letter.id, "s")
+            await told.wait("completed")
+            assert await letters_of(broadcast, "s") == []
+            delivery = await broadcast.get_delivery(message, "s")
+            assert delivery is not None
+            assert (delivery.state, delivery.attempts_made) == ("completed", 0)
+        assert (seen.ids, elsewhere.ids) == ([message], [message])
+        assert not (await broadcast.queue.check(settle=50)).findings
+
+
+async def test_the_letter_of_a_message_that_is_gone_stays(url: str, queue_name: str):
+    dead = f"{queue_name}-dead"
+    async with Broadcast(queue_name, url, max_messages=1, dead_letter_queue=dead) as broadcast:
+        async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as told:
+            await broadcast.publish("x", 1)
+            await told.wait("failed")
+            await broadcast.publish("x", 2)
+            await told.wait("failed", 2)
+        first, second = await broadcast.get_dead_letter_jobs()
+        with pytest.raises(JobNotFoundError):
+            await broadcast.replay_dead_letter_job(first.id)
+        with pytest.raises(GlideMQValidationError, match="replay_dead_letter_job"):
+            await broadcast.queue.replay_dead_letter_job(second.id)
+        assert await broadcast.remove_dead_letter_job(first.id)
+        assert [letter.id for letter in await broadcast.get_dead_letter_jobs()] == [second.id]
+        assert await broadcast.get_dead_letter_jobs(start=1) == []
+
+
+async def test_dead_letters_can_be_taken_away_and_go_with_the_subscription(url: str, resp: RespClient, queue_name: str):
+    raw = Raw(resp, queue_name)
+    async with Broadcast(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as broadcast:
+        worker = BroadcastWorker(queue_name, fail, url, subscription="s", dead_letter_queue=False)
+        async with working(worker) as told:
+            await broadcast.publish("x", 1)
+            await told.wait("failed")
+        assert raw.run("XLEN", "outbox") == 0
+        assert await letters_of(broadcast) == []
+        assert await broadcast.get_dead_letter_jobs("s") == []
+        assert raw.run("HEXISTS", "meta", "deadLetterQueueName:s") == 1
+        assert await broadcast.remove_subscription("s")
+        assert raw.run("HEXISTS", "meta", "deadLetterQueueName:s") == 0
+
+
+async def test_messages_that_expire_or_kill_their_workers_leave_letters(url: str, queue_name: str):
+    dead = f"{queue_name}-dead"
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("s", "0-0")
+        await broadcast.publish("gone", 1, ttl=1)
+        await broadcast.publish("deadly", 2)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(Path(__file__)), url, queue_name, stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(HERE.parent.parent)},
+        )  # fmt: skip
+        assert process.stdout is not None
+        await soon(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        worker = BroadcastWorker(
+            queue_name, fail, url, subscription="s", max_stalled_count=0, dead_letter_queue=dead, **QUICK
+        )
+        async with worker:
+            async with asyncio.timeout(PATIENCE):
+                while len(await broadcast.get_dead_letter_jobs("s")) < 2:  # noqa: ASYNC110  there is no event for it
+                    await asyncio.sleep(0.05)
+        found = {letter["data"]: letter["failedReason"] for letter in await letters_of(broadcast, "s")}
+        assert found == {1: "expired", 2: "job stalled more than maxStalledCount"}
+
+
+async def test_redelivery(url: str, queue_name: str):
+    seen = Seen()
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("s")
+        message = await broadcast.publish("x", {"fail": 1}) or ""
+        with pytest.raises(JobStateError, match="waiting"):
+            await broadcast.redeliver(message, "s")
+        with pytest.raises(JobNotFoundError):
+            await broadcast.redeliver("nobody", "s")
+        for name in ("nobody", "workers "):
+            with pytest.raises(GlideMQValidationError, match="none of that name"):
+                await broadcast.redeliver(message, name)
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
+            await told.wait("failed")
+            await broadcast.redeliver(message, "s")
+            await told.wait("failed", 2)
+            assert [each.attempts_made for each in seen.messages] == [0, 0]
+
+        def again() -> None:
+            with sync.Broadcast(queue_name, url) as twin:
+                twin.redeliver(message, "s")
+
+        await asyncio.to_thread(again)
+        with pytest.raises(JobStateError, match="delayed"):
+            await broadcast.redeliver(message, "s")
+
+
+async def test_batches(core_url: str, queue_name: str):
+    sizes: list[int] = []
+
+    async def handle(messages: list[Message]) -> list[Any]:
+        sizes.append(len(messages))
+        assert all(isinstance(message, Message) for message in messages)
+        raise BatchError(
+            [
+                ValueError("odd") if message.data % 2 and not message.attempts_made else message.data
+                for message in messages
+            ]
+        )
+
+    async with Broadcast(queue_name, core_url) as broadcast:
+        await broadcast.subscribe("s")
+        await broadcast.subscribe("one")
+        ids = await broadcast.publish_bulk([("x", n, {"attempts": 2}) for n in range(25)])
+        seen = Seen()
+        worker = BroadcastWorker(queue_name, handle, core_url, subscription="s", batch={"size": 10, "timeout": 20})
+        one = BroadcastWorker(queue_name, seen, core_url, subscription="one", concurrency=10)
+        async with working(worker) as told, working(one) as told_one:
+            await told.wait("completed", 25)
+            await told_one.wait("completed", 25)
+        assert (told.count["retrying"], told.count["failed"], told_one.count["completed"]) == (12, 0, 25)
+        assert sizes[:2] == [10, 10]
+        assert sorted(told.job_ids("completed")) == sorted(each or "" for each in ids)
+        (subscription,) = [each for each in await broadcast.get_subscriptions() if each.name == "s"]
+        assert (subscription.waiting, subscription.active) == (0, 0)
+
+
+async def test_a_signal_in_a_batch_is_its_messages_alone(url: str, queue_name: str):
+    async def handle(messages: list[Message]) -> list[Any]:
+        return await asyncio.gather(*map(one, messages), return_exceptions=True)
+
+    async def one(message: Message) -> Any:
+        if message.data == 1 and not seen:
+            seen.append(message.id)
+            raise RateLimitError(10)
+        if message.data == 2:
+            message.suspend()
+        return message.data
+
+    seen: list[str] = []
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("s")
+        await broadcast.publish_bulk([("x", n) for n in range(3)])
+        worker = BroadcastWorker(queue_name, handle, url, subscription="s", batch={"size": 3})
+        async with working(worker) as told:
+            await told.wait("completed", 2)
+            await told.wait("failed")
+    assert [message.data for message, _ in told.of("failed")] == [2]
+    assert [message.data for message, _ in told.of("delayed")] == [1]
+
+
+@pytest.mark.parametrize("handler", ["message", "async_message"])
+async def test_a_sandboxed_handler_gets_messages(core_url: str, queue_name: str, handler: str):
+    async with Broadcast(queue_name, core_url) as broadcast:
+        worker = BroadcastWorker(queue_name, f"{TARGET}:{handler}", core_url, subscription="s", start_from="0-0")
+        message = await broadcast.publish("orders.new", 4) or ""
+        async with working(worker) as told:
+            await told.wait("completed")
+        assert told.of("completed")[0][1] == ["Message", "orders.new", 4, "GlideMQError"]
+        job = await broadcast.queue.get_job(message)
+        assert job is not None
+        assert job.progress == 50
+
+
+async def test_a_crash_of_a_sandbox_is_one_messages(url: str, queue_name: str):
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(
+            queue_name, f"{TARGET}:crash", url, subscription="s", start_from="0-0", sandbox={"max_workers": 1},
+            dead_letter_queue=f"{queue_name}-dead",
+        )  # fmt: skip
+        await broadcast.publish_bulk([("exit", 3), ("fine",)])
+        async with working(worker) as told:
+            await told.wait("failed")
+            await told.wait("completed")
+        (letter,) = await letters_of(broadcast, "s")
+        assert "exit code 3" in letter["failedReason"]
+
+
+async def test_tokens_are_limited(url: str, queue_name: str):
+    async def handle(message: Message) -> None:
+        await message.report_tokens(100)
+
+    async with Broadcast(queue_name, url) as broadcast:
+        worker = BroadcastWorker(
+            queue_name, handle, url, subscription="s", start_from="0-0",
+            token_limiter={"max_tokens": 100, "duration": 60_000, "scope": "queue"},
+        )  # fmt: skip
+        await broadcast.publish_bulk([("x", n) for n in range(3)])
+        async with working(worker) as told:
+            await told.wait("completed")
+            parts = worker._life.parts
+            assert parts is not None
+            await soon(parts.exchange.until(lambda: parts.exchange.is_settled))
+        assert told.count["completed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"handler": None}, "handler"),
+        ({"handler": 3}, "handler"),
+        ({"handler": "nowhere"}, "handler"),
+        ({"sandbox": {}}, "handler"),
+        ({"handler": "json:dumps", "batch": {"size": 2}}, "batch"),
+        ({"batch": {"size": 0}}, "batch.size"),
+        ({"dead_letter_queue": "b"}, "dead_letter_queue"),
+        ({"dead_letter_queue": ""}, "dead_letter_queue.name"),
+        ({"token_limiter": {"max_tokens": 0, "duration": 1}}, "token_limiter.max_tokens"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], option: str):
+    with pytest.raises(GlideMQValidationError) as raised:
+        BroadcastWorker("b", **({"handler": fail, "subscription": "s"} | options))
+    assert raised.value.option == option
+
+
+async def _child(url: str, name: str) -> None:
+    async def handle(message: Message) -> None:
+        sys.stdout.write("began\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+    await BroadcastWorker(name, handle, url, subscription="s", dead_letter_queue=f"{name}-dead", **QUICK).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(_child(*sys.argv[1:]))
