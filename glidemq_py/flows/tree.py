@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.options.checks import check_mapping
-from glidemq_py.options.job import NO_OPTIONS, JobOptions
+from glidemq_py.options.job import NO_OPTIONS, JobOptions, check_effect
 from glidemq_py.options.names import validate_job_name, validate_queue_name
 
 __all__ = ["MAX_DEPTH", "FlowJob", "check_flow_options"]
@@ -23,6 +23,7 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
     for option in ("parent", "deduplication"):
         if getattr(parsed, option) is not None:
             raise UnsupportedOptionError(option, getattr(parsed, option), "cannot be given to a job of a flow")
+    check_effect(parsed, parsed, of_flow=True)
     return parsed
 
 

@@ -33,8 +33,8 @@ class Deduplication:
 
     Args:
         id: 1..256 characters; what makes two jobs the same is for the producer to say.
-        ttl: milliseconds or a timedelta. Needed by "throttle"; the other modes do not look at it, and it is stored
-            for readers that do.
+        ttl: milliseconds or a timedelta: how long after the last one that was added another one is the same thing.
+            "throttle" needs it; "debounce" without it goes by the job that stands alone; "simple" always does.
         mode: "simple" skips an add while the job that stands has not ended; "throttle" skips it for ``ttl`` after the
             last one that was added; "debounce" puts it in the place of one that still waits for its due time or, with
             a priority, for its turn, and skips it while one is ready or running.
@@ -54,6 +54,9 @@ class Deduplication:
         keep(self, "mode", check_choice("deduplication.mode", mode, _MODES))
         if self.mode == "throttle" and self.ttl is None:
             raise GlideMQValidationError("deduplication.ttl", None, "is needed by the mode 'throttle'")
+        if self.mode == "simple" and self.ttl is not None:
+            problem = "is not for the mode 'simple', which goes by the end of the job; for a time there is 'throttle'"
+            raise GlideMQValidationError("deduplication.ttl", ttl, problem)
 
     @classmethod
     def parse(cls, option: str, value: object) -> Deduplication:

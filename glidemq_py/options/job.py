@@ -90,7 +90,7 @@ class JobOptions:
         backoff: wait between tries: a `Backoff`, a mapping of its fields, or a duration (fixed delay).
         job_id: id of your own; a second job of the same id is not added. See `validate_job_id`.
         priority: 0..2047; 1 is most urgent, 0 runs after all priorities.
-        lifo: run before jobs that wait longer.
+        lifo: run before jobs that wait longer. Not with `priority`.
         ttl: the job fails as "expired" if it has not started after this long; > 0.
         timeout: longest time one attempt may take; > 0.
         remove_on_complete: True or 0 removes the finished job at once, a number keeps that many,
@@ -234,6 +234,18 @@ class JobOptions:
         _check_together(merged)
         return merged
 
+    @staticmethod
+    def of_job(defaults: JobOptions, given: JobOptions) -> JobOptions:
+        """What holds for a job that was ``given`` these: `merge`, and everything that was given does something.
+
+        Raises:
+            GlideMQValidationError: the two do not go together, or an option that was given needs another one.
+        """
+        merged = JobOptions.merge(defaults, given)
+        if given is not NO_OPTIONS:
+            check_effect(given, merged)
+        return merged
+
     @property
     def run_at_ms(self) -> int | None:
         """`run_at` in milliseconds since 1970."""
@@ -292,10 +304,34 @@ _NAMES: Final = frozenset(_FIELDS)
 
 
 def _check_together(options: JobOptions) -> None:
-    if options.lifo and options.ordering is not None:
-        raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")
+    if options.lifo:
+        if options.ordering is not None:
+            raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")
+        if options.priority:
+            raise GlideMQValidationError("lifo", True, "cannot be used together with 'priority', which decides alone")
     if options.parent is not None and options.deduplication is not None:
         raise GlideMQValidationError("parent", options.parent, "cannot be used together with 'deduplication'")
+
+
+def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) -> None:
+    """Refuse what a job was given and what would do nothing.
+
+    Args:
+        own: what it was given itself: a default may wait for jobs that it means something to.
+        merged: all that holds for it.
+        of_flow: a flow makes the job, and knows its parents.
+
+    Raises:
+        GlideMQValidationError: an option needs another one.
+    """
+    if (merged.attempts or 0) < 2:
+        for name in ("backoff", "fallbacks"):
+            if getattr(own, name):
+                raise GlideMQValidationError(
+                    name, getattr(own, name), "needs 'attempts' >= 2: it is for retries"
+                )
+    if own.on_failure is not None and merged.parent is None and not of_flow:
+        raise GlideMQValidationError("on_failure", own.on_failure, "needs a 'parent': nobody waits for the job")
 
 
 NO_OPTIONS: Final = JobOptions()

@@ -42,7 +42,7 @@ def read_stored_options(text: str) -> JobOptions:
             kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
         except GlideMQValidationError:
             continue
-    if kept.get("lifo") and "ordering" in kept:
+    if kept.get("lifo") and ("ordering" in kept or kept.get("priority")):
         del kept["lifo"]  # of the two, the one that the server went by
     if "deduplication" in kept:
         kept.pop("parent", None)
@@ -63,6 +63,15 @@ def _backoff(value: Any) -> Any:
         jitter=given.get("jitter") or 0.0,
         max_delay=given.get("maxDelay"),
     )
+
+
+def _deduplication(value: Any) -> Any:
+    """A peer may write a `ttl` where its mode does not look at it."""
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Mapping[str, Any]", value)
+    mode = given.get("mode") or "simple"
+    return {name: each for name, each in given.items() if name != "ttl" or mode != "simple"}
 
 
 def _retention(value: Any) -> Any:
@@ -104,7 +113,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "lockDuration": ("lock_duration", _same),
     "ordering": ("ordering", _ordering),
     "cost": ("cost", _same),
-    "deduplication": ("deduplication", _same),
+    "deduplication": ("deduplication", _deduplication),
     "fallbacks": ("fallbacks", read_fallbacks),
     "parent": ("parent", _same),
     "onFailure": ("on_failure", _same),

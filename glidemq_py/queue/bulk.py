@@ -62,11 +62,12 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
     return job
 
 
-def _spec(job: object, position: int) -> JobSpec:
-    """One element of a bulk. Raises GlideMQValidationError that names it: ``jobs[3].delay``."""
+def _spec(job: object, position: int, defaults: JobOptions) -> tuple[str, Any, JobOptions]:
+    """One element of a bulk: name, data, options. Raises GlideMQValidationError that names it: ``jobs[3].delay``."""
     where = f"jobs[{position}]"
     try:
-        return JobSpec.parse(job, where)
+        spec = JobSpec.parse(job, where)
+        return spec.name, spec.data, JobOptions.of_job(defaults, spec.options)
     except GlideMQValidationError as error:
         if not error.option.startswith(where):
             error.option = f"{where}.{error.option}"
@@ -108,7 +109,7 @@ class BulkAdd:
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
-        link, known, merge = self._link, set[str](), JobOptions.merge
+        link, known = self._link, set[str]()
         names, data, chosen, rows = self._names, self._data, self._options, self.rows
         for i, job in enumerate(jobs):
             pair = _pair(job)
@@ -116,8 +117,7 @@ class BulkAdd:
                 name: str = pair[0]
                 value, options = pair[1], defaults
             else:
-                spec = _spec(job, i)
-                name, value, options = spec.name, spec.data, merge(defaults, spec.options)
+                name, value, options = _spec(job, i, defaults)
                 known.add(name)
                 if options.parent is not None:
                     self._have_parents = True

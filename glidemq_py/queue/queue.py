@@ -173,7 +173,7 @@ class Queue(
     # -- adding -------------------------------------------------------------------------------------------
 
     def _options(self, given: Mapping[str, Any]) -> JobOptions:
-        return JobOptions.merge(self._defaults, JobOptions.parse(given)) if given else self._defaults
+        return JobOptions.of_job(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
     async def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
         """Add a job. Adds that are awaited together travel together; a lone one waits for nothing.

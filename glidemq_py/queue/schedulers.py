@@ -183,7 +183,7 @@ def _template(
         has_data = spec.data is not None
     if given is not None:
         stored["name"] = spec.name
-    job_options = JobOptions.merge(options.default_job_options, spec.options)
+    job_options = JobOptions.of_job(options.default_job_options, spec.options)
     for option in ("run_at", "parent"):
         if getattr(job_options, option) is not None:
             raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "belongs to a single job")

@@ -175,7 +175,7 @@ class RowEncoder:
             text = values[self._columns.index("opts")]
             if text is not None:
                 options = JobOptions.merge(_read_opts(text), options)
-        return JobOptions.merge(self._write.defaults, options)
+        return JobOptions.of_job(self._write.defaults, options)
 
     def _tail(self, options: JobOptions) -> Row:
         return stored_row("", "", options.to_wire_json(), options)[2:]

@@ -18,6 +18,7 @@ local function standing(q, dedup_id)
 end
 
 -- nil = add; 'skipped' and the id of the job that stands; 'replaced' = add, the job that stood is gone.
+-- ttl: ms for which what was added last is the same thing; 0 = debounce goes by the job alone.
 G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
   local id, at = standing(q, dedup_id)
   if not id then return nil end
@@ -26,6 +27,7 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
     return nil
   end
   if mode ~= 'simple' and mode ~= 'debounce' then return nil end
+  if mode == 'debounce' and ttl > 0 and now - tonumber(at) >= ttl then return nil end
   local h = G.job_of(q, id)
   if not h.state or G.TERMINAL[h.state] then return nil end
   if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then

@@ -31,7 +31,9 @@ G.export('dedup', {}, function(keys, args)
   local q, s = W.queue(keys[2], 'id'), spec(keys, 2, args, 4)
   s.quiet = args[23] == '1'
   if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
-  if G.deduplicate(q, args[1], args[3], W.num(args[2]), s.timestamp, s.quiet) == 'skipped' then return 'skipped' end
+  -- The protocol looks at the time in one mode alone.
+  local ttl = args[3] == 'throttle' and W.num(args[2]) or 0
+  if G.deduplicate(q, args[1], args[3], ttl, s.timestamp, s.quiet) == 'skipped' then return 'skipped' end
   local id = W.add(q, s)
   if id ~= 'duplicate' and string.sub(id, 1, 4) ~= 'ERR:' then
     redis.call('HSET', keys[1], args[1], id .. ':' .. s.timestamp_text)

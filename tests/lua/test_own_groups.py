@@ -188,6 +188,19 @@ def test_debounce_replaces_what_has_not_begun(q: OwnQueue) -> None:
     assert q.redis("ZRANGE", "scheduled", 0, -1) == ["2"]
 
 
+def test_debounce_with_a_time_goes_by_that_too(q: OwnQueue) -> None:
+    row = dedup("debounce", 100, 1000)
+    assert add(q, row)[0] == "1"
+    q.advance(99)
+    assert add(q, row)[0] == ["replaced", "2"]
+    q.advance(100)
+    assert add(q, row)[0] == "3"  # another burst
+    assert q.redis("ZRANGE", "scheduled", 0, -1) == ["2", "3"]
+    q.advance(50)
+    assert add(q, row)[0] == ["replaced", "4"]
+    assert q.redis("EXISTS", "job:2") == 1
+
+
 def test_expired_parked_jobs_give_their_slot_to_the_next(q: OwnQueue) -> None:
     """One that came back from a lost worker keeps its slot; when it has expired, those behind it go on at once."""
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]

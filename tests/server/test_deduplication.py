@@ -73,6 +73,18 @@ async def test_debounce_leaves_what_is_ready_or_running(url: str, queue_name: st
             gate.open()
 
 
+async def test_debounce_with_a_time_leaves_an_older_burst_alone(url: str, queue_name: str) -> None:
+    options: Any = {"delay": 60_000, "deduplication": {"id": "d", "mode": "debounce", "ttl": 300}}
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("a", 1, options), ("a", 2, options)])
+        assert [job.outcome for job in jobs] == ["added", "replaced"]
+        options["deduplication"]["ttl"] = 1
+        async with asyncio.timeout(5):
+            while (again := await queue.add("a", 3, **options)).outcome is not JobOutcome.ADDED:
+                jobs = [again]  # added within the millisecond: it has taken the place of the one before
+        assert {job.id for job in await queue.get_jobs("delayed")} == {jobs[-1].id, again.id}
+
+
 async def test_a_replaced_job_does_not_stop_its_group(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         options: Any = {"ordering": "k", "deduplication": {"id": "d", "mode": "debounce"}}
@@ -126,6 +138,7 @@ async def test_waiting_for_a_job_that_was_not_added(url: str, queue_name: str) -
 
 @pytest.mark.parametrize("option", [
     {}, {"id": ""}, {"id": "d", "mode": "never"}, {"id": "d", "mode": "throttle"}, {"id": "d", "ttl": 0},
+    {"id": "d", "ttl": 60_000}, {"id": "d", "ttl": 60_000, "mode": "simple"},
     {"id": "d", "x": 1}, "d", {"id": "x" * 257},
 ])  # fmt: skip
 async def test_what_cannot_be(option: Any, url: str, queue_name: str) -> None:

@@ -54,19 +54,19 @@ async def test_a_job_without_options(url: str, queue_name: str, raw: Raw, key_le
 async def test_every_option_arrives_in_the_hash(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url) as queue:
         job = await queue.add(
-            "n", [1], delay=timedelta(minutes=1), attempts=3, job_id="own", priority=7, lifo=True,
+            "n", [1], delay=timedelta(minutes=1), attempts=3, job_id="own", priority=7,
             backoff={"type": "exponential", "delay": 250, "jitter": 0.5}, ttl=90_000, timeout=timedelta(seconds=5),
             remove_on_complete=True, remove_on_fail={"age": 60, "count": 5}, lock_duration=12_000,
         )  # fmt: skip
     record = raw.job("own")
     assert json.loads(record.pop("opts")) == {
-        "jobId": "own", "delay": 60_000, "priority": 7, "lifo": True, "attempts": 3, "timeout": 5_000, "ttl": 90_000,
+        "jobId": "own", "delay": 60_000, "priority": 7, "attempts": 3, "timeout": 5_000, "ttl": 90_000,
         "backoff": {"type": "exponential", "delay": 250, "jitter": 0.5}, "lockDuration": 12_000,
         "removeOnComplete": True, "removeOnFail": {"age": 60, "count": 5},
     }  # fmt: skip
     assert record == {
         "id": "own", "name": "n", "data": "[1]", "timestamp": str(job.timestamp), "attemptsMade": "0",
-        "delay": "60000", "priority": "7", "maxAttempts": "3", "state": "delayed", "lifo": "1",
+        "delay": "60000", "priority": "7", "maxAttempts": "3", "state": "delayed",
         "expireAt": str(job.timestamp + 90_000),
     }  # fmt: skip
     assert int(raw.run("ZSCORE", "scheduled", "own")) == 7 * BAND + job.timestamp + 60_000
@@ -82,7 +82,8 @@ async def test_every_option_arrives_in_the_hash(url: str, queue_name: str, raw: 
         ({"delay": 60_000}, "scheduled", "delayed"),
         ({"delay": 0}, "stream", "waiting"),
         ({"priority": 1}, "scheduled", "prioritized"),
-        ({"priority": 1, "lifo": True}, "scheduled", "prioritized"),
+        ({"priority": 0, "lifo": True}, "lifo", "waiting"),
+        ({"priority": 1, "lifo": False}, "scheduled", "prioritized"),
         ({"ttl": 60_000}, "stream", "waiting"),
     ],
 )

@@ -7,12 +7,14 @@ from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError, UnsupportedOptionError
+from glidemq_py.flows import FlowJob
 from glidemq_py.options.backoff import Backoff
-from glidemq_py.options.job import NO_OPTIONS, UNSUPPORTED, JobOptions
+from glidemq_py.options.deduplication import Deduplication
+from glidemq_py.options.job import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect
 from glidemq_py.options.queue import JobSpec, QueueOptions
 from glidemq_py.options.retention import KeepJobs
 from glidemq_py.options.stored import read_stored_options
@@ -273,7 +275,9 @@ VALUES = {
     "remove_on_fail": st.booleans() | st.integers(1, 10**6) | st.builds(KeepJobs, count=st.integers(1, 10**6)),
     "lock_duration": st.integers(1000, 86_400_000),
 }
-GIVEN = st.fixed_dictionaries({}, optional=VALUES)
+GIVEN = st.fixed_dictionaries({}, optional=VALUES).filter(
+    lambda given: not (given.get("lifo") and given.get("priority"))
+)
 
 
 @given(GIVEN)
@@ -284,8 +288,42 @@ def test_every_accepted_option_survives_storage(given_options):
 
 @given(GIVEN, GIVEN)
 def test_merging_is_merging_of_mappings(defaults, overrides):
+    assume(not ((defaults | overrides).get("lifo") and (defaults | overrides).get("priority")))
     merged = JobOptions.merge(JobOptions.parse(defaults), JobOptions.parse(overrides))
     assert merged == JobOptions.parse(defaults | overrides)
+
+
+def test_a_default_and_an_option_that_do_not_go_together():
+    with pytest.raises(GlideMQValidationError, match="option 'lifo' = True: cannot be used together with 'priority'"):
+        JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1))
+    assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1, lifo=False)).priority == 1
+    assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=0)).lifo is True
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "makes_sense_with"),
+    [
+        ("backoff", 100, {"attempts": 2}),
+        ("fallbacks", ["gpt"], {"attempts": 2}),
+        ("on_failure", "ignore", {"parent": ("q", "1")}),
+    ],
+)
+def test_what_would_do_nothing_is_refused_where_it_is_given(option, value, makes_sense_with):
+    given, other = JobOptions(**{option: value}), JobOptions(**makes_sense_with)
+    for defaults in (NO_OPTIONS, JobOptions(attempts=1), JobOptions(timeout=5)):
+        with pytest.raises(GlideMQValidationError, match=f"option '{option}' = .*: needs"):
+            JobOptions.of_job(defaults, given)
+    for defaults, own in ((other, given), (given, other), (NO_OPTIONS, JobOptions.merge(given, other))):
+        assert getattr(JobOptions.of_job(defaults, own), option) == getattr(given, option)
+    # A default may wait for jobs that it means something to.
+    assert getattr(JobOptions.of_job(given, JobOptions(timeout=5)), option) == getattr(given, option)
+    assert JobOptions.of_job(given, NO_OPTIONS) is given
+
+
+def test_flows_know_the_parents():
+    check_effect(JobOptions(on_failure="ignore"), JobOptions(on_failure="ignore"), of_flow=True)
+    with pytest.raises(GlideMQValidationError, match="backoff"):
+        FlowJob("a", "q", options={"backoff": 5})
 
 
 # -- stored options -----------------------------------------------------------------------------------------
@@ -299,6 +337,16 @@ def test_stored_junk_counts_as_nothing(text):
 def test_one_bad_stored_option_does_not_take_the_others_along():
     text = '{"attempts":-3,"backoff":"soon","timeout":500,"delay":1.5,"removeOnFail":0,"ordering":{"key":"k"},"lifo":1}'
     assert read_stored_options(text) == JobOptions(timeout=500, remove_on_fail=False, ordering="k")
+
+
+def test_what_peers_store_and_we_refuse_is_read():
+    stored = read_stored_options(
+        '{"lifo":true,"priority":3,"deduplication":{"id":"d","ttl":5},"backoff":{"type":"fixed","delay":5}}'
+    )
+    assert stored == JobOptions(priority=3, deduplication={"id": "d"}, backoff=5)
+    assert read_stored_options('{"lifo":true,"priority":0}') == JobOptions(lifo=True, priority=0)
+    debounce = read_stored_options('{"deduplication":{"id":"d","ttl":5,"mode":"debounce"}}').deduplication
+    assert debounce == Deduplication("d", 5, "debounce")
 
 
 def test_stored_retention_of_zero_keeps_all_as_its_writer_meant():
