@@ -51,10 +51,21 @@ C.is_pending = function(q, entry)
   return not found.err and #found > 0
 end
 
+-- A job that ends under a peer's worker is watched until the sweep of reclaim comes by; much later than that nobody has
+-- swept.
+local WATCH_OVERDUE = 86400000
+
+local function was_watched_lately(q, id)
+  local seen = redis.call('HGET', q.stall_watch, id)
+  local at = tonumber(string.match(seen or '', '|(%d+)$') or '')
+  return at ~= nil and at > G.now(q) - WATCH_OVERDUE
+end
+
 -- Why a member of a place should not be there, or nil: 'gone', 'foreign', 'ghost', 'state' or 'twice'. entry: the
 -- stream entry that is looked at. Second value: the record, where there is one.
 C.misfit = function(q, source, id, entry)
   local h, why = C.read(q, id)
+  if source == 'stall-watch' and was_watched_lately(q, id) then return nil, h end
   if not h then return why end
   if not C.FITS[source][h.state] then return 'state', h end
   local ready = source == 'stream' or source == 'lifo' or source == 'priority'

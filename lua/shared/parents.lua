@@ -140,7 +140,8 @@ end
 F.child_ended = function(q, id, how, text, now, h)
   h = h or G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts')
   if not h.parentId and not h.parentIds then return end
-  local policy = how ~= F.COMPLETED and F.policy(h.opts) or 'fail_parent'
+  local policy = 'fail_parent' -- no matter to one that has completed
+  if how ~= F.COMPLETED then policy = F.policy(h.opts) end
   if not policy then return end
   local depth = rawget(q, 'flow_depth') or 0
   rawset(q, 'flow_depth', depth + 1)

@@ -42,7 +42,10 @@ local function leave_waiting(q, id, h, group)
   redis.call('ZREM', q.scheduled, id)
   if h.state ~= 'waiting' then return end
   local entry = W.find_entry(q, id, h.eid)
-  if entry then W.ack(q, group, entry) end
+  if entry then return W.ack(q, group, entry) end
+  -- A copy that is left in a list counts as a job that waits until somebody takes it.
+  local place = G.waiting_place(q, id, h)
+  if place and place.list then G.leave_waiting(q, id, place) end
 end
 
 local STOPPABLE = { waiting = true, delayed = true, prioritized = true }

@@ -141,7 +141,7 @@ class OwnQueue:
         return [entry[0] for entry in reply[0][1]] if reply else []
 
     def make_group(self) -> None:
-        if self.redis("EXISTS", "stream") and self.resp.execute("XINFO", "GROUPS", self.key("stream")):
+        if self.redis("EXISTS", "stream") and "workers" in str(self.redis_groups("stream")):
             return
         self.resp.execute("XGROUP", "CREATE", self.key("stream"), "workers", "0", "MKSTREAM")
 

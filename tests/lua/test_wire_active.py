@@ -1,5 +1,7 @@
 """moveToActive, complete, completeAndFetchNext, fail, deferActive, and the counting of list jobs."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.lua import wire_support
@@ -337,3 +339,29 @@ def test_a_popped_job_that_was_never_activated_returns(wire: WireQueue) -> None:
     assert wire.redis("EXISTS", "list-popped") == 0
     assert wire.complete(job_id, "") == 1
     assert (wire.list_active(), wire.redis("EXISTS", "list-taken")) == (0, 0)
+
+
+def _fail(wire: WireQueue, child: str) -> None:
+    taken, entry = wire.take_id()
+    assert (taken, wire.fail(child, entry)) == (child, "failed")
+
+
+@pytest.mark.parametrize("end", [
+    _fail,
+    lambda wire, child: wire.revoke(child),
+    lambda wire, child: wire.remove(child),
+    lambda wire, _: wire.call("drain", ["stream", "scheduled", "events", "id", "lifo", "priority"], 1, "workers"),
+])  # fmt: skip
+@pytest.mark.parametrize(
+    ("opts", "parent"), [("{}", "waiting-children"), ('{"onFailure":"ignore"}', "waiting"),
+                         ('{"onFailure":"fail_parent"}', "failed")],
+)  # fmt: skip
+def test_a_child_that_does_not_complete_tells_its_parent_only_where_it_says_so(
+    wire: WireQueue, end: Callable[[WireQueue, str], None], opts: str, parent: str
+) -> None:
+    keys = ["id", "stream", "scheduled", "events"]
+    wire.call(
+        "addFlow", keys * 2, "p", "{}", "{}", START, 0, 0, 0, 1, "", "c", "{}", opts, 0, 0, 0, wire.base, wire.name, "", 0
+    )
+    end(wire, "2")
+    assert wire.state("1") == parent

@@ -131,11 +131,20 @@ def test_revoke(wire: WireQueue) -> None:
 
 def test_a_revoked_list_job_is_counted_out(wire: WireQueue) -> None:
     job_id = wire.add(lifo=1)
-    assert wire.revoke(job_id) == "revoked"
     assert wire.pop() == [job_id]
+    assert wire.revoke(job_id) == "revoked"
     assert wire.activate(job_id, "") == "REVOKED"
     assert wire.fail(job_id, "", "revoked") == "failed"
     assert (wire.list_active(), wire.event_names(job_id)) == (0, ["added", "revoked"])
+
+
+def test_no_copy_of_a_revoked_job_is_left_in_a_list(wire: WireQueue) -> None:
+    """It would be counted as a job that waits until somebody takes it."""
+    jobs = [wire.add(lifo=1), wire.add(priority=1)]
+    wire.promote()
+    assert [wire.revoke(job_id) for job_id in jobs] == ["revoked", "revoked"]
+    assert (wire.redis("LLEN", "lifo"), wire.redis("LLEN", "priority")) == (0, 0)
+    assert (wire.pop(), wire.list_active()) == ([], 0)
 
 
 def test_search_by_name(wire: WireQueue) -> None:
