@@ -361,7 +361,27 @@ def test_a_child_that_does_not_complete_tells_its_parent_only_where_it_says_so(
 ) -> None:
     keys = ["id", "stream", "scheduled", "events"]
     wire.call(
-        "addFlow", keys * 2, "p", "{}", "{}", START, 0, 0, 0, 1, "", "c", "{}", opts, 0, 0, 0, wire.base, wire.name, "", 0
+        "addFlow",
+        keys * 2,
+        "p",
+        "{}",
+        "{}",
+        START,
+        0,
+        0,
+        0,
+        1,
+        "",
+        "c",
+        "{}",
+        opts,
+        0,
+        0,
+        0,
+        wire.base,
+        wire.name,
+        "",
+        0,
     )
     end(wire, "2")
     assert wire.state("1") == parent
