@@ -69,6 +69,7 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
   local taking, want = G.taking(q, G.now(q), request[1], request[4]), math.min(request[2], WANT_MAX)
   if request[8] and redis.call('ZSCORE', q.retired, request[8]) then want = 0 end
   q.defer = true
+  rawset(q, 'taking', taking)
   local ok, reply = pcall(run, q, taking, request, want)
   -- What the call did to groups is written once each, and also where it fails half-way.
   G.groups.flush(q)

@@ -32,10 +32,14 @@ M.leave = function(q, id, h, gone)
   return g
 end
 
--- The same, and the next one goes on. now = 0: limits are not looked at.
+-- The same, and the next one goes on: by the exchange that is under way, whose worker may have room, else by the stream.
+-- (What an exchange pushes there when it has read the stream waits for the next one, and wakes nobody.)
+-- now = 0: limits are not looked at.
 M.leave_group = function(q, id, h, now, gone)
   local g = M.leave(q, id, h, gone)
-  if g then M.kick(q, g, now) end
+  if not g then return end
+  local taking = rawget(q, 'taking')
+  if taking then G.group_may_go_on(taking, g.name) else M.kick(q, g, now) end
 end
 
 -- A job that holds a slot by the old rule is written down as one that does, before its state says otherwise.

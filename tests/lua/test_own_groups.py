@@ -318,3 +318,13 @@ def test_many_groups_are_swept_page_by_page(q: OwnQueue) -> None:
         sweep(q)
     assert not q.redis("EXISTS", "ordering")
     assert not [key for key in q.key_names() if key.startswith("group:")]
+
+
+def test_what_an_expired_job_lets_go_on_is_taken_in_the_same_call(q: OwnQueue) -> None:
+    """The worker has room, and a job that went to the stream behind its back would wake nobody."""
+    add(q, *(row("task", "{}", "{}", ttl=10, ordering=["k", 1, 0, 0, 0, 0, 0]) for _ in range(3)))
+    last = q.put_job("4", groupKey="k", orderingSeq=4, priority=1)
+    q.redis("HSET", "ordering", "k", 4)
+    q.redis("LPUSH", "priority", last)
+    q.advance(20)
+    assert [job.id for job in q.take(5)] == [last]
