@@ -85,11 +85,13 @@ local function drain_scheduled(q, d)
   until #page < PAGE
 end
 
+-- A parent that goes on because its last child is deleted may come to the end of this very list.
 local function drain_list(q, d, key)
-  for _, id in ipairs(redis.call('LRANGE', key, 0, -1)) do
+  local ids = redis.call('LRANGE', key, 0, -1)
+  for _, id in ipairs(ids) do
     if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) end
   end
-  redis.call('DEL', key)
+  redis.call('LTRIM', key, #ids, -1)
 end
 
 G.export('drain', { 'allow-oom' }, function(keys, args)

@@ -38,6 +38,15 @@ class Job:
     """Its children: open, completed, failed, forgotten."""
     doomed: bool = False
     """A child has failed that takes it along."""
+    group: Group | None = field(default=None, repr=False)
+    cost: int = 1_000
+    """Millitokens that its beginning costs a group with a bucket."""
+    fresh: str = ""
+    """plain, lifo or priority: nobody has touched it since it was added, so it stands where it was put."""
+    order: int = 0
+    """It was added as the so-many-th of all."""
+    removes: bool = False
+    """Its options say that it goes when it fails."""
     on_change: Callable[[Job, str], None] | None = field(default=None, repr=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -57,19 +66,77 @@ class Job:
 
     def may_have_failed(self, now: int) -> bool:
         """Whether it may fail without being run."""
-        return self.revoked or (self.expire_at is not None and now > self.expire_at)
+        too_costly = self.group is not None and 0 < self.group.capacity < self.cost
+        return self.revoked or too_costly or (self.expire_at is not None and now > self.expire_at)
+
+
+@dataclass(slots=True)
+class Window:
+    """At most so many begin in a window, which begins with the first of them. most: 0 = any number."""
+
+    most: int = 0
+    duration: int = 0
+    start: int = 0
+    count: int = 0
+
+    def left(self, now: int) -> int | None:
+        if not self.most:
+            return None
+        return self.most - (self.count if now - self.start < self.duration else 0)
+
+    def spend(self, now: int, number: int = 1) -> None:
+        if not self.most or not number:
+            return
+        if now - self.start >= self.duration:
+            self.start, self.count = now, 0
+        self.count += number
+        assert self.count <= self.most, f"{self.count} began in a window of {self.most}"
 
 
 @dataclass(slots=True)
 class Group:
-    """A group as its members' options say."""
+    """A group as its members' options, its peers and its operators say."""
 
     width: int = 1
-    rate: int = 0
-    duration: int = 0
+    window: Window = field(default_factory=Window)
+    capacity: int = 0
+    refill: int = 0
+    tokens: float | None = None
+    filled_at: int = 0
+    fastest: int = 0
+    """A change of the bucket counts from when it was filled last, so it may have filled at the fastest of its rates."""
     held_until: int = 0
-    began: list[int] = field(default_factory=list[int])
     added: int = 0
+
+    def pace(self, most: int, duration: int) -> None:
+        if not most:
+            self.window.start = self.window.count = 0
+        self.window.most, self.window.duration = most, duration
+
+    def fill(self, capacity: int, refill: int) -> None:
+        if not capacity:
+            self.tokens = None
+        elif self.tokens is None:
+            self.tokens, self.fastest = capacity, refill
+        self.capacity, self.refill, self.fastest = capacity, refill, max(self.fastest, refill)
+
+    def tokens_at(self, now: int) -> float:
+        """The most that the bucket may hold."""
+        return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * self.fastest / 1_000)
+
+    def surely_at(self, now: int) -> float:
+        """The least."""
+        slowest = min(self.fastest, self.refill)
+        return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * slowest / 1_000) - 1
+
+    def pay(self, cost: int, now: int) -> None:
+        self.window.spend(now)
+        if not self.capacity:
+            return
+        self.tokens = self.tokens_at(now)
+        self.filled_at, self.fastest = now, self.refill
+        assert self.tokens >= cost, f"{cost} were paid out of {self.tokens}"
+        self.tokens -= cost
 
 
 class Model:
@@ -81,6 +148,9 @@ class Model:
         self.paused = False
         self.by_peer = False
         """Whether it is a peer's library that does what is done now."""
+        self.letters: list[str] | None = None
+        """Dead letters that are owed for jobs of ours, where the queue has such."""
+        self.added = 0
 
     def of(self, *states: str) -> list[Job]:
         """Jobs in one of the states, oldest first."""
@@ -93,13 +163,17 @@ class Model:
 
     def add(self, job_id: str, key: str | None = None, due: int = 0, expire_at: int | None = None) -> Job:
         assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was given out twice"
-        job = self.jobs[job_id] = Job(id=job_id, key=key, due=due, expire_at=expire_at)
+        self.added += 1
+        job = self.jobs[job_id] = Job(id=job_id, key=key, due=due, expire_at=expire_at, order=self.added)
         job.on_change = self._changed
         if key is not None:
-            group = self.groups.setdefault(key, Group())
-            group.added += 1
-            job.number = group.added
+            job.group = self.group(key)
+            job.group.added += 1
+            job.number = job.group.added
         return job
+
+    def group(self, key: str) -> Group:
+        return self.groups.setdefault(key, Group())
 
     # -- families -----------------------------------------------------------------------------------------
 
@@ -108,12 +182,18 @@ class Model:
         return 1 + self.generation(job.parent) if job.parent else 0
 
     def _changed(self, job: Job, before: str) -> None:
+        if job.state != "ready":
+            job.fresh = ""
+        if job.state == "failed" and self.letters is not None and not self.by_peer:
+            self.letters.append(job.id)
         policy = job.policy or ("" if self.by_peer else "fail_parent")
         if job.state == "gone" and before not in ENDED:
             self.tell(job, "removed", policy)
         elif job.state in ENDED:
             self.tell(job, job.state, policy)
-        elif before == "failed" and job.state == "ready":
+            if job.state == "failed" and job.removes and not self.by_peer:
+                job.state = "gone"
+        elif before == "failed" and job.state == "ready" and not self.by_peer:
             self.tell(job, "again", policy)
             job.doomed = False
             if job.open_children():
@@ -146,29 +226,64 @@ class Model:
         assert job.state == "ready", f"{job} was handed out while it is {job.state}"
         assert job.due <= now, f"{job} was handed out {job.due - now} ms early"
         assert not job.may_have_failed(now), f"{job} was handed out though it was revoked or had expired"
+        if not self.by_peer:
+            self._stood_first(job, now)
         job.state = "active"
-        if job.key is None:
+        if job.group is None:
             return
-        group = self.groups[job.key]
+        group, key = job.group, str(job.key)
         assert group.held_until <= now, f"{job} began while its group was held until {group.held_until} (now {now})"
         if not job.holds:
-            assert self.holders(job.key, now) < group.width, f"{job} makes {job.key} wider than {group.width}"
+            assert self.holders(key, now) < group.width, f"{job} makes {key} wider than {group.width}"
         job.holds = True
         if not job.begun and not job.exempt:
-            late = [o for o in self.jobs.values() if o.key == job.key and o.number < job.number]
+            late = [o for o in self.jobs.values() if o.key == key and o.number < job.number]
             late = [
                 o for o in late if o.state == "ready" and not o.begun and not o.exempt and not o.may_have_failed(now)
             ]
             assert not late, f"{job} began before {late}"
         job.begun = True
-        if group.rate:
-            group.began.append(now)
-            recent = [at for at in group.began if at > now - group.duration]
-            assert len(recent) <= 2 * group.rate, f"{job.key} began {recent} at {now}"
+        group.pay(job.cost, now)
+
+    def _stood_first(self, job: Job, now: int) -> None:
+        """Priorities before LIFO jobs, the newest first, before all others, the oldest first."""
+        if not job.fresh:
+            return
+        ranks = {"priority": (0, 1), "lifo": (1, -1), "plain": (2, 1)}
+        rank, sign = ranks[job.fresh]
+        for other in self.of("ready"):
+            if not other.fresh or other.may_have_failed(now):
+                continue
+            mine, its = (rank, sign * job.order), (ranks[other.fresh][0], sign * other.order)
+            assert mine <= its, f"{job} began before {other}"
+
+    def takeable(self, job: Job, now: int) -> bool:
+        """Whether a worker that has room must get it. Where that is not certain: no."""
+        if job.state != "ready" or job.due > now or job.may_have_failed(now):
+            return False
+        if job.group is None:
+            return True
+        return job.group.held_until <= now and self._can_pay(job, now) and self._has_its_turn(job)
+
+    def _can_pay(self, job: Job, now: int) -> bool:
+        group = job.group
+        assert group is not None
+        left = group.window.left(now)
+        return left != 0 and (not group.capacity or group.surely_at(now) >= job.cost)
+
+    def _has_its_turn(self, job: Job) -> bool:
+        if job.begun:
+            return job.holds
+        members = [other for other in self.of("ready", "active", "suspended", "waiting") if other.key == job.key]
+        ready = [other for other in members if other.state == "ready" and other is not job]
+        if job.exempt or any(other.exempt or other.begun or other.number < job.number for other in ready):
+            return False
+        assert job.group is not None
+        return sum(other.holds for other in members) < job.group.width
 
     def reconcile(self, job: Job, state: str | None, now: int) -> None:
         """Compare with the state on the server, ready jobs may have failed by themselves."""
-        if job.state == "ready" and state == "failed" and job.may_have_failed(now):
+        if job.state == "ready" and state in ("failed", None) and job.may_have_failed(now):
             job.state = "failed"
         expected = {
             "ready": ("waiting", "delayed", "prioritized", "group-waiting"),

@@ -20,11 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from glidemq_py.testing import RespClient
 from glidemq_py.wire.calls import control, limiting, steering, suspending, working
 from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.outbox import dead_letters_to
 from tests.lua import wire_support
 from tests.lua.check_support import check
 from tests.lua.family_rules import FamilyRules
+from tests.lua.limit_rules import PAID, QUEUE_WINDOW, TOKEN_MAX, TOKEN_WINDOW, LimitRules
 from tests.lua.own_support import OwnQueue, Taken, library
-from tests.lua.queue_model import ENDED, Job, Model
+from tests.lua.peer_rules import SKEW, PeerRules
+from tests.lua.queue_model import ENDED, Job, Model, Window
 from tests.lua.suspension_rules import PATIENCE, SuspensionRules
 from tests.lua.wire_support import WireQueue
 
@@ -33,8 +36,10 @@ LOCK = 30_000
 MAX_STALLED = 1
 RATED = "rated"
 KEYS = ("one", "two", "wide", "vary", RATED)
-WIDTHS = {"one": 1, "two": 2, "wide": 3, RATED: 2}
+WIDTHS = {"one": 1, "two": 2, "wide": 3, RATED: 2, PAID: 2}
 RATE, WINDOW = 2, 100
+KEPT = 2
+"""Completed jobs, where a worker is told to keep so many."""
 CONSUMERS = ("py-1", "py-2")
 MOMENTS = st.sampled_from((1, 10, 60, 100, 500))
 PICK = st.integers(0, 10_000)
@@ -42,7 +47,7 @@ PHASES = (Phase.generate, Phase.shrink) if os.environ.get("GLIDEMQ_SHRINK") else
 _numbers = itertools.count()
 
 
-class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
+class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBasedStateMachine):
     """One queue, two workers of ours, one peer."""
 
     def __init__(self, resp: RespClient) -> None:
@@ -55,8 +60,12 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         self.holder: dict[str, str] = {}
         self.dead: dict[str, Taken] = {}
         self.peer: dict[str, str] = {}
+        self.unread: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
         self.dedup: dict[str, tuple[str, int]] = {}
         self.limit = 0
+        self.window = Window()
+        self.tokens: dict[int, int] = {}
         self.run = self.q.run
 
     # -- producers ----------------------------------------------------------------------------------------
@@ -65,14 +74,17 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         kind=st.sampled_from(("plain", "plain", "delay", "priority", "lifo", "both")),
         ttl=st.sampled_from((0, 0, 0, 40)),
         count=st.integers(1, 4),
+        removes=st.sampled_from((False, False, True)),
     )
-    def add(self, kind: str, ttl: int, count: int) -> None:
+    def add(self, kind: str, ttl: int, count: int, removes: bool) -> None:
         options = {"delay": {"delay": 50}, "priority": {"priority": 3}, "lifo": {"lifo": True},
                    "both": {"priority": 2, "delay": 30}}.get(kind, {})  # fmt: skip
-        rows = [row("task", "{}", "{}", ttl=ttl, **options) for _ in range(count)]  # type: ignore[arg-type]
+        opts = '{"removeOnFail":true}' if removes else "{}"
+        rows = [row("task", "{}", opts, ttl=ttl, **options) for _ in range(count)]  # type: ignore[arg-type]
         for job_id in self.q.add(*rows):
             due = self.q.now + int(options.get("delay", 0))
-            self.model.add(job_id, due=due, expire_at=self.q.now + ttl if ttl else None)
+            job = self.model.add(job_id, due=due, expire_at=self.q.now + ttl if ttl else None)
+            job.removes, job.fresh = removes, kind if kind in ("plain", "lifo", "priority") else ""
 
     @rule(
         key=st.sampled_from(KEYS), width=st.integers(1, 3), count=st.integers(1, 4),
@@ -84,13 +96,13 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         ordering: list[object] = [key, width, *rate, 0, 0, 0]
         for job_id in self.q.add(*(row("task", "{}", "{}", ordering=ordering, **timed) for _ in range(count))):
             self._added_to_group(job_id, key, width, timed)
+            if key == RATED:
+                self.model.group(key).pace(RATE, WINDOW)
 
     def _added_to_group(self, job_id: str, key: str, width: int, timed: dict[str, int]) -> None:
         now, ttl = self.q.now, timed.get("ttl")
         self.model.add(job_id, key, now + timed.get("delay", 0), now + ttl if ttl else None)
-        group = self.model.groups[key]
-        group.width = width
-        group.rate, group.duration = (RATE, WINDOW) if key == RATED else (0, 0)
+        self.model.groups[key].width = width
 
     @rule(name=st.sampled_from("ab"), mode=st.sampled_from(("simple", "throttle", "debounce")), delay=st.booleans())
     def add_deduplicated(self, name: str, mode: str, delay: bool) -> None:
@@ -122,28 +134,66 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
     # -- workers ------------------------------------------------------------------------------------------
 
     @rule(
-        consumer=st.sampled_from(CONSUMERS), want=st.integers(1, 6), lost=st.sampled_from((False, False, False, True))
-    )
-    def take(self, consumer: str, want: int, lost: bool) -> None:
-        self._exchange(consumer, want, [])
+        consumer=st.sampled_from(CONSUMERS), want=st.integers(1, 6), lost=st.sampled_from((False, False, False, True)),
+        limiter=st.sampled_from((None, None, (3, QUEUE_WINDOW))), counts=st.booleans(),
+    )  # fmt: skip
+    def take(self, consumer: str, want: int, lost: bool, limiter: tuple[int, int] | None, counts: bool) -> None:
+        self._exchange(consumer, want, [], limiter, [] if counts else None)
         if lost:
             self._regain(consumer)
 
-    def _exchange(self, consumer: str, want: int, rows: list[Any]) -> working.ExchangeReply:
-        active = len(self.model.of("active"))
-        reply = self.q.exchange(want, rows, consumer)
-        room = max(0, self.limit - active) if self.limit else want
+    def _exchange(
+        self, consumer: str, want: int, rows: list[Any], limiter: tuple[int, int] | None = None,
+        reported: list[int] | None = None,
+    ) -> working.ExchangeReply:  # fmt: skip
+        """reported: tokens of each row, by a worker that has such a limit."""
+        now, active = self.q.now, len(self.model.of("active"))
+        tokens = None if reported is None else (TOKEN_MAX, TOKEN_WINDOW, reported)
+        reply = self.run(working.exchange(self.q.meta, consumer, want, rows, False, False, limiter, tokens))
+        room = min(want, self._room(limiter))
+        if self.model.paused or (tokens and not self._tokens_left()):
+            room = 0
+        # Jobs whose entries a peer has read count as active; what is handed in makes room.
+        active += sum(self.model.jobs[job_id].state == "ready" for job_id in (self.unread | self.lost))
+        if self.limit and not rows:
+            room = min(room, max(0, self.limit - active))
         jobs = [Taken(job, reply.now) for job in reply.jobs]
-        if not rows:
-            assert len(jobs) <= room, f"{len(jobs)} taken where {room} may run"
-        assert not (self.model.paused and jobs)
+        assert len(jobs) <= room, f"{len(jobs)} taken where {room} may be"
         self._taken(consumer, jobs)
+        if self.window.most or limiter:
+            self._spend(limiter, now, len(jobs))
+        if want and len(jobs) < room and not (self.limit and rows):
+            self._nothing_was_left(jobs)
         return reply
+
+    def _room(self, limiter: tuple[int, int] | None) -> int:
+        if not self.window.most and limiter:
+            left = Window(*limiter, self.window.start, self.window.count).left(self.q.now)
+        else:
+            left = self.window.left(self.q.now)
+        return 1_000 if left is None else max(0, left)
+
+    def _spend(self, limiter: tuple[int, int] | None, now: int, number: int) -> None:
+        """The counter is the queue's, whoever brings the limit."""
+        used = Window(*(limiter or ())) if limiter and not self.window.most else self.window
+        used.start, used.count = self.window.start, self.window.count
+        used.spend(now, number)
+        self.window.start, self.window.count = used.start, used.count
+
+    def _nothing_was_left(self, taken: list[Taken]) -> None:
+        """A worker that got less than it wanted has got all that could run."""
+        held = self.unread | self.lost
+        limited = {
+            key for key in self.model.groups if float(self.q.redis("ZSCORE", "ratelimited", key) or 0) > self.q.now
+        }
+        for job in self.model.of("ready"):
+            if job.id not in held and job.key not in limited and self.model.takeable(job, self.q.now):
+                raise AssertionError(f"{job} was left behind: {self.q.job(job.id)}, {[each.id for each in taken]}")
 
     def _notice_failures(self) -> None:
         """Jobs that failed by themselves, before what came of it."""
         for job in self.model.of("ready"):
-            if job.may_have_failed(self.q.now) and self.q.state(job.id) == "failed":
+            if job.may_have_failed(self.q.now) and self.q.state(job.id) in ("failed", None):
                 job.state = "failed"
 
     def _taken(self, consumer: str, jobs: list[Taken]) -> None:
@@ -167,7 +217,7 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
             cursor = reply.cursor
             if not cursor:
                 break
-        refused = {job_id for job_id in missing if self.q.state(job_id) == "failed"}
+        refused = {job_id for job_id in missing if self.q.state(job_id) in ("failed", None)}
         assert {job.id for job in found} | refused == set(missing)
         for job_id in refused:
             assert self.model.jobs[job_id].may_have_failed(self.q.now)
@@ -178,12 +228,18 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
             self.hands[job.id] = job
 
     ENDS = st.sampled_from(
-        ("ok", "ok", "ok", "away", "fail", "retry", "release", "later", "hold", "suspend", "patient", "wait")
-    )
+        (
+            "ok", "ok", "ok", "away", "kept", "fail", "retry", "release", "later", "front", "back", "limited",
+            "suspend", "patient", "wait",
+        )
+    )  # fmt: skip
 
     @precondition(lambda self: self.hands)
-    @rule(pick=PICK, ends=st.lists(ENDS, min_size=1, max_size=3), want=st.integers(0, 3))
-    def finish(self, pick: int, ends: list[str], want: int) -> None:
+    @rule(
+        pick=PICK, ends=st.lists(ENDS, min_size=1, max_size=3), want=st.integers(0, 3),
+        tokens=st.sampled_from((None, None, 0, 20)),
+    )  # fmt: skip
+    def finish(self, pick: int, ends: list[str], want: int, tokens: int | None) -> None:
         """One exchange of one worker, as workers make them: what is finished, and the next ones."""
         chosen = self._pick(self.hands, pick)
         consumer = self.holder[chosen]
@@ -194,40 +250,63 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
             finished, status = self._end(taken, job, end)
             rows.append(finished)
             expected.append(status)
-        reply = self._exchange(consumer, want, rows)
+        reported = None if tokens is None else [tokens] * len(rows)
+        self._report_tokens(reported or [])
+        reply = self._exchange(consumer, want, rows, reported=reported)
         assert list(reply.statuses) == expected
+        if "kept" in ends[: len(rows)]:
+            self._trimmed()
+
+    def _trimmed(self) -> None:
+        """So many of the completed jobs are kept."""
+        there = set(self.q.redis("ZRANGE", "completed", 0, -1))
+        completed = self.model.of("completed")
+        assert len(there) == min(KEPT, len(completed))
+        for job in completed:
+            if job.id not in there:
+                job.state = "gone"
 
     def _end(self, taken: Taken, job: Job, end: str) -> tuple[Any, int]:
         now = self.q.now
-        if end == "hold" and job.key is None:
+        if end in ("front", "back", "limited") and job.key is None:
             end = "later"
-        if end in ("ok", "away"):
+        if end in ("ok", "away", "kept"):
             job.state = "completed"
             if end == "away":
                 job.state = "gone"
-            return taken.completed(keep=int(end == "away")), 0
+            return taken.completed(keep=(KEPT, 0) if end == "kept" else int(end == "away")), 0
         if end == "fail":
             job.state = "failed"
-            return taken.failed(), 5
+            return taken.failed(keep=int(job.removes)), 5
         if end in ("suspend", "patient"):
             return self._suspend(taken, job, 0 if end == "suspend" else PATIENCE)
         if end == "wait":
             return self._wait_for_children(taken, job)
+        if end in ("front", "back", "limited"):
+            return self._limit_group(taken, job, end)
         job.state = "ready"
-        if end == "retry":
-            job.due = now + 25
-            return taken.failed(limit=1_000, backoff=25), 4
         if end == "release":
             job.due = 0
             return taken.released(), 6
-        if end == "later":
-            job.due = now + 35
-            return working.delayed(*taken.token, 35, 0, None), STATUS_DELAYED
-        job.due = 0
-        assert job.key is not None
-        group = self.model.groups[job.key]
-        group.held_until = max(group.held_until, now + 20)
-        return working.group_limited(*taken.token, 20, False, "front"), STATUS_LIMITED
+        job.deaths = 0
+        if end == "retry":
+            job.due = now + 25
+            return taken.failed(limit=1_000, backoff=25), 4
+        job.due = now + 35
+        return working.delayed(*taken.token, 35, 0, None), STATUS_DELAYED
+
+    def _limit_group(self, taken: Taken, job: Job, how: str) -> tuple[Any, int]:
+        assert job.group is not None
+        job.group.held_until = max(job.group.held_until, self.q.now + 20)
+        place = "fail" if how == "limited" else how
+        finished = working.group_limited(*taken.token, 20, False, place, int(job.removes))
+        if how == "limited":
+            job.state = "failed"
+            return finished, 5
+        job.state, job.due, job.deaths = "ready", 0, 0
+        if how == "back":
+            job.holds = False
+        return finished, STATUS_LIMITED
 
     @precondition(lambda self: self.hands)
     @rule(pick=PICK)
@@ -265,9 +344,11 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         self.q.advance(LOCK)
         self.wire.now = self.q.now
         self._beat()
-        for job in self.dead.values():
-            if job.entry and self.q.state(job.id) is not None:
-                self.q.let_idle(job.entry, LOCK + 1)
+        self._peer_beats(self.q.now - SKEW)
+        self.q.make_group()
+        for entry, consumer in self.q.pending():
+            beaten = any(job.entry == entry for job in self.hands.values())
+            self.q.let_idle(entry, 0 if beaten else LOCK + 1, consumer)
         recovered, failed, cursor = set[str](), set[str](), ""
         while True:
             reply = self.run(working.reclaim(self.q.meta, "py-1", 1, LOCK, MAX_STALLED, False, cursor))
@@ -276,15 +357,22 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
             cursor = reply.cursor
             if not cursor:
                 break
-        for job_id in self.dead:
-            job = self.model.jobs[job_id]
-            job.deaths += 1
-            job.state, job.due = ("failed" if job_id in failed else "ready"), 0
-        assert recovered | failed == set(self.dead)
+        assert recovered | failed >= set(self.dead)
         assert not recovered & failed
-        assert all(self.model.jobs[job_id].deaths > MAX_STALLED for job_id in failed)
+        # What the peer has read or begun and says nothing of is dead when it has been seen twice.
+        foreign = recovered | failed - set(self.dead)
+        assert (recovered | failed) - set(self.dead) <= set(self.lost | self.unread), foreign
+        for job_id in recovered | failed:
+            job = self.model.jobs[job_id]
+            if job.state == "active":
+                job.deaths += 1
+            assert (job_id in failed) == (job.deaths > MAX_STALLED)
+            job.state, job.due, job.fresh = ("failed" if job_id in failed else "ready"), 0, ""
+            self.lost.pop(job_id, None)
+            self.unread.pop(job_id, None)
         for job_id, taken in self.dead.items():
-            assert self.q.finish(taken.completed()) == [3], f"the dead worker's result for {job_id} counted"
+            refused = self.q.finish(taken.completed())
+            assert refused == [3 if self.q.state(job_id) else 2], f"the dead worker's result for {job_id} counted"
         self.dead.clear()
 
     @rule(ms=MOMENTS)
@@ -293,6 +381,14 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         self.wire.now = self.q.now
 
     # -- operators ----------------------------------------------------------------------------------------
+
+    @rule(on=st.booleans())
+    def keep_dead_letters(self, on: bool) -> None:
+        """From now on every end without success leaves one, whatever brought it about."""
+        kinds = "failed,stalled,expired,revoked,cost,malformed"
+        self.run(dead_letters_to(self.q.meta, "dead" if on else "", kinds if on else ""))
+        self.q.redis("UNLINK", "outbox")
+        self.model.letters = [] if on else None
 
     @rule()
     def pause_or_resume(self) -> None:
@@ -314,9 +410,10 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
     @precondition(lambda self: self.model.groups)
     @rule(pick=PICK)
     def hold_group(self, pick: int) -> None:
-        group = self.model.groups[self._pick(self.model.groups, pick)]
-        at = self.run(limiting.hold_group(self.q.meta, self._pick(self.model.groups, pick), 30, False))
-        group.held_until = max(group.held_until, at)
+        key = self._pick(self.model.groups, pick)
+        at = self.run(limiting.hold_group(self.q.meta, key, 30, False))
+        assert at >= max(self.model.groups[key].held_until, self.q.now + 30)
+        self.model.groups[key].held_until = at
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK)
@@ -331,7 +428,8 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
     def _let_go(self, job: Job) -> None:
         self.hands.pop(job.id, None)
         self.dead.pop(job.id, None)
-        self.peer.pop(job.id, None)
+        for place in (self.peer, self.unread, self.lost):
+            place.pop(job.id, None)
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK)
@@ -343,7 +441,7 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         elif job.state == "ready":
             job.revoked = True
             assert outcome in ("revoked", "flagged")
-            assert (self.q.state(job.id) == "failed") == (outcome == "revoked")
+            assert (self.q.state(job.id) in ("failed", None)) == (outcome == "revoked")
         elif job.state in ("suspended", "waiting"):
             job.state, job.revoked = "failed", True
             assert outcome == "revoked"
@@ -371,15 +469,20 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, priority=st.sampled_from((0, 1, 5)))
     def reprioritize(self, pick: int, priority: int) -> None:
-        outcome = self.run(steering.reprioritize(self.q.meta, self._any_job(pick).id, priority))
-        assert outcome not in ("lost", "held")
+        job = self._any_job(pick)
+        outcome = self.run(steering.reprioritize(self.q.meta, job.id, priority))
+        assert outcome != "lost"
+        assert outcome != "held" or job.id in self.unread | self.lost
+        job.fresh = ""
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, delay=st.sampled_from((0, 55)))
     def redelay(self, pick: int, delay: int) -> None:
         job = self._any_job(pick)
         outcome = self.run(steering.redelay(self.q.meta, job.id, delay))
-        assert outcome not in ("lost", "held")
+        assert outcome != "lost"
+        assert outcome != "held" or job.id in self.unread | self.lost
+        job.fresh = ""
         if outcome == "ok":
             job.due = self.q.now + delay
 
@@ -388,6 +491,7 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
     def promote(self, pick: int) -> None:
         jobs = self.model.of("ready")
         job = jobs[pick % len(jobs)]
+        job.fresh = ""
         if self.run(steering.promote(self.q.meta, job.id)) == "ok":
             job.due = 0
 
@@ -408,7 +512,7 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
             count += len(gone)
         assert total == count
         for job in self.model.of("ready"):
-            if job.id in before:
+            if job.id in before and job.id not in self.unread | self.lost:
                 assert not delayed
                 assert before[job.id] == "delayed"
 
@@ -426,72 +530,22 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
                 self.model.tell(job, "removed", job.policy or "fail_parent")
             job.state = "gone"
 
-    # -- a Node peer --------------------------------------------------------------------------------------
+    # -- a Node peer: the rest of it is in peer_rules.py ------------------------------------------------------
 
-    @rule(key=st.sampled_from((None, *KEYS)), kind=st.sampled_from(("plain", "delay", "priority", "lifo")))
+    @rule(key=st.sampled_from((None, *KEYS, PAID)), kind=st.sampled_from(("plain", "delay", "priority", "lifo")))
     def peer_adds(self, key: str | None, kind: str) -> None:
         options = {"delay": {"delay": 50}, "priority": {"priority": 3}, "lifo": {"lifo": 1}}.get(kind, {})
         if key is None:
-            self.model.add(self.wire.add(**options), due=self.q.now + options.get("delay", 0))
+            job = self.model.add(self.wire.add(**options), due=self.q.now + options.get("delay", 0))
+            job.fresh = kind if kind in ("plain", "lifo") else ""
             return
         width = WIDTHS.get(key, 2)
         rate = {"rate_max": RATE, "rate_duration": WINDOW} if key == RATED else {}
         job_id = self.wire.add(ordering=key, concurrency=width, **rate, **options)
+        # What a peer does not say is taken away.
+        self.model.group(key).pace(RATE if rate else 0, WINDOW)
+        self.model.group(key).fill(0, 0)
         self._added_to_group(job_id, key, width, options)
-
-    @rule(count=st.integers(1, 2))
-    def peer_takes(self, count: int) -> None:
-        self.model.by_peer = True
-        self._peer_takes(count)
-        self._notice_failures()
-        self.model.by_peer = False
-
-    def _peer_takes(self, count: int) -> None:
-        found = [(fields["jobId"], entry) for entry, fields in self.wire.read(count)]
-        found += [(job_id, "") for job_id in self.wire.pop(1)]
-        for job_id, entry in found:
-            reply = self.wire.activate(job_id, entry)
-            if isinstance(reply, dict):
-                self.model.begin(job_id, self.q.now)
-                self.peer[job_id] = entry
-            elif reply == "REVOKED":
-                self.wire.fail(job_id, entry, "revoked")
-                assert self.model.jobs[job_id].revoked
-            elif not entry:
-                self.wire.redis("DECR", "list-active")
-
-    @precondition(lambda self: self.peer)
-    @rule(pick=PICK, end=st.sampled_from(("ok", "ok", "fail", "retry")))
-    def peer_finishes(self, pick: int, end: str) -> None:
-        job_id = self._pick(self.peer, pick)
-        entry, job = self.peer.pop(job_id), self.model.jobs[job_id]
-        if end == "ok":
-            self._peer_completes(job_id, entry)
-        elif end == "fail":
-            assert self.wire.fail(job_id, entry) == "failed"
-            self.model.by_peer = True
-            job.state = "failed"
-            self.model.by_peer = False
-        else:
-            assert self.wire.fail(job_id, entry, limit=1_000, backoff=25) == "retrying"
-            job.state, job.due = "ready", self.q.now + 25
-
-    def _peer_completes(self, job_id: str, entry: str) -> None:
-        job = self.model.jobs[job_id]
-        above: Any = None
-        if job.parent is not None:
-            parent = job.parent.id
-            above = ((f"deps:{parent}", f"job:{parent}", "stream", "events"), self.q.key(job_id), parent)
-        self.wire.complete(job_id, entry, parent=above)
-        job.state = "completed"
-
-    @rule()
-    def peer_promotes(self) -> None:
-        self.model.by_peer = True
-        self.wire.promote()
-        self._notice_failures()
-        self.model.by_peer = False
-        self.wire.call("promoteRateLimited", ["ratelimited", "stream"], self.wire.now)
 
     # -- what holds always --------------------------------------------------------------------------------
 
@@ -507,12 +561,17 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         counts = self.q.counts()
         for state in ENDED:
             assert counts[state] == len(self.model.of(state)), (state, counts)
-        assert counts["active"] == len(self.model.of("active")), counts
+        held = sum(self.model.jobs[job_id].state == "ready" for job_id in (self.unread | self.lost))
+        assert counts["active"] == len(self.model.of("active")) + held, counts
         assert counts["waiting_children"] == len(self.model.of("waiting")), counts
         assert counts["suspended"] == len(self.model.of("suspended")), counts
         parked = sum(self.q.redis("ZCARD", f"groupq:{key}") for key in self.model.groups)
         waiting = counts["waiting"] + counts["delayed"] + counts["prioritized"] + parked
-        assert waiting == len(self.model.of("ready")), counts
+        assert waiting + held == len(self.model.of("ready")), counts
+        if self.model.letters is not None:
+            entries = self.q.redis("XRANGE", "outbox", "-", "+")
+            letters = [fields[fields.index("id") + 1] for _, fields in entries if "dead" in fields]
+            assert sorted(letters) == sorted(self.model.letters)
 
     def the_check_finds_nothing(self) -> None:
         found = check(self.q, looks=1)
@@ -529,7 +588,9 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
         if self.model.paused:
             self.pause_or_resume()
         self.limit_queue(0)
-        self.reclaim(True)
+        self.limit_rate_of_queue(0)
+        self.peer_begins_what_it_has_read()
+        self.peer_reclaims()
         for job_id, entry in list(self.peer.items()):
             self._peer_completes(job_id, entry)
         self.sweep_suspended()
@@ -558,7 +619,8 @@ class QueueMachine(SuspensionRules, FamilyRules, RuleBasedStateMachine):
             assert record.get("active", "0") == "0", record
             # Marks are consumed when somebody comes to them.
             skipped = sum(name.startswith("skip:") for name in record)
-            assert int(record["nextSeq"]) + skipped == int(self.q.redis("HGET", "ordering", key)) + 1, record
+            issued = int(self.q.redis("HGET", "ordering", key) or 0)
+            assert int(record.get("nextSeq", "1")) + skipped == issued + 1, record
 
     # -- choosing -----------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 import pytest
 
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import suspending
+from glidemq_py.wire.calls import suspending, working
+from glidemq_py.wire.calls.adding import row
 from tests.lua import wire_support
 from tests.lua.own_support import OwnQueue
 from tests.lua.wire_support import WireQueue
@@ -92,3 +93,12 @@ def test_ours_fails_what_a_peer_suspended_for_too_long(wire: WireQueue, own: Own
     own.advance(50)
     assert own.run(suspending.sweep(own.meta)).failed == [job_id]
     assert wire.scores("failed") == {job_id: own.now}
+
+
+def test_a_parent_that_goes_on_because_its_child_was_drained_is_not_lost(wire: WireQueue, own: OwnQueue) -> None:
+    own.add_job(lifo=True)
+    parent = own.take_one()
+    own.add(row("child", "{}", '{"onFailure":"ignore"}', lifo=True, parent=[parent.id, wire.name]))
+    assert own.finish(working.waiting_children(*parent.token)) == [10]
+    assert wire.call("drain", ["stream", "scheduled", "events", "id", "lifo", "priority"], 0, "workers") == 1
+    assert own.take_one().id == parent.id
