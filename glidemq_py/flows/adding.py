@@ -6,15 +6,17 @@ not committed has not happened, and goes by itself.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import (
     AmbiguousResultError,
     DuplicateJobError,
-    GlideMQConnectionError,
+    GlideMQError,
     GlideMQValidationError,
     JobCostError,
 )
@@ -24,6 +26,8 @@ from glidemq_py.wire.calls import flows
 from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["add_planned", "finish_flow"]
+
+_log = logging.getLogger(__name__)
 
 _STAGED_AT_A_TIME: Final = 10
 _RESERVED_AT_A_TIME: Final = 1_000
@@ -100,15 +104,34 @@ async def _by_steps(
     for i, piece in enumerate(pieces):
         flat = [part for step in piece for part in (step.meta, step.request)]
         await transport.call(flows.flow_stage(root.meta, token, i == len(pieces) - 1, flat))
-    now = 0
     try:
-        for step in steps:
-            now = (await transport.call(flows.flow_step(step.meta, step.request))).now
-        await transport.call(flows.flow_done(root.meta, token))
-    except GlideMQConnectionError as error:
+        now, refused = await _do(transport, steps)
+    except GlideMQError as error:
         text = f"the flow was accepted, and is finished by a worker of queue {root.name!r} if it is not yet: {error}"
         raise AmbiguousResultError(text) from error
+    with contextlib.suppress(GlideMQError):  # all is done; a worker finds nothing to do and says so
+        await _close(transport, root.meta, token, steps)
+    if refused is not None:
+        raise DuplicateJobError(refused, root.name)
     return now
+
+
+async def _do(transport: Transport, steps: Iterable[Step]) -> tuple[int, str | None]:
+    """Do the steps: the server's time, and the id because of which the first one refused them all."""
+    now = 0
+    for step in steps:
+        reply = await transport.call(flows.flow_step(step.meta, step.request))
+        if not isinstance(reply.refused, bool):
+            return reply.now, step.ids[reply.refused[0] - 1]
+        now = reply.now
+    return now, None
+
+
+async def _close(transport: Transport, root: str, token: str, steps: Iterable[Step]) -> None:
+    """Nothing of the flow is left to do: its record goes, and what marks the steps that are done, in every queue."""
+    await transport.call(flows.flow_done(root, token))
+    for meta in dict.fromkeys(step.meta for step in steps if step.meta != root):
+        await transport.call(flows.flow_done(meta, token))
 
 
 def _pieces(steps: Sequence[Step]) -> list[list[Step]]:
@@ -125,12 +148,16 @@ def _pieces(steps: Sequence[Step]) -> list[list[Step]]:
 
 async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
     """Do the steps of a committed flow that nobody has done; how many there are. Raises GlideMQError."""
-    count = 0
+    done: list[Step] = []
     while True:
-        found = await transport.command("LRANGE", f"{root.stem}flow:{token}", str(2 * count), str(2 * count + 1))
+        at = 2 * len(done)
+        found = await transport.command("LRANGE", f"{root.stem}flow:{token}", str(at), str(at + 1))
         if len(found) < 2:
             break
-        await transport.call(flows.flow_step(found[0].decode(), found[1]))
-        count += 1
-    await transport.call(flows.flow_done(root.meta, token))
-    return count
+        done.append(Step(found[0].decode(), b""))
+        reply = await transport.call(flows.flow_step(done[-1].meta, found[1]))
+        if not isinstance(reply.refused, bool):
+            _log.warning("queue %r: a flow that its producer had left is dropped: its ids are taken", root.name)
+            break
+    await _close(transport, root.meta, token, done)
+    return len(done)

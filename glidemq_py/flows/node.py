@@ -23,7 +23,7 @@ _CLASSES: Final = {
 _UNSAFE: Final = re.compile(r'["<>\n\r]')
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class JobNode:
     """A job of a flow.
 
@@ -31,11 +31,17 @@ class JobNode:
         job: the job.
         children: the jobs that it waits for. In a graph, a node that several wait for is one object.
         state: where it stood when it was read or added; None for one that is gone, or not known.
+        is_cut: it has more children than were read (`FlowProducer.get_flow`: ``depth``, ``max_jobs``).
     """
 
     job: Job[Any, Any]
     children: list[JobNode] = field(default_factory=list["JobNode"])
     state: JobState | None = None
+    is_cut: bool = False
+
+    def __repr__(self) -> str:
+        state = "" if self.state is None else f", {self.state}"
+        return f"<JobNode {self.job!r}{state}, children: {len(self.children)}>"
 
     def walk(self) -> Iterator[JobNode]:
         """Every node once, this one first, parents before their children."""

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.flows.graph import DagNode, topo_sort
-from glidemq_py.flows.tree import MAX_DEPTH, FlowJob
+from glidemq_py.flows.tree import MAX_DEPTH, FlowJob, too_deep
 from glidemq_py.job import QueueLink
 from glidemq_py.options.budget import Budget
 from glidemq_py.options.job import JobOptions
@@ -65,10 +64,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call to the queue of ``meta``."""
+    """One call to the queue of ``meta``; ``ids`` are those of the jobs that it adds."""
 
     meta: str
     request: bytes
+    ids: tuple[str, ...] = ()
 
 
 LinkOf = Callable[[str], QueueLink]
@@ -89,7 +89,7 @@ def plan_tree(root: FlowJob, link_of: LinkOf) -> list[Planned]:
     waiting: list[tuple[FlowJob, list[int], int]] = [(root, [], 0)]
     for job, parents, depth in waiting:  # grows while it is read: level by level
         if depth > MAX_DEPTH:
-            raise GlideMQValidationError("children", job.name, f"a flow is at most {MAX_DEPTH} jobs deep")
+            raise too_deep(job.name)
         plan.append(_planned(link_of(job.queue), job, parents, bool(job.children), False))
         here = [len(plan) - 1]
         waiting += [(child, here, depth + 1) for child in job.children]
@@ -139,25 +139,30 @@ def steps_of(
     root, number = plan[0], 0
     key = root.link.keys.budget(root.id)
 
-    def step(meta: str, rows: Sequence[Row] = (), deps: Sequence[Any] = (), ready: Sequence[str] = ()) -> Step:
+    def step(meta: str, jobs: Sequence[Planned] = (), deps: Sequence[Any] = (), ready: Sequence[str] = ()) -> Step:
         nonlocal number
         number += 1
         charged = None
-        if budget is not None and rows:
+        if budget is not None and jobs:
             charged = (root.id, budget.to_fields()) if number == 1 else (key, False)
-        return Step(meta, flow_request(token, number, rows, deps, ready, quiet, charged, flow_id))
+        rows = [_flow_row(job, _refs(plan, job)) for job in jobs]
+        request = flow_request(token, number, rows, deps, ready, quiet, charged, flow_id)
+        return Step(meta, request, tuple(job.id for job in jobs))
 
-    def rows_of(inner: bool) -> Iterator[Step]:
-        for meta, jobs in _by_queue(plan, inner).items():
-            for chunk in _chunks(jobs):
-                yield step(meta, [_flow_row(job, _refs(plan, job)) for job in chunk])
-
-    yield from rows_of(True)
-    for meta, deps in _deps(plan).items():
-        for chunk in _members(deps):
-            yield step(meta, deps=chunk)
-    yield from rows_of(False)
-    for meta, jobs in _by_queue(plan, True).items():
+    inner = _by_queue(plan, True)
+    deps = {meta: list(_members(of_queue)) for meta, of_queue in _deps(plan).items()}
+    for meta, jobs in inner.items():
+        chunks = list(_chunks(jobs))
+        fits = len(chunks) == len(deps.get(meta, ())) == 1
+        for chunk in chunks:
+            yield step(meta, chunk, deps.pop(meta)[0] if fits else ())
+    for meta, of_queue in deps.items():
+        for members in of_queue:
+            yield step(meta, deps=members)
+    for meta, jobs in _by_queue(plan, False).items():
+        for chunk in _chunks(jobs):
+            yield step(meta, chunk)
+    for meta, jobs in inner.items():
         for i in range(0, len(jobs), ROWS):
             yield step(meta, ready=[job.id for job in jobs[i : i + ROWS]])
 

@@ -203,7 +203,9 @@ class FlowProducer:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    async def get_flow(self, queue: str, job_id: str, *, depth: int = 100, max_jobs: int = 10_000) -> JobNode | None:
+    async def get_flow(
+        self, queue: str, job_id: str, *, depth: int = 10_000, max_jobs: int = 100_000
+    ) -> JobNode | None:
         """A job and everything that it waits for, with the states of now; None if there is no such job.
 
         It is read in short calls, so states may be of different moments.
@@ -211,7 +213,7 @@ class FlowProducer:
         Args:
             queue, job_id: of the root, or of any job in a flow.
             depth: levels of children to read.
-            max_jobs: stop at that many jobs.
+            max_jobs: stop at that many jobs. `JobNode.is_cut` says of which job there are children that were not read.
         """
         root = JobRef(QueueKeys(self.options.prefix, queue).name, validate_given_id(job_id))
         check_int("depth", depth, 0, _MOST)

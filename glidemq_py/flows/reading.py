@@ -44,11 +44,11 @@ class _Reader:
                         parents.append(JobRef(queue, job_id))
         return parents
 
-    async def children(self, parent: JobRef, room: int) -> list[JobRef]:
-        """The children of a job, ``room`` at most."""
+    async def children(self, parent: JobRef, room: int) -> tuple[list[JobRef], bool]:
+        """The children of a job, ``room`` at most; whether there are more."""
         link, cursor = self._link_of(parent.queue), ""
         found: dict[JobRef, None] = {}
-        while len(found) < room:
+        while len(found) <= room:
             page = await link.transport.call(flows.children(link.keys.meta, parent.id, cursor, _PAGE))
             for member, _ in page.rows:
                 try:
@@ -58,7 +58,7 @@ class _Reader:
             cursor = page.cursor
             if not cursor:
                 break
-        return list(found)[:room]
+        return list(found)[:room], len(found) > room
 
 
 def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
@@ -84,19 +84,22 @@ async def read_flow(root: JobRef, link_of: Callable[[str], QueueLink], depth: in
     if top.state is None and not top.job.name:
         return None
     for _ in range(depth):
+        if not level:
+            break
         wanted: dict[JobRef, None] = {}
         edges: list[tuple[JobRef, JobRef]] = []
         for parent in level:
             room = max_jobs - len(reader.nodes) - len(wanted)
-            for child in sorted(await reader.children(parent, max(0, room)), key=_order):
+            children, reader.nodes[parent].is_cut = await reader.children(parent, max(0, room))
+            for child in sorted(children, key=_order):
                 edges.append((parent, child))
                 if child not in reader.nodes:
                     wanted[child] = None
         level = await reader.jobs(list(wanted))
         for parent, child in edges:
             reader.nodes[parent].children.append(reader.nodes[child])
-        if not level:
-            break
+    for parent in level:
+        reader.nodes[parent].is_cut = True
     return top
 
 

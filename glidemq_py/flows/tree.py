@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -11,10 +11,15 @@ from glidemq_py.options.checks import check_mapping
 from glidemq_py.options.job import NO_OPTIONS, JobOptions, check_effect
 from glidemq_py.options.names import validate_job_name, validate_queue_name
 
-__all__ = ["MAX_DEPTH", "FlowJob", "check_flow_options"]
+__all__ = ["MAX_DEPTH", "FlowJob", "check_flow_options", "too_deep"]
 
-MAX_DEPTH: Final = 500
+MAX_DEPTH: Final = 10_000
 _KEYS: Final = ("name", "queue", "data", "options", "children")
+
+
+def too_deep(name: object) -> GlideMQValidationError:
+    """The error for the job beyond the last level that there may be."""
+    return GlideMQValidationError("children", name, f"a flow is at most {MAX_DEPTH} jobs deep")
 
 
 def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
@@ -27,7 +32,7 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
     return parsed
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class FlowJob:
     """A job of a tree: it runs when its children have ended.
 
@@ -61,17 +66,52 @@ class FlowJob:
         keep(self, "queue", validate_queue_name(queue, "queue"))
         keep(self, "data", data)
         keep(self, "options", check_flow_options(options))
-        if isinstance(children, (str, Mapping)) or not isinstance(children, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GlideMQValidationError("children", cast("object", children), "must be a sequence of jobs")
-        keep(self, "children", tuple(FlowJob.parse(child) for child in children))
+        keep(self, "children", tuple(FlowJob.parse(child) for child in _sequence(children)))
+
+    def __repr__(self) -> str:
+        return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
 
     @classmethod
     def parse(cls, value: object, option: str = "children") -> FlowJob:
-        """A `FlowJob` from one, or from a mapping of its fields."""
+        """A `FlowJob` from one, or from a mapping of its fields, however deep."""
         if isinstance(value, FlowJob):
             return value
+        frames = [_Frame(value, option)]
+        while True:
+            frame = frames[-1]
+            for child in frame.rest:
+                if isinstance(child, FlowJob):
+                    frame.children.append(child)
+                    continue
+                if len(frames) > MAX_DEPTH:
+                    raise too_deep(frame.fields["name"])
+                frames.append(_Frame(child, "children"))
+                break
+            else:
+                made = cls(**frame.fields, children=frame.children)
+                frames.pop()
+                if not frames:
+                    return made
+                frames[-1].children.append(made)
+
+
+class _Frame:
+    """A mapping whose children are being made: a stack of our own, since the interpreter's is not deep."""
+
+    __slots__ = ("children", "fields", "rest")
+
+    def __init__(self, value: object, option: str) -> None:
         given = check_mapping(option, value, _KEYS)
         for needed in ("name", "queue"):
             if needed not in given:
                 raise GlideMQValidationError(f"{option}.{needed}", None, "is needed")
-        return cls(**given)
+        children = _sequence(given.get("children", ()))
+        self.fields = {key: part for key, part in given.items() if key != "children"}
+        self.rest: Iterator[object] = iter(children)
+        self.children: list[FlowJob] = []
+
+
+def _sequence(children: object) -> Sequence[object]:
+    if isinstance(children, (str, Mapping)) or not isinstance(children, Sequence):
+        raise GlideMQValidationError("children", cast("Any", children), "must be a sequence of jobs")
+    return cast("Sequence[object]", children)

@@ -76,7 +76,7 @@ class FlowProducer:
         """
         return twins_by_name(run_now(self._core.add_dag(nodes, budget=budget)))
 
-    def get_flow(self, queue: str, job_id: str, *, depth: int = 100, max_jobs: int = 10000) -> JobNode | None:
+    def get_flow(self, queue: str, job_id: str, *, depth: int = 10000, max_jobs: int = 100000) -> JobNode | None:
         """A job and everything that it waits for, with the states of now; None if there is no such job. See
         `FlowProducer.get_flow`.
         """

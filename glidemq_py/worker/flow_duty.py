@@ -46,13 +46,21 @@ class FlowDuty:
             await asyncio.sleep(_LOOK_S * random.uniform(0.9, 1.1))
 
     async def look(self) -> int:
-        """Finish what was left; how many flows. Raises GlideMQError."""
+        """Finish what was left; how many flows. Raises GlideMQError: one was not finished; the others were."""
         keys, transport = self._link.keys, self._link.transport
-        tokens = await transport.call(flows_due(keys.meta, self._age, _AT_A_TIME))
-        for token in tokens:
-            await finish_flow(transport, keys, token)
+        failure: GlideMQError | None = None
+        finished = 0
+        for token in await transport.call(flows_due(keys.meta, self._age, _AT_A_TIME)):
+            try:
+                await finish_flow(transport, keys, token)
+            except GlideMQError as error:
+                failure = error
+                continue
+            finished += 1
             _log.warning("queue %r: finished a flow that its producer had left", keys.name)
-        return len(tokens)
+        if failure is not None:
+            raise failure
+        return finished
 
     async def close(self) -> None:
         """Stop."""

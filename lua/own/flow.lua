@@ -18,13 +18,22 @@ F.default_policy = 'fail_parent'
 local SWEPT = 20
 local PAGE_BYTES = 1048576
 
+-- Whether the rest of its flow is still to come. Where no step has been done for so long that its mark is gone, it is not
+-- (flow_stage.lua).
+F.is_building = function(q, id, token)
+  if not token then return false end
+  if redis.call('EXISTS', q.P .. 'flow-mark:' .. token) == 1 then return true end
+  redis.call('HDEL', q.J .. id, 'building')
+  return false
+end
+
 -- Some of the parents that wait: one that a Node peer has released waits no more, and none waits for nothing.
 F.sweep = function(q, now)
   for _, id in ipairs(redis.call('ZRANDMEMBER', q.waiting_children, SWEPT)) do
     local h = G.pick(q.J .. id, 'state', 'building')
     if h.state ~= 'waiting-children' then
       redis.call('ZREM', q.waiting_children, id)
-    elseif not h.building and F.open(q, id) <= 0 then
+    elseif not F.is_building(q, id, h.building) and F.open(q, id) <= 0 then
       F.release(q, id, now)
     end
   end

@@ -1,6 +1,3 @@
--- flow_reserve: ids for the jobs of a flow that takes several calls to add.
--- KEYS 1 meta   ARGV 1 packed {count, custom ids, orderings}   -> packed {ids, taken custom id or false, too costly}
---   too costly: the number of the ordering (as in `add`) whose bucket holds less than it costs, or 0
 -- flow_add: jobs of a flow, parents before their children, in one step.
 -- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow}   -> packed {now, ids, refused}
 --   row: as in `add`, its 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi = it is
@@ -8,8 +5,9 @@
 --   token '': the whole flow is here. Where a custom id is taken or a cost too high, nothing is written; refused = {number
 --     of the row, 'duplicate' | 'cost'}
 --   else one step of a flow (flow_stage.lua): `number` counts all of them, and a step that was done is not done again.
---     Its ids were reserved. A custom id that was taken since makes the job a failed child.
---   deps: {parent id, members} of this queue's parents, written before any of these children is there
+--     Its ids were reserved. A custom id that was taken since refuses the first step, and with it the flow, of which
+--     nothing is there yet; in a later one it makes the job a failed child.
+--   deps: {parent id, members} of this queue's parents, written before any of these children may run
 --   ready: ids of this queue's parents, for the end: all deps of all of them are written
 --   budget, whose key every job gets (W49): false, {id of the root or '' = the first row, flat fields} to make it, or
 --     {key, false}
@@ -19,34 +17,9 @@ local A = G.adding
 
 local ID, ORDERING, FLOW = 4, 11, 13
 local INNER, MULTI, PARENTS = 1, 2, 3
-local MARK_MS = 604800000 -- a flow that was cut off is finished within a week, or a step of it may be done twice
+local MARK_MS = 604800000 -- a flow that was cut off is finished within a week, or what ran of a step may run twice
 
 local function name_of(q) return string.match(q.P, '{(.*)}:$') end
-
--- ------------------------------------------------------------------ ids
-
-local function costly(q, ordering, now_text)
-  local row = {}
-  row[ORDERING] = ordering
-  return A.too_costly(q, A.group_of(row, now_text))
-end
-
-G.export('flow_reserve', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local rows, now_text, taken = {}, G.int(G.now(q)), false
-  for _, id in ipairs(r[2]) do
-    if redis.call('EXISTS', q.J .. id) == 1 then taken = id end
-  end
-  for i, ordering in ipairs(r[3]) do
-    if costly(q, ordering, now_text) then return cmsgpack.pack({ {}, taken, i }) end
-  end
-  if taken then return cmsgpack.pack({ {}, taken, 0 }) end
-  for _, id in ipairs(r[2]) do G.advance_counter(q, id) end
-  for i = 1, r[1] do rows[i] = {} end
-  local ids = A.issue_ids(q, rows) or {}
-  for i = #ids + 1, r[1] do ids[i] = A.next_free_id(q) end
-  return cmsgpack.pack({ ids, false, 0 })
-end)
 
 -- Why the whole flow cannot be added: {number of the row, why}.
 local function refusal(q, rows, now_text)
@@ -57,7 +30,7 @@ local function refusal(q, rows, now_text)
       if given[id] or redis.call('EXISTS', q.J .. id) == 1 then return { i, 'duplicate' } end
       given[id] = true
     end
-    if row[ORDERING] and costly(q, row[ORDERING], now_text) then return { i, 'cost' } end
+    if row[ORDERING] and A.too_costly_ordering(q, row[ORDERING], now_text) then return { i, 'cost' } end
   end
   return nil
 end
@@ -132,12 +105,44 @@ local function write_members(q, parent, members)
   end
 end
 
+-- A parent that is gone meanwhile, or whose id is another job's, gets no children.
+local function write_deps(q, token, deps)
+  for _, dep in ipairs(deps) do
+    if redis.call('HGET', q.J .. dep[1], 'building') == token then write_members(q, dep[1], dep[2]) end
+  end
+end
+
+-- 'ours': this flow has added the job already, in a step whose mark is gone; 'taken': it is another one; nil: there is
+-- none of that id.
+local function standing(q, token, row)
+  if redis.call('EXISTS', q.J .. row[ID]) == 0 then return nil end
+  local h, parent = redis.pcall('HMGET', q.J .. row[ID], 'building', 'parentId', 'parentQueue'), row[FLOW][PARENTS][1]
+  if h[1] == token or parent and h[2] == parent[1] and h[3] == parent[2] then return 'ours' end
+  return 'taken'
+end
+
+-- The first row of a step whose id is another job's by now; nil = none.
+local function taken_row(q, token, rows)
+  for i, row in ipairs(rows) do
+    if standing(q, token, row) == 'taken' then return i end
+  end
+  return nil
+end
+
 -- Its id is another job's by now: its parents must not wait for that one.
 local function refuse_child(f, id, row)
-  local first = row[FLOW][PARENTS][1]
-  if not first then return end
-  local h = { parentId = first[1], parentQueue = first[2], opts = row[3] }
-  G.flows.child_ended(f.q, id, G.flows.REMOVED, 'there is a job of this id already', f.now, h)
+  for _, parent in ipairs(row[FLOW][PARENTS]) do
+    local h = { parentId = parent[1], parentQueue = parent[2], opts = row[3] }
+    G.flows.child_ended(f.q, id, G.flows.REMOVED, 'there is a job of this id already', f.now, h)
+  end
+end
+
+local function write_rows(f, rows)
+  for i, row in ipairs(rows) do
+    local stands = f.token ~= '' and standing(f.q, f.token, row)
+    if stands == 'taken' then refuse_child(f, row[ID], row) end
+    if not stands then write(f, f.ids[i], row) end
+  end
 end
 
 local function write_budget(f, budget)
@@ -149,13 +154,29 @@ local function write_budget(f, budget)
   end
 end
 
-local function make_ready(q, ids, now)
+local function make_ready(q, token, ids, now)
   for _, id in ipairs(ids) do
-    redis.call('HDEL', q.J .. id, 'building')
-    if redis.call('HGET', q.J .. id, 'state') == 'waiting-children' and G.flows.open(q, id) <= 0 then
-      G.flows.release(q, id, now)
+    local h = G.pick(q.J .. id, 'state', 'building')
+    if h.building == token then
+      redis.call('HDEL', q.J .. id, 'building')
+      if h.state == 'waiting-children' and G.flows.open(q, id) <= 0 then G.flows.release(q, id, now) end
     end
   end
+end
+
+-- Why nothing is to be added: {number of the row, why}; nil = nothing hinders.
+local function hindrance(q, token, number, rows, now_text)
+  if token == '' then return refusal(q, rows, now_text) end
+  local taken = number == 1 and taken_row(q, token, rows)
+  return taken and { taken, 'duplicate' } or nil
+end
+
+-- The counter that issued them may have been lost since; it is not to issue them again.
+local function ids_given(q, rows)
+  local ids = {}
+  for i, row in ipairs(rows) do ids[i] = row[ID] end
+  if #ids > 0 then G.advance_counter(q, ids[#ids]) end
+  return ids
 end
 
 G.export('flow_add', {}, function(keys, args)
@@ -163,26 +184,15 @@ G.export('flow_add', {}, function(keys, args)
   local token, number, rows, now = r[1], r[2], r[3], G.now(q)
   local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], flow = r[8], members = {} }
   local mark = q.P .. 'flow-mark:' .. token
-  if token == '' then
-    local refused = refusal(q, rows, f.now_text)
-    if refused then return cmsgpack.pack({ now, {}, refused }) end
-    f.ids = ids_of(q, rows)
-  else
-    if G.num(redis.call('GET', mark) or '') >= number then return cmsgpack.pack({ now, {}, false }) end
-    f.ids = {}
-    for i, row in ipairs(rows) do f.ids[i] = row[ID] end
-  end
+  if token ~= '' and G.num(redis.call('GET', mark) or '') >= number then return cmsgpack.pack({ now, {}, false }) end
+  local refused = hindrance(q, token, number, rows, f.now_text)
+  if refused then return cmsgpack.pack({ now, {}, refused }) end
+  f.ids = token == '' and ids_of(q, rows) or ids_given(q, rows)
   write_budget(f, r[7])
-  for _, dep in ipairs(r[4]) do write_members(q, dep[1], dep[2]) end
-  for i, row in ipairs(rows) do
-    if token ~= '' and redis.call('EXISTS', q.J .. row[ID]) == 1 then
-      refuse_child(f, row[ID], row)
-    else
-      write(f, f.ids[i], row)
-    end
-  end
+  write_rows(f, rows)
+  write_deps(q, token, r[4])
   for parent, members in pairs(f.members) do write_members(q, parent, members) end
-  make_ready(q, r[5], now)
+  make_ready(q, token, r[5], now)
   if token ~= '' then redis.call('SET', mark, G.int(number), 'PX', MARK_MS) end
   return cmsgpack.pack({ now, token == '' and f.ids or {}, false })
 end)

@@ -3,11 +3,13 @@
 -- finished, by its producer or by any worker of the queue.
 -- flow_stage: KEYS 1 meta   ARGV 1 packed {token, commit 0|1, steps}   -> 1
 --   steps: flat {meta key of the step's queue, packed argument of flow_add, ...}
--- flow_done:  KEYS 1 meta   ARGV 1 token   -> 1; the record goes
+-- flow_done:  KEYS 1 meta   ARGV 1 token   -> 1; the record goes, and before long the mark. Also for the other queues of
+--   the flow, which have a mark alone
 -- flows_due:  KEYS 1 meta   ARGV 1 packed {age ms, count}   -> packed tokens of flows committed (or looked for by this) at
 --   least that long ago, `count` at most
 
 local STAGED_MS = 600000
+local DONE_MS = 600000 -- another one who is at it may have read a step before the record went
 
 G.export('flow_stage', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
@@ -26,6 +28,7 @@ G.export('flow_done', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
   redis.call('HDEL', q.P .. 'flows', args[1])
   redis.call('UNLINK', q.P .. 'flow:' .. args[1])
+  redis.call('PEXPIRE', q.P .. 'flow-mark:' .. args[1], DONE_MS)
   return 1
 end)
 

@@ -23,7 +23,7 @@ end
 local function uncounted(q, c, id)
   local key, open = q.J .. id, {}
   local h = G.pick(key, 'state', 'building')
-  if h.state ~= 'waiting-children' or h.building then
+  if h.state ~= 'waiting-children' or F.is_building(q, id, h.building) then
     c.within = '0'
     return open, 1
   end

@@ -55,9 +55,21 @@ F.release = function(q, id, now)
   G.emit(q.events, 'active', id)
 end
 
+-- A parent whose children have all ended goes on, but not before all of its flow is there (own/flow_add.lua): until
+-- then the set of its children may be short.
+local function go_on(q, id, open, now)
+  if open > 0 then return end
+  if redis.call('HEXISTS', q.J .. id, 'building') == 0 then F.release(q, id, now) end
+end
+
+-- The child and what began it all: the levels between would add up, in a deep flow to more than the jobs themselves.
+local function reason_of(member, text)
+  return 'child ' .. member .. ' failed: ' .. (string.match(text, '^child .- failed: (child .- failed: .*)$') or text)
+end
+
 -- One that waits fails at once; one that is elsewhere fails when it wants to wait (finish_children.lua).
 local function fail_parent(q, id, state, member, text, now)
-  local reason = 'child ' .. member .. ' failed: ' .. text
+  local reason = reason_of(member, text)
   local key = q.J .. id
   if state ~= 'waiting-children' then
     if not G.TERMINAL[state] then redis.call('HSETNX', key, 'childFailed', reason) end
@@ -83,8 +95,12 @@ end
 -- The child's failure counts as if there had been no such child.
 local function forget_child(q, id, member, state, now)
   if redis.call('HSETNX', q.J .. id, 'depdone:' .. member, '0') == 0 then return end
-  redis.call('SREM', q.P .. 'deps:' .. id, member)
-  if state == 'waiting-children' and F.open(q, id) <= 0 then F.release(q, id, now) end
+  local known = redis.call('SREM', q.P .. 'deps:' .. id, member) == 1
+  -- One that the set does not have yet is counted, since the set is still to get it.
+  if not known and redis.call('HEXISTS', q.J .. id, 'building') == 1 then
+    redis.call('HINCRBY', q.J .. id, 'depsCompleted', 1)
+  end
+  if state == 'waiting-children' then go_on(q, id, F.open(q, id), now) end
 end
 
 -- The child is counted; how many are.
@@ -110,7 +126,7 @@ F.told = function(q, id, member, how, text, policy, now, elsewhere)
   if redis.call('HSETNX', key, 'depdone:' .. member, '1') == 0 then return end
   local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, elsewhere)
   if failed and policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
-  if state == 'waiting-children' and open_children(q, id, done) <= 0 then F.release(q, id, now) end
+  if state == 'waiting-children' then go_on(q, id, open_children(q, id, done), now) end
 end
 
 -- ------------------------------------------------------------------ in the child's queue

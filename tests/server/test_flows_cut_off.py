@@ -1,0 +1,421 @@
+"""Flows while they are being added: producers that die between any two calls, answers that are lost, two who add the
+same flow, children that end before the rest of their flow is there. What was accepted happens, all of it, once; what
+was not has not happened; and no parent goes on before its children."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    AmbiguousResultError,
+    DuplicateJobError,
+    FlowJob,
+    FlowProducer,
+    GlideMQError,
+    Job,
+    JobFailedError,
+    JobState,
+    Queue,
+    ServerOutOfMemoryError,
+    Worker,
+)
+from glidemq_py.testing import RespClient
+from glidemq_py.wire.calls import Call
+from glidemq_py.worker.flow_duty import FlowDuty
+from tests.server.lossy_proxy import LossyProxy
+from tests.server.worker_support import soon
+
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+MARK_AFTERWARDS_MS = 600_000
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+class Killed(BaseException):
+    """The producer is gone: nothing of its own runs any more."""
+
+
+class Deadly:
+    """A transport that kills its user before or after its n-th call, or waits before it."""
+
+    def __init__(self, transport: Any, number: int, *, after: bool = False, gate: asyncio.Event | None = None) -> None:
+        self._transport, self._number, self._after, self._gate = transport, number, after, gate
+        self.calls: list[str] = []
+        self.there = asyncio.Event()
+
+    async def call(self, call: Call[Any]) -> Any:
+        self.calls.append(call.function)
+        here = len(self.calls) == self._number
+        if here and self._gate is not None:
+            self.there.set()
+            await self._gate.wait()
+        elif here and not self._after:
+            raise Killed
+        reply = await self._transport.call(call)
+        if here and self._gate is None:
+            raise Killed
+        return reply
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Counting:
+    """Counts how often each job ran, and who ran before all of its children had."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[tuple[str, str]] = Counter()
+        self.early: list[str] = []
+
+    async def __call__(self, job: Job) -> int:
+        values = await job.get_children_values()
+        if len(values) != job.data:
+            self.early.append(f"{job.name} {job.id}: {len(values)} of {job.data}")
+        self.ran[job.queue_name, job.id] += 1
+        return 1 + sum(values.values())
+
+
+def job(queue: str, children: Any = (), **options: Any) -> FlowJob:
+    """Its data says how many children it must find."""
+    return FlowJob("job", queue, len(children), options, children)
+
+
+def shapes(a: str, b: str) -> dict[str, tuple[FlowJob, int]]:
+    """Flows of several steps, and of how many jobs they are."""
+    both = itertools.cycle((a, b))
+    return {
+        "small": (job(a, [job(b, [job(a)]), job(a)]), 4),
+        "wide": (job(a, [job(next(both)) for _ in range(205)]), 206),
+        "nested": (job(a, [job(next(both), [job(next(both)) for _ in range(15)]) for _ in range(12)]), 193),
+    }
+
+
+async def all_done(*queues: Queue) -> None:
+    """Nothing is left to run, and nothing is owed."""
+    while True:
+        counts = [await queue.get_job_counts() for queue in queues]
+        links = [await queue._connected() for queue in queues]
+        owed = [await link.transport.command("XLEN", f"{link.keys.stem}outbox") for link in links]
+        if not any(each.unfinished for each in counts) and not any(owed):
+            return
+        await asyncio.sleep(0.01)
+
+
+async def finish(queue: Queue) -> int:
+    """What a worker's duty does when the time has come."""
+    return await FlowDuty(link=await queue._connected(), age=0).look()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
+@pytest.mark.parametrize("shape", ["small", "wide", "nested"])
+async def test_a_producer_that_dies_between_any_two_calls(
+    url: str, queue_name: str, shape: str, at_work: bool, after: bool
+) -> None:
+    """Before the commit nothing has happened; afterwards all of it happens, each job once, parents last."""
+    for number in itertools.count(1):
+        a, b = f"{queue_name}-{number}", f"{queue_name}-{number}-b"
+        flow, size = shapes(a, b)[shape]
+        handler = Counting()
+        workers = [Worker(name, handler, url, concurrency=20) for name in (a, b)]
+        async with FlowProducer(url) as flows, Queue(a, url) as first, Queue(b, url) as second:
+            transport = flows._transport = Deadly(await flows._connected(), number, after=after)
+            if at_work:
+                await asyncio.gather(*(worker.start() for worker in workers))
+            try:
+                await flows.add(flow)
+                killed = False
+            except Killed:
+                killed = True
+            if not at_work:
+                await asyncio.gather(*(worker.start() for worker in workers))
+            await finish(first)
+            await soon(all_done(first, second))
+            await asyncio.gather(*(worker.close() for worker in workers))
+            committed = "flow_stage" in (transport.calls if after or not killed else transport.calls[:-1])
+            counts = [await each.get_job_counts() for each in (first, second)]
+            assert sum(each.completed for each in counts) == (size if committed else 0), transport.calls
+            assert sum(each.failed for each in counts) == 0
+            assert handler.early == []
+            assert set(handler.ran.values()) <= {1}
+            for each in (first, second):
+                assert (await each.check()).findings == ()
+                await each.obliterate()
+        if not killed:
+            assert number > 5
+            break
+
+
+PRODUCER = """
+import asyncio, os, signal, sys
+from glidemq_py import FlowJob, FlowProducer
+
+async def main(url, queue, number):
+    leaves = [FlowJob("job", f"{queue}{'-b' if i % 2 else ''}", 0) for i in range(250)]
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+        call, calls = transport.call, 0
+        class Deadly:
+            async def call(self, one):
+                nonlocal calls
+                calls += 1
+                if calls == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return await call(one)
+        flows._transport = Deadly()
+        await flows.add(FlowJob("job", queue, 250, {"job_id": "root"}, leaves))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+@pytest.mark.parametrize("number", [3, 4, 6, 8])
+async def test_a_process_that_is_killed_while_it_adds(url: str, queue_name: str, number: int) -> None:
+    """SIGKILL, in earnest: before the flow is written down, before its first step, in the middle, before the last."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PRODUCER, url, queue_name, str(number), cwd=Path(__file__).parents[2]
+    )
+    assert await process.wait() == -signal.SIGKILL
+    handler, other = Counting(), f"{queue_name}-b"
+    async with Queue(queue_name, url) as first, Queue(other, url) as second:
+        assert await finish(first) == (0 if number == 3 else 1)
+        async with Worker(queue_name, handler, url, concurrency=20), Worker(other, handler, url, concurrency=20):
+            await soon(all_done(first, second))
+        assert handler.early == []
+        assert len(handler.ran) == (0 if number == 3 else 251)
+        await second.obliterate()
+
+
+@pytest.mark.parametrize("function", ["flow_reserve", "flow_stage", "flow_add", "flow_done"])
+@pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
+async def test_answers_that_are_lost_on_the_way(
+    url: str, queue_name: str, server: Any, function: str, at_work: bool
+) -> None:
+    """The call has been done, and its connection ends before the answer: repeated where that changes nothing, else the
+    caller is told that it does not know."""
+    a, b = queue_name, f"{queue_name}-b"
+    flow, size = shapes(a, b)["nested"]
+    handler = Counting()
+    workers = [Worker(name, handler, url, concurrency=20) for name in (a, b)]
+    with LossyProxy(server.port) as proxy:
+        async with FlowProducer(proxy.url) as flows, Queue(a, url) as first, Queue(b, url) as second:
+            if at_work:
+                await asyncio.gather(*(worker.start() for worker in workers))
+            proxy.lose(f"_{function}")
+            known = True
+            try:
+                await flows.add(flow)
+            except GlideMQError as error:
+                assert isinstance(error, AmbiguousResultError)  # noqa: PT017  which of the two it is depends on the call
+                known = False
+            assert proxy.lost == 1
+            finished = await finish(first)
+            if not at_work:
+                await asyncio.gather(*(worker.start() for worker in workers))
+            await soon(all_done(first, second))
+            await asyncio.gather(*(worker.close() for worker in workers))
+            happened = function != "flow_reserve" or known
+            assert len(handler.ran) == (size if happened else 0)
+            assert (handler.early, set(handler.ran.values()) <= {1}) == ([], True)
+            assert known or finished == (function == "flow_stage")
+            await second.obliterate()
+
+
+# -- ids -----------------------------------------------------------------------------------------------------------
+
+
+def with_ids(a: str, b: str, root: str | None = "root") -> FlowJob:
+    middle = [job(a, [job(b, job_id=f"leaf-{i}-{j}") for j in range(30)], job_id=f"middle-{i}") for i in range(5)]
+    return job(a, middle, **({} if root is None else {"job_id": root}))
+
+
+@pytest.mark.parametrize("other", ["", "-b"], ids=["one queue", "two queues"])
+async def test_two_who_add_the_same_flow(url: str, queue_name: str, queue: Queue, other: str) -> None:
+    """One of them adds all of it, the other one is told and adds nothing; the flow does not suffer."""
+    handler, second = Counting(), f"{queue_name}{other}"
+    async with (
+        FlowProducer(url) as one, FlowProducer(url) as two, Queue(second, url) as leaves,
+        Worker(queue_name, handler, url, concurrency=20), Worker(second, handler, url, concurrency=20),
+    ):  # fmt: skip
+        both = [producer.add(with_ids(queue_name, second)) for producer in (one, two)]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        refused = [each for each in results if isinstance(each, BaseException)]
+        assert [type(each) for each in refused] == [DuplicateJobError]
+        await soon(all_done(queue, leaves))
+        assert await finish(queue) == 0
+    assert (len(handler.ran), handler.early) == (156, [])
+    async with Queue(second, url) as leaves:
+        await leaves.obliterate()
+
+
+@pytest.mark.parametrize("number", [3, 4])
+async def test_a_flow_that_is_added_again_after_its_producer_died(
+    url: str, queue_name: str, queue: Queue, number: int
+) -> None:
+    """Whichever of the two is done first is the flow: the other one is refused, or dropped by whoever finishes it."""
+    handler = Counting()
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+        flows._transport = Deadly(transport, number)
+        with pytest.raises(Killed):
+            await flows.add(with_ids(queue_name, queue_name))
+        flows._transport = transport
+        if number == 3:  # before its first step
+            await flows.add(with_ids(queue_name, queue_name))
+        else:
+            with pytest.raises(DuplicateJobError):
+                await flows.add(with_ids(queue_name, queue_name))
+        assert await finish(queue) == 1
+    async with Worker(queue_name, handler, url, concurrency=20):
+        await soon(all_done(queue))
+    assert (len(handler.ran), handler.early) == (156, [])
+
+
+async def test_an_id_that_is_taken_while_the_flow_is_added(url: str, queue_name: str, queue: Queue) -> None:
+    """A graph's job that cannot be added fails all who wait for it, and touches nobody else."""
+    gate = asyncio.Event()
+    async with FlowProducer(url) as flows:
+        transport = flows._transport = Deadly(await flows._connected(), 4, gate=gate)
+        nodes: list[dict[str, Any]] = [
+            {"name": "taken", "queue": queue_name, "options": {"job_id": "taken"}},
+            *({"name": f"filler {i}", "queue": queue_name} for i in range(150)),
+            *({"name": f"waits {i}", "queue": queue_name, "deps": ["taken"]} for i in range(2)),
+        ]
+        adding = asyncio.create_task(flows.add_dag(nodes))
+        await soon(transport.there.wait())
+        stranger = await queue.add("stranger", job_id="taken")
+        gate.set()
+        jobs = await adding
+        for name in ("waits 0", "waits 1"):
+            with pytest.raises(JobFailedError, match="there is a job of this id already"):
+                await jobs[name].wait_until_finished()
+    assert await stranger.get_state() is JobState.WAITING
+    await queue.drain()
+
+
+# -- what happens meanwhile ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "end"), [("ignore", 2), ("remove", 2), ("fail_parent", None)])
+@pytest.mark.parametrize("how", ["remove", "revoke"])
+@pytest.mark.parametrize("number", [4, 5, 6])
+async def test_children_that_end_before_all_of_their_flow_is_there(
+    url: str, queue_name: str, queue: Queue, number: int, how: str, policy: Any, end: int | None
+) -> None:
+    """Their parent hears of it and does not go on before its other children are there."""
+    middle = [job(queue_name, [job(queue_name)], job_id=f"m{i}", on_failure=policy) for i in range(60)]
+    flow = FlowJob("root", queue_name, 1, {"job_id": "r"}, [*middle, job(queue_name, [job(queue_name)] * 50)])
+    gate, seen = asyncio.Event(), list[int]()
+
+    async def handle(job: Job) -> int:
+        if job.name == "root":
+            seen.append(len(await job.get_children_values()))
+            return 1 + seen[0]
+        return 1
+
+    async with FlowProducer(url) as flows, Worker(queue_name, handle, url, concurrency=10):
+        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)
+        adding = asyncio.create_task(flows.add(flow))
+        await soon(transport.there.wait())
+        for i in range(60):
+            await (queue.remove(f"m{i}") if how == "remove" else queue.revoke(f"m{i}"))
+        root = await queue.get_job("r")
+        assert root is not None
+        assert root.state is (JobState.WAITING_CHILDREN if end else JobState.FAILED)
+        gate.set()
+        node = await adding
+        if end is None:
+            with pytest.raises(JobFailedError, match="child"):
+                await node.job.wait_until_finished()
+        else:
+            assert await node.job.wait_until_finished() == end
+        await soon(all_done(queue))
+    assert seen == ([] if end is None else [1])
+
+
+@pytest.mark.parametrize("number", [4, 5, 6])
+@pytest.mark.parametrize("what", ["remove the root", "obliterate"])
+async def test_what_is_taken_away_while_it_is_added_leaves_nothing(
+    url: str, queue_name: str, queue: Queue, number: int, what: str
+) -> None:
+    """No key of a parent that is gone comes back (`clean_check` looks)."""
+    gate = asyncio.Event()
+    middle = [job(queue_name, [job(queue_name)] * 3) for _ in range(120)]
+    async with FlowProducer(url) as flows:
+        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)
+        adding = asyncio.create_task(flows.add(FlowJob("root", queue_name, 1, {"job_id": "r"}, middle)))
+        await soon(transport.there.wait())
+        await (queue.remove("r") if what == "remove the root" else queue.obliterate())
+        gate.set()
+        await adding
+    assert await queue.get_job("r") is None
+    assert (await queue.check()).findings == ()
+
+
+async def test_what_marks_done_steps_goes_soon(url: str, queue_name: str, resp: RespClient) -> None:
+    """Every flow of several queues leaves one in each: for minutes, not for a week."""
+    other = f"{queue_name}-b"
+    async with FlowProducer(url) as flows:
+        await flows.add(job(queue_name, [job(other)]))
+    for name in (queue_name, other):
+        (mark,) = resp.keys(f"glide:{{{name}}}:flow-mark:*")
+        assert 0 < resp.execute("PTTL", mark) <= MARK_AFTERWARDS_MS
+        async with Queue(name, url) as queue:
+            await queue.obliterate()
+        assert resp.keys(f"glide:{{{name}}}:flow*") == []
+
+
+async def test_a_server_that_is_full_in_the_middle(url: str, queue_name: str, queue: Queue) -> None:
+    """It is not "nothing was added": the flow is written down, and done when there is room again."""
+    handler = Counting()
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+
+        class Full:
+            steps = 0
+
+            async def call(self, call: Call[Any]) -> Any:
+                self.steps += call.function == "flow_add"
+                if self.steps == 2:
+                    raise ServerOutOfMemoryError
+                return await transport.call(call)
+
+        flows._transport = Full()  # type: ignore[assignment]
+        with pytest.raises(AmbiguousResultError, match="accepted"):
+            await flows.add(with_ids(queue_name, queue_name))
+        flows._transport = transport
+    assert await finish(queue) == 1
+    async with Worker(queue_name, handler, url, concurrency=20):
+        await soon(all_done(queue))
+    assert (len(handler.ran), handler.early) == (156, [])
+
+
+async def test_a_flow_that_cannot_be_finished_keeps_no_other(url: str, queue_name: str, queue: Queue) -> None:
+    link = await queue._connected()
+    async with FlowProducer(url) as flows:
+        transport = await flows._connected()
+        for i in range(6):
+            flows._transport = Deadly(transport, 3)
+            with pytest.raises(Killed):
+                await flows.add(with_ids(queue_name, queue_name, f"root-{i}" if i else None))
+        flows._transport = transport
+    tokens = [field.decode() for field in await link.transport.command("HKEYS", f"{link.keys.stem}flows")]
+    await link.transport.command("LSET", f"{link.keys.stem}flow:{tokens[0]}", "1", "junk")
+    with pytest.raises(GlideMQError):
+        await finish(queue)
+    assert await link.transport.command("HKEYS", f"{link.keys.stem}flows") == [tokens[0].encode()]
+    await queue.obliterate(force=True)

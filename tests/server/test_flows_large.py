@@ -1,0 +1,104 @@
+"""Flows that are deep or wide: added, worked off, failed, read back and drawn, whatever their shape."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import FlowJob, FlowProducer, GlideMQValidationError, Job, JobFailedError, Queue, Worker, chain
+from tests.server.worker_support import soon
+
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+LEVELS = 1_200
+
+
+@pytest.fixture
+async def flows(url: str) -> AsyncIterator[FlowProducer]:
+    async with FlowProducer(url) as producer:
+        yield producer
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+async def handle(job: Job) -> Any:
+    if job.data == "bad":
+        raise ValueError("bad")
+    return 1 + sum((await job.get_children_values()).values())
+
+
+def deep(queue: str, data: Any, form: str) -> Any:
+    if form == "jobs":
+        inner = FlowJob("job", queue, data)
+        for _ in range(LEVELS):
+            inner = FlowJob("job", queue, 1, None, [inner])
+        return inner
+    given: dict[str, Any] = {"name": "job", "queue": queue, "data": data}
+    for _ in range(LEVELS):
+        given = {"name": "job", "queue": queue, "data": 1, "children": [given]}
+    return given
+
+
+@pytest.mark.parametrize("form", ["jobs", "mappings"])
+async def test_deeper_than_the_interpreter_s_stack(url: str, queue: Queue, flows: FlowProducer, form: str) -> None:
+    node = await flows.add(deep(queue.name, 1, form))
+    async with Worker(queue.name, handle, url):
+        assert await soon(node.job.wait_until_finished()) == LEVELS + 1
+    read = await flows.get_flow(queue.name, node.job.id)
+    assert read is not None
+    assert (read.counts(), read.is_cut) == ({"completed": LEVELS + 1}, False)
+    assert read.to_mermaid().count("-->") == LEVELS
+    assert len(repr(read)) < 200
+
+
+async def test_a_failure_at_the_bottom_of_a_deep_flow(url: str, queue: Queue, flows: FlowProducer) -> None:
+    """Every level fails, and says which child failed and what began it: not the whole way between."""
+    node = await flows.add(deep(queue.name, "bad", "jobs"))
+    async with Worker(queue.name, handle, url):
+        with pytest.raises(JobFailedError) as failed:
+            await soon(node.job.wait_until_finished())
+    last = list(node.walk())[-1].job.id
+    child = node.children[0].job.id
+    member = f"glide:{{{queue.name}}}:"
+    assert failed.value.failed_reason == f"child {member}{child} failed: child {member}{last} failed: bad"
+    assert (await queue.get_job_counts()).failed == LEVELS + 1
+
+
+async def test_chains_are_as_deep_as_trees(url: str, queue: Queue) -> None:
+    node = await chain(queue.name, [("job", 1)] * LEVELS, url)
+    assert sum(1 for _ in node.walk()) == LEVELS
+    await queue.obliterate()
+
+
+async def test_what_is_too_deep_or_holds_itself(queue: Queue, flows: FlowProducer) -> None:
+    circle: dict[str, Any] = {"name": "job", "queue": queue.name}
+    circle["children"] = [circle]
+    with pytest.raises(GlideMQValidationError, match="10000 jobs deep"):
+        await flows.add(circle)
+    assert (await queue.get_job_counts()).total == 0
+
+
+async def test_a_reading_says_where_it_was_cut(queue: Queue, flows: FlowProducer) -> None:
+    """By default a flow of ten thousand children is read in whole."""
+    leaves = [FlowJob("leaf", queue.name) for _ in range(10_050)]
+    node = await flows.add(FlowJob("root", queue.name, children=[FlowJob("middle", queue.name, children=leaves)]))
+    read = await flows.get_flow(queue.name, node.job.id)
+    assert read is not None
+    assert read.counts() == {"waiting-children": 2, "waiting": 10_050}
+    assert [each for each in read.walk() if each.is_cut] == []
+    few = await flows.get_flow(queue.name, node.job.id, max_jobs=12)
+    assert few is not None
+    assert [(each.job.name, len(each.children)) for each in few.walk() if each.is_cut] == [("middle", 10)]
+    flat = await flows.get_flow(queue.name, node.job.id, depth=1)
+    assert flat is not None
+    assert [(each.job.name, each.children) for each in flat.walk() if each.is_cut] == [("middle", [])]
+    exact = await flows.get_flow(queue.name, node.job.id, depth=2, max_jobs=10_052)
+    assert exact is not None
+    assert [each for each in exact.walk() if each.is_cut] == []
+    await queue.obliterate()
