@@ -129,7 +129,7 @@ class QueueEvents:
         connection: URL, options, or None (`GLIDEMQ_URL`, else the embedded server). A GLIDE client serves as
             the pattern for a connection of its own.
         prefix: first part of every key.
-        last_event_id: start after this entry id instead of now.
+        last_event_id: start after this entry id; None, or "$", is now.
 
     Raises:
         GlideMQValidationError: a name or id that cannot be.
@@ -277,7 +277,7 @@ class QueueEvents:
 
 
 def _checked_id(value: object) -> str | None:
-    if value is None:
+    if value is None or value == "$":
         return None
     text = str(value)
     ms, dash, number = text.partition("-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job import QueueLink
 from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
 from glidemq_py.options.checks import check_choice, check_int
@@ -28,6 +29,8 @@ def _bounds(start: int, end: int, length: int) -> tuple[int, int]:
 async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metrics:
     """Counts and mean durations by minute (data-model.md section 9). Only a day is kept, so one read has it all."""
     check_choice("kind", kind, ("completed", "failed"))
+    if 0 <= check_int("end", end, -_FAR, _FAR) < check_int("start", start, -_FAR, _FAR):
+        raise GlideMQValidationError("end", end, f"must not be before the start, {start}")
     completed = kind == "completed"
     count = await link.transport.command("ZCARD", link.keys.completed if completed else link.keys.failed)
     fields = await link.transport.command("HGETALL", link.keys.metrics("completed" if completed else "failed"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
@@ -11,7 +13,9 @@ from glidemq_py.client.memory import Clock, MemoryServer
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.job import Job
 from glidemq_py.options.checks import check_int
+from glidemq_py.options.times import MAX_DURATION_MS
 from glidemq_py.queue import Queue
+from glidemq_py.wire import json
 from glidemq_py.worker import Worker
 from glidemq_py.worker.opening import Opening, Parts
 from glidemq_py.worker.running_out import is_worked_off
@@ -109,6 +113,9 @@ class TestWorker(Worker):
         parts = self._life.parts
         assert parts is not None
         parts.exchange._due_timer = self._due  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+        # `Queue.get_workers` shows it until it is closed: no heartbeat comes by itself, and the clock may leap.
+        about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
+        await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
 
     async def _ready(self) -> Parts:
         if self._life.parts is None:

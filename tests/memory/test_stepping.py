@@ -26,6 +26,15 @@ async def test_nothing_happens_by_itself() -> None:
         assert await worker.run_one() is None
 
 
+async def test_it_is_among_the_queue_s_workers_until_it_is_closed() -> None:
+    async with TestQueue() as queue:
+        async with queue.worker(double):
+            queue.clock.advance(timedelta(days=3))
+            (found,) = await queue.get_workers()
+            assert (found.age, found.active_jobs) == (3 * 86_400_000, 0)
+        assert await queue.get_workers() == []
+
+
 @pytest.mark.parametrize("concurrency", [1, 3, 40])
 async def test_one_step_is_one_job(concurrency: int) -> None:
     async with TestQueue() as queue, queue.worker(double, concurrency=concurrency) as worker:

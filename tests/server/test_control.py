@@ -369,3 +369,5 @@ async def test_metrics_and_logs(core_url: str, core_resp: RespClient, queue_name
         assert (await queue.get_metrics("completed", -2, -1)).data == data[1:]
         with pytest.raises(GlideMQValidationError):
             await queue.get_metrics("waiting")  # type: ignore[arg-type]
+        with pytest.raises(GlideMQValidationError, match="end"):
+            await queue.get_metrics("completed", 3, 1)

@@ -159,6 +159,15 @@ async def test_from_an_earlier_event_on(queue: Queue, url: str, resp: RespClient
     assert [event.job_id for event in found] == [job.id for job in jobs]
 
 
+async def test_the_original_s_word_for_now(queue: Queue, url: str):
+    await queue.add("before")
+    heard = Heard()
+    async with QueueEvents(queue.name, url, last_event_id="$") as events:
+        events.on("*", heard)
+        job = await queue.add("after")
+        assert [event.job_id for event in await heard.wait(1)] == [job.id]
+
+
 async def test_foreign_entries_are_told_as_they_are(queue: Queue, url: str, resp: RespClient):
     heard = Heard()
     async with QueueEvents(queue.name, url) as events:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from glidemq_py.client.memory.clock import Clock
 from glidemq_py.client.memory.replies import as_glide_shows
 from glidemq_py.client.memory.script import ScriptEngine
+from glidemq_py.client.memory.search import SearchModule
 from glidemq_py.client.memory.store import CommandError, Store
 from glidemq_py.client.memory.transport import MemoryBlockingTransport, MemoryTransport, Waiter
 from glidemq_py.errors import GlideMQValidationError
@@ -25,8 +26,8 @@ class MemoryServer:
     """A server inside this process; every queue, worker and listener takes it as its ``connection``.
 
     It runs the real function library, so a queue behaves on it as on a Valkey: the same keys, the same events, the
-    same order. What it does not have: other processes, persistence, memory limits, users, a cluster's slots. Two
-    servers share nothing. It may be used from several threads and event loops.
+    same order. Jobs can be searched for by vectors. What it does not have: other processes, persistence, memory
+    limits, users, a cluster's slots. Two servers share nothing. It may be used from several threads and event loops.
 
     Args:
         clock: its time; None = one that runs with the machine's and can be advanced.
@@ -45,6 +46,7 @@ class MemoryServer:
         self._dirty: set[bytes] = set()
         self._store = Store(self.clock, self._touched)
         self._engine = ScriptEngine(self._store)
+        self._search = SearchModule(lambda name, args: self._store.execute(name, args, script=True))
         self.clock.on_advance(self._moved)
 
     # -- for queues and workers -----------------------------------------------------------------------------
@@ -104,7 +106,11 @@ class MemoryServer:
             if name == b"FUNCTION" and rest and rest[0].upper() == b"LIST":
                 return [[b"functions", self._engine.functions]]
             with self._store.moment():
+                if name.startswith(b"FT."):
+                    return self._search.answer(name, rest)
                 reply = self._store.execute(name, rest, script=not shown)
+                if name == b"FLUSHALL":
+                    self._search.forget()
         return as_glide_shows(name, rest, reply) if shown else reply
 
     @contextmanager
