@@ -22,12 +22,16 @@ __all__ = [
     "TaskFacts",
     "WriterCommitMessage",
     "arrow_types",
+    "np",
     "pa",
+    "pc",
     "task_context",
 ]  # fmt: skip
 
-# Neither brings types for what we use of it.
+# None brings types for what we use of it.
 pa: Any = importlib.import_module("pyarrow")
+np: Any = importlib.import_module("numpy")
+pc: Any = importlib.import_module("pyarrow.compute")
 
 if TYPE_CHECKING:
 

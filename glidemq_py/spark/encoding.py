@@ -10,18 +10,24 @@ from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.names import validate_job_name, validate_queue_name
 from glidemq_py.options.stored import stored_names
 from glidemq_py.queue.rows import stored_row
-from glidemq_py.spark.api import pa
+from glidemq_py.spark.api import pa, pc
+from glidemq_py.spark.packed import PackedRows, by_key, join_texts, longest, pack_rows, packed_texts
 from glidemq_py.spark.write_options import WriteOptions, job_options, renamed
 from glidemq_py.spark.write_schema import WritePlan
 from glidemq_py.wire import json
-from glidemq_py.wire.calls.adding import Row
+from glidemq_py.wire.calls.packing import array_head, pack
 from glidemq_py.wire.payload import PAYLOAD_LIMIT, encode_text
 
 __all__ = ["RowEncoder"]
 
 _REMEMBERED: Final = 4_096
+_PART_ROWS: Final = 1_000
+_PART_BYTES: Final = 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
+
+_Tail = tuple[bytes, bytes]
+"""Of a packed row: what stands before its name, and what behind its data."""
 
 
 class RowEncoder:
@@ -37,50 +43,45 @@ class RowEncoder:
         self._write = options
         self._columns = plan.options
         self._known_names: set[str] = set()
-        self._known_queues: set[str] = set()
-        self._known_options: dict[tuple[Any, ...], tuple[JobOptions, Row]] = {}
+        self._known_queues: set[str] = {options.keys.name}
+        self._known_options: dict[tuple[Any, ...], tuple[JobOptions, _Tail]] = {}
         self._row = 0
+        self._name = None if options.job_name is None else pack(options.job_name)
         self._constant = self._tail(options.defaults)
 
-    def encode(self, batch: Any) -> Iterator[tuple[str | None, list[Row]]]:
-        """Queue (None = the write's own) and rows of the jobs of an Arrow batch, in order for each queue.
+    def encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
+        """Queue and rows of the jobs of an Arrow batch, in order for each queue.
 
         Raises:
             GlideMQValidationError: names the column, the row in its partition, and the value.
         """
-        texts = self._texts(batch)
+        # In small parts: the server has work at once, and what is made of a part fits into the processor's cache.
+        step = max(1, min(_PART_ROWS, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
+        for first in range(0, batch.num_rows, step):
+            part = batch.slice(first, step)
+            yield from self._encode(part)
+            self._row += part.num_rows
+
+    def _encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
+        texts = packed_texts(self._texts(batch))
         names = self._names(batch)
         queues = self._queues(batch)
-        if names is None:
-            names = [self._write.job_name or ""] * len(texts)
-        rows: list[Row]
-        if not self._columns:
-            tail = self._constant
-            rows = [[name, text, *tail] for name, text in zip(names, texts, strict=True)]
-        else:
-            columns = [_values(batch.column(self._plan.columns[name])) for name in self._columns]
-            rows = [
-                [names[i], texts[i], *self._options_tail(values, i)]
-                for i, values in enumerate(zip(*columns, strict=True))
-            ]
-        self._row += batch.num_rows
+        head, tail = self._constant if not self._columns else self._tails(batch)
+        rows = pack_rows((head, *names, *texts, tail))
         if queues is None:
-            yield None, rows
-            return
-        by_queue: dict[str | None, list[Row]] = {}
-        for queue, row in zip(queues, rows, strict=True):
-            by_queue.setdefault(queue, []).append(row)
-        yield from by_queue.items()
+            yield self._write.keys.name, PackedRows(rows)
+        else:
+            yield from by_key(queues, rows)
 
     # -- data ---------------------------------------------------------------------------------------------------
 
-    def _texts(self, batch: Any) -> list[str]:
+    def _texts(self, batch: Any) -> Any:
         plan, write = self._plan, self._write
         if plan.data_kind == "none":
-            return ["null"] * batch.num_rows
+            return pa.array(["null"] * batch.num_rows)
         where = plan.data_columns[0][1] if plan.data_kind != "object" else "data"
         if plan.data_kind == "json":
-            return self._json_texts(_values(batch.column(plan.data_columns[0][0])), where)
+            return self._json_texts(batch.column(plan.data_columns[0][0]), where)
         if plan.data_kind == "object":
             positions = [position for position, _ in plan.data_columns]
             values = batch.select(positions).to_pylist(maps_as_pydicts="strict")
@@ -90,62 +91,71 @@ class RowEncoder:
             values, where, lambda value: encode_text(json.dumps(value, where), write.compression, option=where)
         )
 
-    def _json_texts(self, values: list[Any], where: str) -> list[str]:
+    def _json_texts(self, column: Any, where: str) -> Any:
         """Texts that are JSON: looked at all together, and one by one only where that says no."""
-        texts: list[str] = ["null" if value is None else value for value in values]
+        texts = column.fill_null("null")
         compression = self._write.compression
-        if compression == "none" and json.are_texts(texts) and len(max(texts, key=len, default="")) <= _SURELY_SMALL:
+        plain = compression == "none" and longest(texts) <= _SURELY_SMALL
+        if plain and json.are_texts(len(texts), lambda separator: join_texts(texts, separator)):
             return texts
 
         def check(text: str) -> str:
             json.loads(text, where)  # a job whose data nobody can read must not be added
             return encode_text(text, compression, option=where)
 
-        return self._each(texts, where, check)
+        return self._each(texts.to_pylist(), where, check)
 
-    def _each(self, values: list[Any], where: str, encode: Callable[[Any], str]) -> list[str]:
+    def _each(self, values: list[Any], where: str, encode: Callable[[Any], str]) -> Any:
         texts: list[str] = []
         try:
             texts.extend(map(encode, values))
         except GlideMQValidationError as error:
             raise self._at(error, where, len(texts)) from None
-        return texts
+        return pa.array(texts, pa.string())
 
     # -- names and queues ----------------------------------------------------------------------------------------
 
-    def _names(self, batch: Any) -> list[str] | None:
+    def _names(self, batch: Any) -> tuple[Any, ...]:
         position = self._plan.columns.get("name")
         if position is None:
-            return None
-        names: list[Any] = _values(batch.column(position))
-        default, known = self._write.job_name, self._known_names
-        for i, name in enumerate(names):
-            if name is None:
-                if default is None:
-                    raise self._at(
-                        GlideMQValidationError("name", None, "is null, and there is no 'jobName'"), "name", i
-                    )
-                names[i] = default
-            elif name not in known:
-                self._check("name", name, i, validate_job_name)
-                _remember(known, name)
-        return names
+            return (self._name,)
+        column, default = batch.column(position), self._write.job_name
+        if column.null_count:
+            if default is None:
+                error = GlideMQValidationError("name", None, "is null, and there is no 'jobName'")
+                raise self._at(error, "name", pc.index(column.is_null(), True).as_py())
+            column = column.fill_null(default)
+        self._check("name", column, self._known_names, validate_job_name)
+        return packed_texts(column)
 
-    def _queues(self, batch: Any) -> list[str | None] | None:
+    def _queues(self, batch: Any) -> Any:
         position = self._plan.columns.get("queue")
         if position is None:
             return None
-        queues: list[str | None] = _values(batch.column(position))
-        for i, queue in enumerate(queues):
-            if queue is not None and queue not in self._known_queues:
-                self._check("queue", queue, i, validate_queue_name)
-                _remember(self._known_queues, queue)
-        return queues
+        column = batch.column(position).fill_null(self._write.keys.name)
+        self._check("queue", column, self._known_queues, validate_queue_name)
+        return column
+
+    def _check(self, name: str, column: Any, known: set[str], check: Callable[[str, str], object]) -> None:
+        for value in column.unique().to_pylist():
+            if value in known:
+                continue
+            try:
+                check(value, name)
+            except GlideMQValidationError as error:
+                raise self._at(error, name, pc.index(column, value).as_py()) from None
+            if len(known) < _REMEMBERED:
+                known.add(value)
 
     # -- options ------------------------------------------------------------------------------------------------
 
-    def _options_tail(self, values: Sequence[Any], i: int) -> Row:
-        """What follows name and data; remembered for the values of all columns but the id."""
+    def _tails(self, batch: Any) -> tuple[Any, Any]:
+        columns = [batch.column(self._plan.columns[name]).to_pylist() for name in self._columns]
+        found = [self._tail_of(values, i) for i, values in enumerate(zip(*columns, strict=True))]
+        return pa.array([head for head, _ in found], pa.binary()), pa.array([tail for _, tail in found], pa.binary())
+
+    def _tail_of(self, values: Sequence[Any], i: int) -> _Tail:
+        """What stands before and behind name and data; remembered for the values of all columns but the id."""
         job_id: str | None = None
         key = tuple(values)
         if "jobId" in self._plan.columns:
@@ -177,31 +187,14 @@ class RowEncoder:
                 options = JobOptions.merge(_read_opts(text), options)
         return JobOptions.of_job(self._write.defaults, options)
 
-    def _tail(self, options: JobOptions) -> Row:
-        return stored_row("", "", options.to_wire_json(), options)[2:]
+    def _tail(self, options: JobOptions) -> _Tail:
+        row = stored_row("", "", options.to_wire_json(), options)
+        return array_head(len(row)), b"".join(map(pack, row[2:]))
 
     # -- errors -------------------------------------------------------------------------------------------------
 
-    def _check(self, column: str, value: str, i: int, check: Any) -> None:
-        try:
-            check(value, column)
-        except GlideMQValidationError as error:
-            raise self._at(error, column, i) from None
-
     def _at(self, error: GlideMQValidationError, column: str, i: int) -> ColumnError:
         return ColumnError(column or error.option, error.value, error.problem, self._row + i + 1)
-
-
-def _values(column: Any) -> list[Any]:
-    """Values of a column of texts, numbers or booleans. (For texts, five times as fast as `to_pylist`.)"""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
-    return cast("list[Any]", column.to_pylist())
-
-
-def _remember(known: set[str], text: str) -> None:
-    if len(known) < _REMEMBERED:
-        known.add(text)
 
 
 def _read_opts(text: str) -> JobOptions:

@@ -8,9 +8,10 @@ from typing import Final, Protocol
 from glidemq_py.client.transport import BlockingTransport
 from glidemq_py.errors import ColumnError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
+from glidemq_py.spark.packed import PackedRows
 from glidemq_py.spark.write_options import WriteOptions
 from glidemq_py.wire.calls import staging
-from glidemq_py.wire.calls.adding import Row, add
+from glidemq_py.wire.calls.adding import add_packed, packed_request
 from glidemq_py.wire.calls.staging import WriteId
 from glidemq_py.wire.keys import QueueKeys
 
@@ -36,8 +37,8 @@ class Sink(Protocol):
         """Jobs added so far."""
         ...
 
-    def send(self, queue: str, rows: list[Row]) -> None:
-        """Send one batch. Raises GlideMQError; WriteOver where the write needs nothing more."""
+    def send(self, queue: str, request: bytes) -> None:
+        """Send one batch, as an `add` takes it. Raises GlideMQError; WriteOver where the write needs nothing more."""
         ...
 
 
@@ -60,9 +61,9 @@ class _Sink:
 class AppendSink(_Sink):
     """Each batch is added at once; a task that is run again adds its rows again."""
 
-    def send(self, queue: str, rows: list[Row]) -> None:
+    def send(self, queue: str, request: bytes) -> None:
         """Add the batch."""
-        results = self._transport.call(add(self._keys_of(queue).meta, rows, self._options.quiet)).results
+        results = self._transport.call(add_packed(self._keys_of(queue).meta, request)).results
         self.added += sum(type(result) is str or result[0] == "replaced" for result in results)
 
 
@@ -74,11 +75,10 @@ class OnceSink(_Sink):
         self._write = write
         self._numbers: dict[str, int] = {}
 
-    def send(self, queue: str, rows: list[Row]) -> None:
+    def send(self, queue: str, request: bytes) -> None:
         """Add the batch, if it has not been."""
         number = self._numbers.get(queue, 0)
-        blob = staging.piece(rows, self._options.quiet)
-        call = staging.add_once(self._keys_of(queue), self._write, str(self._task.partition), number, blob)
+        call = staging.add_once(self._keys_of(queue), self._write, str(self._task.partition), number, request)
         reply = self._transport.call(call)
         if reply.status == "gap":
             raise StagedWriteError(self._write.id, queue, "gap")
@@ -103,13 +103,13 @@ class StagedSink(_Sink):
         if state != "open":
             raise StagedWriteError(self._write.id, self._write.home.name, state)
 
-    def send(self, queue: str, rows: list[Row]) -> None:
+    def send(self, queue: str, request: bytes) -> None:
         """Put the batch down."""
         keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
         if seq == 0 and keys != self._write.home:
             self.begin(False, queue)
-        blob, unique = staging.piece(rows, self._options.quiet), self._options.unique
-        reply = self._transport.call(staging.stage(self._write, keys, self.attempt, seq, blob, unique))
+        call = staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique)
+        reply = self._transport.call(call)
         if reply.state == "duplicate":
             raise ColumnError("jobId", reply.id, f"is {reply.id!r}, and queue {queue!r} has a job of this id already")
         if reply.state in _ENDED:
@@ -119,8 +119,14 @@ class StagedSink(_Sink):
         self.pieces[queue] = seq + 1
 
 
-def _size(row: Row) -> int:
-    return len(row[1]) + len(row[2])  # type: ignore[arg-type]  # texts: data, options
+class _Batch:
+    """Rows of a queue that wait for more of them."""
+
+    __slots__ = ("count", "parts", "size")
+
+    def __init__(self) -> None:
+        self.count = self.size = 0
+        self.parts: list[bytes] = []
 
 
 class Batches:
@@ -128,53 +134,37 @@ class Batches:
 
     def __init__(self, sink: Sink, options: WriteOptions) -> None:
         self._sink = sink
-        self._home = options.keys.name
+        self._quiet = options.quiet
         self._rows_max = options.batch_size
         self._bytes_max = options.max_batch_bytes
-        self._waiting: dict[str, list[Row]] = {}
-        self._largest: dict[str, int] = {}
+        self._waiting: dict[str, _Batch] = {}
         self.rows = 0
 
-    def put(self, queue: str | None, rows: list[Row]) -> None:
+    def put(self, queue: str, rows: PackedRows) -> None:
         """Rows of one queue. How they fall into batches follows from the rows alone, not from how they come here."""
-        name = queue or self._home
-        waiting = self._waiting.setdefault(name, [])
-        sizes = list(map(_size, rows))
-        if self._largest.get(name, 0) < (largest := max(sizes, default=0)):
-            self._largest[name] = largest
-        if self._largest[name] * self._rows_max <= self._bytes_max:
-            # No batch can become too large in bytes: only rows count.
-            waiting += rows
-            full = len(waiting) // self._rows_max * self._rows_max
-            for i in range(0, full, self._rows_max):
-                self._send(name, waiting[i : i + self._rows_max])
-            self._waiting[name] = waiting[full:]
-            return
-        self._put_by_bytes(name, rows, sizes)
-
-    def _put_by_bytes(self, name: str, rows: list[Row], sizes: list[int]) -> None:
-        waiting = self._waiting[name]
-        filled = sum(map(_size, waiting))
-        for row, size in zip(rows, sizes, strict=True):
-            if waiting and (filled + size > self._bytes_max or len(waiting) >= self._rows_max):
-                self._send(name, waiting)
-                waiting, filled = [], 0
-            waiting.append(row)
-            filled += size
-        if len(waiting) >= self._rows_max:
-            self._send(name, waiting)
-            waiting = []
-        self._waiting[name] = waiting
+        batch = self._waiting.setdefault(queue, _Batch())
+        first, count = 0, len(rows)
+        while first < count:
+            end = min(count, first + self._rows_max - batch.count, rows.fitting(first, self._bytes_max - batch.size))
+            if end == first and not batch.count:
+                end += 1  # larger than a batch may be: alone
+            batch.count += end - first
+            batch.size += rows.size(first, end)
+            batch.parts.append(rows.copy(first, end))
+            if end < count or batch.count >= self._rows_max:
+                self._send(queue, batch)
+                batch = self._waiting[queue] = _Batch()
+            first = end
 
     def end(self) -> None:
         """Send what is left."""
-        for name, rows in self._waiting.items():
-            if rows:
-                self._send(name, rows)
+        for queue, batch in self._waiting.items():
+            if batch.count:
+                self._send(queue, batch)
 
-    def _send(self, name: str, rows: list[Row]) -> None:
-        self.rows += len(rows)
-        self._sink.send(name, rows)
+    def _send(self, queue: str, batch: _Batch) -> None:
+        self.rows += batch.count
+        self._sink.send(queue, packed_request(batch.count, batch.parts, self._quiet))
 
 
 def make_sink(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json as _json
 import re
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from glidemq_py.errors import SerializationError
@@ -102,20 +103,24 @@ def dumps(value: Any, option: str = "value") -> str:
     return _dumps(value, option)
 
 
-def are_texts(texts: list[str]) -> bool:
-    """True if each of the texts is JSON, looked at all at once. False may also mean that one by one they might be.
+def are_texts(count: int, join: Callable[[str], bytes]) -> bool:
+    """True if each of some texts is JSON, looked at all at once. False may also mean that one by one they might be.
 
     Between any two of them stands a mark that no text can hold; only where each text is one whole value do the marks
     come out in every second place.
+
+    Args:
+        count: of the texts, 1 at least.
+        join: joins them, in UTF-8, with what it is given between any two.
     """
-    if not _has_orjson or not texts:
-        return not texts
+    if not _has_orjson:
+        return False
     mark = secrets.token_hex(16)
     try:
-        values = _orjson.loads("[" + f',"{mark}",'.join(texts) + "]")
+        values = _orjson.loads(b"[" + join(f',"{mark}",') + b"]")
     except (ValueError, TypeError):
         return False
-    return len(values) == 2 * len(texts) - 1 and values[1::2] == [mark] * (len(texts) - 1)
+    return len(values) == 2 * count - 1 and values[1::2] == [mark] * (count - 1)
 
 
 def loads(text: str | bytes, option: str = "value") -> Any:

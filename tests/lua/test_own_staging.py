@@ -9,7 +9,7 @@ from glidemq_py.errors import StagedWriteError
 from glidemq_py.queue.writes import Steps, abort_write, commit_write, finish_writes, publish_write
 from glidemq_py.testing import RespClient
 from glidemq_py.wire.calls import staging
-from glidemq_py.wire.calls.adding import row
+from glidemq_py.wire.calls.adding import request, row
 from glidemq_py.wire.calls.staging import StageReply, WriteId
 from glidemq_py.wire.keys import QueueKeys
 from tests.lua.own_support import OwnQueue
@@ -41,7 +41,7 @@ class Place:
     def stage(self, attempt: str, seq: int, *data: str, write: WriteId | None = None, **options: Any) -> StageReply:
         keys = self.beside_keys if options.pop("beside", False) else self.keys
         unique = options.pop("unique", False)
-        blob = staging.piece([row("n", each, "{}", **options) for each in data], True)
+        blob = request([row("n", each, "{}", **options) for each in data], True)
         reply = self.home.run(staging.stage(write or self.write, keys, attempt, seq, blob, unique))
         assert isinstance(reply, StageReply)
         return reply
@@ -299,7 +299,7 @@ def test_unique_names_the_job_that_stands(place: Place) -> None:
 
 def test_a_sequence_counts_each_number_once(place: Place) -> None:
     def add(number: int, sequence: str = "0", write: WriteId | None = None) -> str:
-        blob = staging.piece([["n", f"{sequence}:{number}", "{}"]], True)
+        blob = request([["n", f"{sequence}:{number}", "{}"]], True)
         return str(place.home.run(staging.add_once(place.keys, write or place.write, sequence, number, blob)).status)
 
     assert [add(n) for n in (0, 1, 0, 1, 2)] == ["added", "added", "already", "already", "added"]

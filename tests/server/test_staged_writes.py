@@ -9,6 +9,7 @@ from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.queue.writes import Steps, commit_write
 from glidemq_py.testing import RespClient
 from glidemq_py.wire.calls import staging
+from glidemq_py.wire.calls.adding import request
 from glidemq_py.wire.calls.staging import WriteId
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.worker import outbox_duty
@@ -33,7 +34,7 @@ async def test_a_worker_publishes_what_its_writer_left(
     transport.call(staging.open_write(write, create=True, queue=beside.name))
     for keys in (home, beside):
         for seq in range(5):
-            blob = staging.piece([["n", str(seq), "{}"]] * 10, True)
+            blob = request([["n", str(seq), "{}"]] * 10, True)
             transport.call(staging.stage(write, keys, "a", seq, blob, False))
     # Prepared beside, decided at home, one piece published.
     leave_after(transport, commit_write(write, {home.name: [("a", 5)], beside.name: [("a", 5)]}), 3)

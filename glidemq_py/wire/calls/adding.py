@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from glidemq_py.wire.calls.packing import Call, pack, unpack
+from glidemq_py.wire.calls.packing import Call, array_head, pack, unpack
 
-__all__ = ["AddCall", "AddReply", "Row", "add", "row"]
+__all__ = ["AddCall", "AddReply", "Row", "add", "add_packed", "packed_request", "request", "row"]
 
 Row = list[object]
 """Positional and cut after the last value given: name, data, opts JSON, id or '', delay, attempts, priority,
@@ -60,7 +60,22 @@ def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
 
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     """Add jobs in one atomic step. Not repeatable: without ids of its own a second run adds them again."""
-    return Call("add", meta, (pack((rows, quiet)),), _added)
+    return add_packed(meta, request(rows, quiet))
+
+
+def request(rows: Sequence[Row], quiet: bool) -> bytes:
+    """What an `add` takes, and a staged write's pieces are."""
+    return pack((rows, quiet))
+
+
+def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:
+    """The same of ``count`` rows that are packed already, one behind the other."""
+    return b"".join((array_head(2), array_head(count), *rows, pack(quiet)))
+
+
+def add_packed(meta: str, request: bytes) -> Call[AddReply]:
+    """As `add`, with what `request` or `packed_request` has made."""
+    return Call("add", meta, (request,), _added)
 
 
 AddCall = Callable[[str, Sequence[Row], bool], Call[AddReply]]

@@ -7,11 +7,11 @@ refuses the first and turns an array with the second into a map (ARCHITECTURE, "
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgpack
 
-__all__ = ["Call", "pack", "unpack"]
+__all__ = ["TEXT_MARK", "Call", "array_head", "pack", "unpack"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -46,6 +46,7 @@ class Call(Generic[T_co]):
 
 # msgpack brings no types.
 _msgpack: Any = msgpack
+_Packer: Any = _msgpack.Packer
 _packb: Callable[..., bytes] = _msgpack.packb
 _unpackb: Callable[..., Any] = _msgpack.unpackb
 
@@ -53,6 +54,15 @@ _unpackb: Callable[..., Any] = _msgpack.unpackb
 def pack(value: Any) -> bytes:
     """Pack an argument for the server's decoder."""
     return _packb(value, use_bin_type=False, unicode_errors="surrogateescape")
+
+
+TEXT_MARK: Final = 0xDB
+"""First byte of a text whose length, 4 bytes with the highest first, comes next: what holds a text of any length."""
+
+
+def array_head(length: int) -> bytes:
+    """What stands before the packed elements of an array."""
+    return _Packer().pack_array_header(length)  # type: ignore[no-any-return]
 
 
 def unpack(reply: bytes) -> Any:

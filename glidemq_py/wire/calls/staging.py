@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from glidemq_py.options.times import DAY_MS
-from glidemq_py.wire.calls.adding import Row
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 from glidemq_py.wire.keys import QueueKeys
 
 __all__ = [
     "AddOnceReply", "PublishReply", "StageReply", "Winner", "WriteEntry", "WriteId", "WriteState", "abort", "add_once",
-    "commit", "open_write", "piece", "publish", "settled", "stage", "writes",
+    "commit", "open_write", "publish", "settled", "stage", "writes",
 ]  # fmt: skip
 
 WriteState = Literal["absent", "open", "prepared", "committed", "published", "done", "aborted", "more", "full", "lost"]
@@ -105,11 +104,6 @@ class WriteEntry(NamedTuple):
     """Ms for which its end is to be remembered."""
 
 
-def piece(rows: Sequence[Row], quiet: bool) -> bytes:
-    """What `stage` and `add_once` take: the argument of an `add`."""
-    return pack((rows, quiet))
-
-
 def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[str]:
     """Where the write stands; begin it where it is not and ``create``; enlist a further queue."""
     request = (write.id, write.home.name, write.query, write.batch, write.ttl, int(create), queue, write.keep)
@@ -117,7 +111,7 @@ def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[str]:
 
 
 def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, unique: bool) -> Call[StageReply]:
-    """Put the ``seq``-th piece of an attempt down in a queue."""
+    """Put the ``seq``-th piece of an attempt down in a queue: the request of an `add`."""
     create = int(keys != write.home)
     where = (write.id, write.home.name, write.query, write.batch)
     request = (*where, attempt, seq, write.ttl, create, int(unique), write.keep)
@@ -154,7 +148,7 @@ def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
 
 
 def add_once(keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes) -> Call[AddOnceReply]:
-    """Add the ``number``-th piece of a sequence, once."""
+    """Add the ``number``-th piece of a sequence, the request of an `add`, once."""
     ledger, batch = (write.query, write.batch) if write.query else (write.id, -1)
     request = (ledger, batch, sequence, number, write.keep)
     return Call("add_once", keys.meta, (pack(request), blob), _added_once, repeatable=True)
