@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "attributes", "span_name"]
+__all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "TRACER_NAME", "attributes", "span_name"]
+
+TRACER_NAME: Final = "glide-mq"
+"""Of the tracer and the meter, as the original names its own."""
 
 BATCH_COUNT: Final = "messaging.batch.message_count"
 MESSAGE_ID: Final = "messaging.message.id"

@@ -8,7 +8,6 @@ from typing import Any, Final
 from opentelemetry import metrics
 
 from glidemq_py.telemetry import names
-from glidemq_py.telemetry.state import TRACER_NAME
 
 __all__ = ["OtelMeter", "otel_meter"]
 
@@ -20,7 +19,7 @@ class OtelMeter:
     """A `Meter` over instruments of the global provider."""
 
     def __init__(self) -> None:
-        meter = metrics.get_meter(TRACER_NAME)
+        meter = metrics.get_meter(names.TRACER_NAME)
         self._sent = meter.create_counter(
             names.SENT, "{message}", "Number of messages producer attempted to send to the broker."
         )

@@ -6,13 +6,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
+from glidemq_py.telemetry.names import TRACER_NAME
+
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 __all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
-TRACER_NAME: Final = "glide-mq"
-"""As the original names it."""
 _PROXIES: Final = frozenset({"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"})
 """What stands in OpenTelemetry's globals while nobody has set a provider."""
 

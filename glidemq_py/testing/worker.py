@@ -112,7 +112,8 @@ class TestWorker(Worker):
         await super().start()
         parts = self._life.parts
         assert parts is not None
-        parts.exchange._due_timer = self._due  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+        due: Any = self._due
+        parts.exchange.answers.due_timer = due
         # `Queue.get_workers` shows it until it is closed: no heartbeat comes by itself, and the clock may leap.
         about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
         await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
@@ -203,7 +204,7 @@ class TestWorker(Worker):
             if once:
                 exchange.taking = False
             await exchange.until(
-                lambda: exchange.is_settled and exchange.is_recovered and not (exchange._hungry and exchange.may_take)
+                lambda: exchange.is_settled and exchange.is_recovered and not (exchange.hungry and exchange.may_take)
             )
         finally:
             exchange.taking = False
@@ -217,7 +218,7 @@ class TestWorker(Worker):
         # (A limit that is used up has its time, whether or not there is a job that waits for it.)
         if self._due.milliseconds is not None and not await is_worked_off(parts.link):
             times.append(self._due.milliseconds)
-        throttle = parts.exchange._throttle
+        throttle = parts.exchange.throttle
         if throttle.holding:
             # A pause of this worker alone is timed by the loop.
             times.append(max(1, math.ceil((throttle._until - throttle._loop.time()) * 1000)))
@@ -229,7 +230,7 @@ class TestWorker(Worker):
 
     def _advanced(self, milliseconds: int) -> None:
         """The clock was moved: a pause of this worker counts it as well."""
-        throttle = self._life.parts.exchange._throttle if self._life.parts is not None else None
+        throttle = self._life.parts.exchange.throttle if self._life.parts is not None else None
         if throttle is None or not throttle.holding:
             return
         throttle._until -= milliseconds / 1000

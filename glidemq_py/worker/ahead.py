@@ -5,14 +5,12 @@ A part of the exchange loop, in a file of its own; it works on the loop's state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glidemq_py.errors import GlideMQError
 from glidemq_py.wire.calls import Call, working
 from glidemq_py.wire.calls.working import ExchangeReply
-
-if TYPE_CHECKING:
-    from glidemq_py.worker.exchange import ExchangeLoop
+from glidemq_py.worker.answers import Answers
+from glidemq_py.worker.exchange_state import ExchangeState
+from glidemq_py.worker.recovering import Recovery
 
 __all__ = ["AheadCalls"]
 
@@ -24,67 +22,69 @@ class AheadCalls:
     """The call that one exchange loop has sent ahead, if it has.
 
     Args:
-        exchange: the loop.
+        state: of the loop. answers, recovery: its other parts.
     """
 
-    def __init__(self, exchange: ExchangeLoop) -> None:
-        self._exchange = exchange
+    def __init__(self, state: ExchangeState, answers: Answers, recovery: Recovery) -> None:
+        self._state = state
+        self._answers = answers
+        self._recovery = recovery
         self._number = 0
         self.asked = 0
         """Slots that are spoken for by the call under way."""
 
     @property
     def _token(self) -> str:
-        return f"{self._exchange._consumer}:{self._number}"
+        return f"{self._state.consumer}:{self._number}"
 
     def ask(self) -> tuple[Call[ExchangeReply], int] | None:
         """A call to send behind a blocking read, for all the slots that are free; they are spoken for until
         `answered`. With it its number. None where this worker's own limits have a say in what is taken, and where jobs
         are gathered into batches: one may begin before the call comes to its end, and no other may then be taken.
         """
-        x = self._exchange
-        options = x._options
-        if options.limiter or options.token_limiter or options.batch or x._throttle.holding:
+        x = self._state
+        options = x.options
+        if options.limiter or options.token_limiter or options.batch or x.throttle.holding:
             return None
         want = min(x.free, MAX_ROWS)
-        if not x.taking or want <= 0 or x._recovering is not None or x._cut_off:
+        if not x.taking or want <= 0 or x.recovering is not None or x.cut_off:
             return None
-        x._asked += want
+        x.asked += want
         self.asked = want
-        return x._source.idle_exchange(want, self._token), self._number
+        return x.source.idle_exchange(want, self._token), self._number
 
     def answered(self, number: int, reply: ExchangeReply | None) -> None:
         """The answer to the call of that number; None where there was none."""
         if number != self._number:
             return  # forgotten: what it had taken has come to us by other ways
-        x = self._exchange
+        x = self._state
         want, self.asked = self.asked, 0
-        x._asked -= want
+        x.asked -= want
         if reply is None:
             return
         if x.may_take:
-            x._evaluate(reply, [], want, x._looks)
+            self._answers.evaluate(reply, [], want, x.looks)
         else:
             # Paused meanwhile: others may have them.
-            x._recovery.hand_back(reply.jobs, reply.now)
+            self._recovery.hand_back(reply.jobs, reply.now)
             x.poke()
 
     def lost(self, error: GlideMQError) -> None:
         """Nobody knows whether it took jobs."""
-        self._exchange._recovery.failed([], error)
+        self._recovery.failed([], error)
 
     async def forget(self) -> None:
         """Calls that were sent ahead take nothing from now on, and what one has taken without our knowing comes to
         us, or back to the queue if we take nothing any more. Raises GlideMQError.
         """
-        x = self._exchange
-        await x._link.transport.call(working.retire(x._link.keys.meta, self._token))
+        x = self._state
+        await x.link.transport.call(working.retire(x.link.keys.meta, self._token))
         self._number += 1
-        x._asked -= self.asked
+        x.asked -= self.asked
         self.asked = 0
         # The jobs of an answer that is under way would be taken for unknown ones.
-        while x._under_way:
-            x._changed.clear()
-            await x._changed.wait()
-        await x._recovery.regain()
+        while x.under_way:
+            x.changed.clear()
+            await x.changed.wait()
+        await self._recovery.regain()
         x.poke()

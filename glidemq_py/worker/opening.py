@@ -127,13 +127,13 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
         running=runner.running, lost=runner.lost, silence=lambda: exchange.silence,
     )  # fmt: skip
-    exchange.short_lock = heartbeat.expect
+    exchange.answers.short_lock = heartbeat.expect
     stack.push_async_callback(heartbeat.close)
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
-    exchange.owes = outbox.wake
+    exchange.answers.owes = outbox.wake
     recovery = StalledRecovery(link=link, source=source, options=options, listeners=listeners, owes=outbox.wake)
     schedules = ScheduleDuty(link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error))
-    exchange.schedules = schedules.told
+    exchange.answers.schedules = schedules.told
     sleepers = SuspendedSweep(link, outbox.wake)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)

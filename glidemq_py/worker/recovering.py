@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from contextvars import Context
 
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError
 from glidemq_py.wire.calls import working
+from glidemq_py.worker.answers import Answers
+from glidemq_py.worker.exchange_state import ExchangeState
 from glidemq_py.worker.finished import Finished
 from glidemq_py.worker.settling import report_dropped
-
-if TYPE_CHECKING:
-    from glidemq_py.worker.exchange import ExchangeLoop
 
 __all__ = ["Recovery"]
 
@@ -32,39 +32,46 @@ class Recovery:
     """Recovers one exchange loop.
 
     Args:
-        exchange: the loop.
+        state: of the loop. answers: what does what an answer says.
+        forget_ahead: takes back what may have been sent ahead, and regains. Raises GlideMQError.
+        context: the variables that recovery runs with.
     """
 
-    def __init__(self, exchange: ExchangeLoop) -> None:
-        self._exchange = exchange
+    def __init__(
+        self, state: ExchangeState, answers: Answers, forget_ahead: Callable[[], Awaitable[None]], context: Context
+    ) -> None:
+        self._state = state
+        self._answers = answers
+        self._forget_ahead = forget_ahead
+        self._context = context
 
     def failed(self, batch: list[Finished], error: GlideMQError) -> None:
         """A call with ``batch`` failed; it may have arrived."""
-        x = self._exchange
-        _log.warning("queue %r: exchange failed: %s", x._link.keys.name, error)
-        x._listeners.tell("error", error)
+        x = self._state
+        _log.warning("queue %r: exchange failed: %s", x.link.keys.name, error)
+        x.listeners.tell("error", error)
         self.keep(batch, error)
-        if x._recovering is None:
-            x._recovering = x._loop.create_task(self.run(), name="glidemq-recover", context=x._context_vars)
+        if x.recovering is None:
+            x.recovering = x.loop.create_task(self.run(), name="glidemq-recover", context=self._context)
 
     def give_up(self, error: ClosedError) -> None:
         """Somebody closed our connection, an injected client most likely. There is no way back."""
-        x = self._exchange
-        x._cut_off = True
+        x = self._state
+        x.cut_off = True
         _log.error(
             "queue %r: the worker's connection was closed under it; it takes no more jobs, and the outcomes of %d "
-            "are left to recovery", x._link.keys.name, len(x._finished),
+            "are left to recovery", x.link.keys.name, len(x.finished),
         )  # fmt: skip
-        x._listeners.tell("error", error)
+        x.listeners.tell("error", error)
 
     def keep(self, batch: list[Finished], error: GlideMQError) -> None:
         """Fencing makes handing in twice harmless, so what may have arrived is simply sent again."""
-        x = self._exchange
+        x = self._state
         if isinstance(error, ScriptError):
             batch = [finished for finished in batch if self._may_try_again(finished, error)]
         for finished in batch:
             finished.sent = True
-        x._finished.extendleft(reversed(batch))
+        x.give_back(batch)
 
     def _may_try_again(self, finished: Finished, error: GlideMQError) -> bool:
         finished.refusals += 1
@@ -75,75 +82,74 @@ class Recovery:
 
     async def run(self) -> None:
         """Wait for the server with growing, scattered pauses; then ask for what a lost reply may have held."""
-        x = self._exchange
+        x = self._state
         while True:
-            pause = min(_FIRST_PAUSE_S * 2 ** min(x._failures, 10), _LAST_PAUSE_S)
-            x._failures += 1
+            pause = min(_FIRST_PAUSE_S * 2 ** min(self._answers.failures, 10), _LAST_PAUSE_S)
+            self._answers.failures += 1
             await asyncio.sleep(pause * (0.5 + random.random()))
-            while x._under_way:
-                x._changed.clear()
-                await x._changed.wait()
+            while x.under_way:
+                x.changed.clear()
+                await x.changed.wait()
             try:
                 await self._hand_in_again()
-                await x.ahead.forget()
+                await self._forget_ahead()
             except ClosedError as error:
                 self.give_up(error)
                 break
             except GlideMQConnectionError as error:
-                _log.warning("queue %r: still no connection: %s", x._link.keys.name, error)
+                _log.warning("queue %r: still no connection: %s", x.link.keys.name, error)
             except Exception:
-                _log.exception("queue %r: asking for what a lost reply held", x._link.keys.name)
+                _log.exception("queue %r: asking for what a lost reply held", x.link.keys.name)
                 break
             else:
                 break
-        x._recovering = None
+        x.recovering = None
         x.look_for_jobs()
 
     async def _hand_in_again(self) -> None:
         """What was lost on its way must be settled before anything is regained: a job whose failure was in the lost
         call may have been taken for us anew by that very call, and would count as known by its old row."""
-        x = self._exchange
-        while x._finished and x._finished[0].sent and not x._finished[0].refusals:
-            batch = [x._finished.popleft() for _ in range(min(ROWS, len(x._finished)))]
+        x = self._state
+        while x.finished and x.finished[0].sent and not x.finished[0].refusals:
+            batch = x.next_finished(ROWS)
             rows = [finished.row for finished in batch]
-            charges = x._budgets.charges(batch) if x._budgets.met else None
-            x._under_way += 1
+            x.under_way += 1
             try:
-                reply = await x._link.transport.call(x._source.exchange(0, rows, charges=charges))
+                reply = await x.link.transport.call(x.source.exchange(0, rows, charges=x.charges(batch)))
             except GlideMQError as error:
                 self.keep(batch, error)
                 if not isinstance(error, ScriptError):
                     raise
                 return
             finally:
-                x._under_way -= 1
-            x._evaluate(reply, batch, 0, x._looks)
+                x.under_way -= 1
+            self._answers.evaluate(reply, batch, 0, x.looks)
 
     async def regain(self) -> None:
         """Start what pends for us without our knowing, or hand it back where we take nothing. Raises GlideMQError."""
-        x = self._exchange
-        assert x._runner is not None
+        x = self._state
+        assert x.runner is not None
         cursor = ""
         while True:
-            runs = [*x._runner.running, *(finished.run for finished in x._finished)]
+            runs = [*x.runner.running, *(finished.run for finished in x.finished)]
             known = [run.attempt.entry for run in runs if run.attempt.entry]
             known_ids = [run.job.id for run in runs if not run.attempt.entry]
             want = max(0, x.free) if x.taking else ROWS
-            reply = await x._link.transport.call(x._source.regain(known, want, cursor, known_ids))
+            reply = await x.link.transport.call(x.source.regain(known, want, cursor, known_ids))
             if x.taking:
-                x._start_jobs(reply.jobs, reply.now, reply.budgets, [])
+                self._answers.start_jobs(reply.jobs, reply.now, reply.budgets, [])
             else:
                 self.hand_back(reply.jobs, reply.now)
             if reply.dropped:
-                report_dropped(x._link.keys.name, reply.dropped)
+                report_dropped(x.link.keys.name, reply.dropped)
             cursor = reply.cursor
             if not cursor:
                 return
 
     def hand_back(self, jobs: list[working.TakenJob], now: int) -> None:
         """We take no jobs any more: let others have them."""
-        x = self._exchange
+        x = self._state
         for taken in jobs:
-            run = x._source.run_type(x._link, taken, now, None)
+            run = x.source.run_type(x.link, taken, now, None)
             token = run.attempt.entry, *run.attempt.token
-            x._finished.append(Finished(working.released(run.job.id, *token), run, None, None))
+            x.finished.append(Finished(working.released(run.job.id, *token), run, None, None))

@@ -208,7 +208,7 @@ class Worker:
     @property
     def jobs_ended(self) -> int:
         """Attempts whose outcome this worker has handed in."""
-        return 0 if self._exchange is None else self._exchange.jobs_ended
+        return 0 if self._exchange is None else self._exchange.answers.jobs_ended
 
     async def start(self) -> None:
         """Connect and begin to take jobs. A server that is not there yet is waited for, with growing pauses.

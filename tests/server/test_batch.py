@@ -148,7 +148,7 @@ async def worker_is_quiet(worker: Worker) -> None:
     exchange = worker._exchange
     assert exchange is not None
     exchange.look_for_jobs()
-    await soon(until(lambda: exchange._asked == 0 and not exchange._under_way))
+    await soon(until(lambda: exchange.asked == 0 and not exchange.under_way))
 
 
 async def test_global_concurrency_bounds_batches_and_strands_nothing(

@@ -111,7 +111,7 @@ async def work(url: str) -> None:
         assert isinstance(parts.link.transport, AsyncTransport)
         await LibrarySweep(parts.link.transport).sweep()
         await parts.recovery.look()
-        await parts.exchange._recovery.regain()
+        await parts.exchange.recovery.regain()
         await queue.add("long")
         await began.get()
         await worker.close(force=True)
@@ -171,7 +171,7 @@ async def broadcast(url: str) -> None:
             parts = worker._life.parts
             assert parts is not None
             await parts.recovery.look()
-            await parts.exchange._recovery.regain()
+            await parts.exchange.recovery.regain()
             await worker.drain()
         assert await messages.remove_subscription("left")
         await messages.queue.check()
