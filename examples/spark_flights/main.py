@@ -26,6 +26,7 @@ from typing import Any
 
 from glidemq_py import Queue
 from glidemq_py.client.embedded import start_embedded
+from glidemq_py.spark.environment import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 AIRPORTS = ("EWR", "JFK", "LGA")
@@ -40,6 +41,8 @@ def session(cores: int) -> Any:
     """A Spark in this process, whose Python processes are those of this environment."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    if problems := missing():
+        sys.exit("\n".join(problems))
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{cores}]").appName("flights")

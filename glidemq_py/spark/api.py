@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 __all__ = [
+    "ADMISSION",
     "DataSourceArrowWriter",
     "DataSourceReader",
     "DataSourceStreamArrowWriter",
@@ -32,6 +33,9 @@ __all__ = [
 pa: Any = importlib.import_module("pyarrow")
 np: Any = importlib.import_module("numpy")
 pc: Any = importlib.import_module("pyarrow.compute")
+
+ADMISSION = True
+"""PySpark tells a stream reader where its micro-batch begins, and bounds it."""
 
 if TYPE_CHECKING:
 
@@ -81,6 +85,7 @@ else:
     try:  # since 4.2
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
     except ImportError:
+        ADMISSION = False
 
         @dataclass
         class ReadAllAvailable:

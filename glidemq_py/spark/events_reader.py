@@ -118,8 +118,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _after_reset(self, start: Offset, end: Offset) -> Offset:
         """Fewer events were ever written than have been read: the queue was deleted, and has begun anew."""
-        if self._options.fail_on_loss:
-            raise EventsLostError(self._options.keys.name, None)
+        self._lost(end["number"] - start["number"])
         return end
 
     def _ahead(self, start: Offset, most: int) -> Offset:
@@ -158,25 +157,28 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Slice)
         transport, frame = transport_of(self._options.place), Frame(self._columns)
         after, number = partition.after, partition.after_number
-        while number < partition.until_number:
-            page = self._look(transport, after, min(_PAGE, partition.until_number - number))
-            trimmed = page.added - page.kept
+        more = True
+        while more:
+            page = self._look(transport, after, _PAGE)
+            trimmed = min(page.added - page.kept, partition.until_number)
             if trimmed > number:
-                self._lost(min(trimmed, partition.until_number) - number)
-                number = min(trimmed, partition.until_number)
+                self._lost(trimmed - number)
+                number = trimmed
             rows = [entry for entry in page.entries if _key(entry[0]) <= _key(partition.until)]
-            if not rows:
-                if number < partition.until_number:
-                    self._lost(partition.until_number - number)
-                return
+            more = len(rows) == _PAGE and rows[-1][0] != partition.until
             number += len(rows)
-            after = rows[-1][0]
-            yield self._batch(frame, rows)
+            if rows:
+                after = rows[-1][0]
+                yield self._batch(frame, rows)
+        if number != partition.until_number:
+            self._lost(partition.until_number - number)
 
     def _lost(self, count: int) -> None:
+        """Of a negative number: there are more than there can be, so the queue was deleted, and has begun anew."""
+        error = EventsLostError(self._options.keys.name, count if count > 0 else None)
         if self._options.fail_on_loss:
-            raise EventsLostError(self._options.keys.name, count)
-        _log.warning("queue %r: %d events were gone before they were read", self._options.keys.name, count)
+            raise error
+        _log.warning("%s", error)
 
     def _batch(self, frame: Frame, entries: list[tuple[str, list[str]]]) -> Any:
         pairs = [dict(zip(flat[::2], flat[1::2], strict=False)) for _, flat in entries]

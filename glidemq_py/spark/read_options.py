@@ -17,6 +17,7 @@ __all__ = ["STATES", "ReadOptions"]
 
 STATES: Final = (
     "completed", "failed", "waiting", "active", "delayed", "prioritized", "group-waiting", "suspended",
+    "waiting-children",
 )  # fmt: skip
 """States that a queue has an index of."""
 _STREAM_ID: Final = re.compile(r"\d{1,15}(-\d{1,15})?")

@@ -102,8 +102,8 @@ class JobsReader(DataSourceReader):
         elif state in ("delayed", "prioritized"):
             index = keys.scheduled
             low, high = ("-inf", f"({_BAND}") if state == "delayed" else (str(_BAND), "+inf")
-        elif state == "suspended":
-            index = keys.suspended
+        elif state in ("suspended", "waiting-children"):
+            index = keys.suspended if state == "suspended" else keys.stem + state
         else:
             return [Range(state=state)]
         count = int(transport.command("ZCOUNT", index, low, high))
@@ -146,7 +146,9 @@ class JobsReader(DataSourceReader):
         for i in range(0, len(partition.ids), options.fetch_size):
             ids = partition.ids[i : i + options.fetch_size]
             found = transport.call(reading.records(options.keys.meta, ids, ["state", *asked]))
-            yield [(job_id, str(values[0] or ""), values[1:]) for job_id, values in found]
+            # Spark looks at its own conditions again, not at the option `state`.
+            rows = [(job_id, str(values[0] or ""), values[1:]) for job_id, values in found]
+            yield [row for row in rows if row[1] in options.states]
 
     def _by_index(self, partition: Range, asked: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options, state = self._options, partition.state

@@ -57,9 +57,13 @@ def make_reader(options: Options, schema: Any) -> Any:
 
 def make_stream_reader(options: Options, schema: Any) -> Any:
     """The reader of events."""
+    from glidemq_py.spark import api
     from glidemq_py.spark.events_reader import EventsReader
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.read_schema import read_columns
 
     chosen = ReadOptions.parse(options, streaming=True)
+    if chosen.max_offsets is not None and not api.ADMISSION:
+        # Without it the reader is not told where a query that is restarted goes on, and availableNow is one batch.
+        raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "needs PySpark 4.2 or later")
     return EventsReader(chosen, read_columns(schema, "events"))

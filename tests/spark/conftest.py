@@ -1,10 +1,6 @@
 """One Spark session for the whole run: it takes some ten seconds to start. Skipped, saying why, where there is none."""
 
-import importlib.util
 import os
-import re
-import shutil
-import subprocess
 import sys
 import uuid
 import warnings
@@ -14,27 +10,16 @@ from typing import Any
 
 import pytest
 
+from glidemq_py.spark import environment as spark_environment
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 
 ROOT = Path(__file__).resolve().parents[2]
-JAVA = 17
 
 
 def missing() -> str:
     """What keeps Spark from running here, or ''."""
-    for module, extra in (("pyspark", "spark"), ("pyarrow", "spark"), ("pandas", "spark")):
-        if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed: it comes with the extra `{extra}`"
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        return f"there is no java: Spark needs Java {JAVA} or later"
-    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    if found is None or int(found[1]) < JAVA:
-        return f"Spark needs Java {JAVA} or later, and {java} is {found[1] if found else 'broken'}"
-    return ""
+    return "; ".join(spark_environment.missing(workers=False))
 
 
 def environment() -> dict[str, str]:

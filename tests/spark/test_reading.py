@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, UnrecoverableError, Worker
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, UnrecoverableError, Worker
 from tests.server.worker_support import Told
 
 DONE, FAILED = 700, 30
@@ -44,7 +44,7 @@ def test_every_state(queue: Queue[Any, Any], source: Callable[..., Any]):
     rows = frame.collect()
     assert Counter(row.state for row in rows) == COUNTS
     assert len({row.id for row in rows}) == len(rows)
-    assert frame.rdd.getNumPartitions() == 5 + 1 + 1 + 1 + 1 + 3  # completed in five, the rest in one each
+    assert frame.rdd.getNumPartitions() == 5 + 1 + 1 + 1 + 1 + 4  # completed in five, the rest in one each
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 64])
@@ -107,6 +107,9 @@ def test_filters(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any],
         assert (calls(resp) - before == 1) == pushdown
         assert frame.where(f"id = '{rows[3].id}' and state = 'failed'").count() == 0
         assert frame.where("name like 'f%'").count() == FAILED
+        done = source(state="completed").load()
+        assert done.where(f"id = '{rows[3].id}'").count() == 1
+        assert source(state="failed,waiting").load().where(f"id = '{rows[3].id}'").count() == 0
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
@@ -163,6 +166,15 @@ def test_junk_of_peers_is_read_as_far_as_it_goes(source: Callable[..., Any], res
         ("a", "??", None, "gz:!"), ("b", None, None, None),
     ]  # fmt: skip
     assert rows[0].finishedOn == datetime(1970, 1, 1, 0, 0, 0, 12_000)  # noqa: DTZ001  # as Spark gives it
+
+
+async def test_parents_that_wait_for_their_children(source: Callable[..., Any], url: str, queue_name: str):
+    async with FlowProducer(url) as flows:
+        parts = [FlowJob("part", queue_name, n) for n in range(3)]
+        await flows.add(FlowJob("whole", queue_name, 1, children=parts))
+    assert Counter(row.state for row in source().load().collect()) == {"waiting-children": 1, "waiting": 3}
+    (parent,) = source(state="waiting-children").load().collect()
+    assert (parent.name, parent.data) == ("whole", "1")
 
 
 def test_an_empty_queue(source: Callable[..., Any]):

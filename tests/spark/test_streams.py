@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from glidemq_py import UnsupportedOptionError
 from glidemq_py.testing import RespClient
 from tests.spark.conftest import Written
 
@@ -184,7 +185,14 @@ def events(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClie
     return Events(spark, url, queue_name, tmp_path, resp)
 
 
-def test_events_are_read_once_in_bounded_batches(events: Events):
+@pytest.fixture
+def bounded(spark: Any) -> None:
+    """Micro-batches of streams can be bounded since PySpark 4.2."""
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 2):
+        pytest.skip(f"PySpark {spark.version} does not bound micro-batches")
+
+
+def test_events_are_read_once_in_bounded_batches(events: Events, bounded: None):
     events.emit(500)
     assert events.run(maxOffsetsPerTrigger=200) == [200, 200, 100]
     events.emit(50)
@@ -193,6 +201,26 @@ def test_events_are_read_once_in_bounded_batches(events: Events):
     events.emit(700)
     assert events.run() == [700]
     assert events.read() == list(range(1_250))
+
+
+def test_events_are_read_once(events: Events):
+    events.emit(700)
+    assert events.run() == [700]
+    assert events.run() == []
+    events.emit(50)
+    assert events.run() == [50]
+    assert events.read() == list(range(750))
+
+
+def test_a_bound_that_pyspark_does_not_honour_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, queue_name: str):
+    for module in ("pyarrow", "pyspark"):
+        pytest.importorskip(module)
+    from glidemq_py.spark import api, source
+
+    monkeypatch.setattr(api, "ADMISSION", False)
+    options = {"url": url, "queue": queue_name, "view": "events", "maxoffsetspertrigger": "5"}
+    with pytest.raises(UnsupportedOptionError, match=r"'maxOffsetsPerTrigger' = 5: needs PySpark 4\.2"):
+        source.make_stream_reader(options, None)
 
 
 def test_what_an_event_is(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient):
@@ -243,6 +271,18 @@ def test_a_queue_that_was_deleted(events: Events):
     events.run(failOnDataLoss="false")
     events.emit(5)
     assert events.run() == [5]
+
+
+@pytest.mark.parametrize("more", [99, 100, 900])
+def test_a_queue_that_was_deleted_and_has_had_as_many_events_since(events: Events, more: int):
+    events.emit(100)
+    events.run()
+    events.delete()
+    events.emit(more)
+    with pytest.raises(Exception, match="begun anew"):
+        events.run()
+    events.run(failOnDataLoss="false")
+    assert events.read() == list(range(100 + more))
 
 
 def test_where_a_query_begins(events: Events, spark: Any, tmp_path: Path):
