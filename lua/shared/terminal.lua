@@ -16,8 +16,11 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
   if scheduler then G.schedule_job_ended(q, scheduler, id, now) end
-  local started = tonumber(processed_on or '')
-  G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
+  -- Who revokes a job that has not begun decides, nothing has failed: no metric (data-model.md section 9).
+  if event ~= 'revoked' then
+    local started = tonumber(processed_on or '')
+    G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
+  end
   G.flows.child_ended(q, id, G.flows.FAILED, reason, now)
 end
 
