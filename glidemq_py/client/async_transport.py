@@ -32,10 +32,17 @@ class AsyncTransport:
         config: what it was made from, so that dedicated connections can be made alike.
         owned: close it with this transport; an injected client is never closed by us.
         library: which rendering of the function library to call.
+        busy_poll: stay awake for the answer of a lone call (busy_poll.py).
     """
 
     def __init__(
-        self, client: GlideClient, config: GlideConfig, *, owned: bool, library: Library | None = None
+        self,
+        client: GlideClient,
+        config: GlideConfig,
+        *,
+        owned: bool,
+        library: Library | None = None,
+        busy_poll: bool = True,
     ) -> None:
         # GLIDE types replies as everything a server may say; what a call means is for its `decode` to know.
         self._client: Any = client
@@ -46,14 +53,15 @@ class AsyncTransport:
         self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
         self._loading: asyncio.Task[None] | None = None
         self._under_way = 0
-        self._poll = BusyPoll()
+        self._busy_poll = busy_poll
+        self._poll = BusyPoll(wanted=busy_poll)
         self._closed = False
 
     @classmethod
     async def connect(cls, connection: ServerConnection, *, library: Library | None = None) -> AsyncTransport:
         """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
-        config, client, owned = await resolve_async(connection)
-        return cls(client, config, owned=owned, library=library)
+        found = await resolve_async(connection)
+        return cls(found.client, found.config, owned=found.owned, library=library, busy_poll=found.busy_poll)
 
     @property
     def is_cluster(self) -> bool:
@@ -171,7 +179,12 @@ class AsyncTransport:
 
     async def dedicated(self) -> AsyncTransport:
         """See `Transport.dedicated`."""
-        return AsyncTransport(await create_async(self.config), self.config, owned=True, library=self.library)
+        client = await create_async(self.config)
+        return AsyncTransport(client, self.config, owned=True, library=self.library, busy_poll=self._busy_poll)
+
+    def shared(self) -> AsyncTransport:
+        """Another one over the same client, which it does not close."""
+        return AsyncTransport(self._client, self.config, owned=False, library=self.library, busy_poll=self._busy_poll)
 
     def for_thread(self) -> ThreadTransport:
         """See `Transport.for_thread`."""

@@ -26,12 +26,15 @@ class BusyPoll:
     """Keeps the running event loop awake between `begin` and `end`.
 
     A process with one processor only never does so: the server, and GLIDE's threads, may need it.
+
+    Args:
+        wanted: False = never.
     """
 
     __slots__ = ("_awake", "_loop", "_misses", "_possible", "_posted", "_skip", "_until")
 
-    def __init__(self) -> None:
-        self._possible = _processors() > 1
+    def __init__(self, *, wanted: bool = True) -> None:
+        self._possible = wanted and _processors() > 1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._awake = False
         self._posted = False

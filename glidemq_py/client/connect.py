@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import dataclass
 from typing import Any, cast
 
 import glide
@@ -33,6 +34,7 @@ __all__ = [
     "URL_VARIABLE",
     "BlockingConnection",
     "BlockingGlideClient",
+    "Connected",
     "Connection",
     "GlideClient",
     "GlideConfig",
@@ -181,8 +183,19 @@ def is_cluster_client(client: object) -> bool:
     return any(cls.__name__ == "GlideClusterClient" for cls in type(client).__mro__)
 
 
-async def resolve_async(connection: ServerConnection) -> tuple[GlideConfig, GlideClient, bool]:
-    """Configuration, connected client, and whether the client is ours to close."""
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A client of an event loop, and what a transport over it has to know."""
+
+    config: GlideConfig
+    client: GlideClient
+    owned: bool
+    """It is ours to close."""
+    busy_poll: bool = True
+
+
+async def resolve_async(connection: ServerConnection) -> Connected:
+    """A connected client for what was given. Raises GlideMQConnectionError."""
     found = connection if not (connection is None or isinstance(connection, str)) else None
     if found is None:
         # Starting the embedded server blocks; the loop must not.
@@ -191,8 +204,8 @@ async def resolve_async(connection: ServerConnection) -> tuple[GlideConfig, Glid
         found = resolve(found)
     if isinstance(found, ConnectionOptions):
         config = config_of(found)
-        return config, await create_async(config), True
-    return cast("GlideConfig", found.config), found, False
+        return Connected(config, await create_async(config), owned=True, busy_poll=found.busy_poll)
+    return Connected(cast("GlideConfig", found.config), found, owned=False)
 
 
 def resolve_blocking(

@@ -87,6 +87,8 @@ class ConnectionOptions:
         tls_insecure: do not check the server's certificate.
         ca_cert: PEM of the authority to trust instead of the system's.
         client_name: what CLIENT LIST shows; printable ASCII without spaces.
+        busy_poll: an event loop with nothing else to do stays awake for the answer of a lone short call, 0.2 ms at
+            most. It makes such calls faster and costs some 30 us of processor time each; False where that is dear.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -107,6 +109,7 @@ class ConnectionOptions:
     tls_insecure: bool
     ca_cert: bytes | None = field(repr=False)
     client_name: str | None
+    busy_poll: bool
 
     def __init__(
         self,
@@ -126,6 +129,7 @@ class ConnectionOptions:
         tls_insecure: bool = False,
         ca_cert: bytes | None = None,
         client_name: str | None = None,
+        busy_poll: bool = True,
     ) -> None:
         keep = object.__setattr__
         keep(self, "addresses", parse_addresses(addresses))
@@ -149,6 +153,7 @@ class ConnectionOptions:
         keep(self, "tls_insecure", check_bool("tls_insecure", tls_insecure))
         keep(self, "ca_cert", ca_cert)
         keep(self, "client_name", _optional_text("client_name", client_name))
+        keep(self, "busy_poll", check_bool("busy_poll", busy_poll))
         self._check_together()
 
     def _check_together(self) -> None:

@@ -155,4 +155,5 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "inflight_requests_limit": _integer,
     "tls_insecure": _boolean,
     "client_name": _plain,
+    "busy_poll": _boolean,
 }

@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from glidemq_py.broadcast import Broadcast, BroadcastWorker
-from glidemq_py.client.connect import Connection, resolve_async
+from glidemq_py.client.connect import Connection
+from glidemq_py.client.opening import SharedClient
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import ClosedError
 from glidemq_py.options.names import validate_queue_name
@@ -39,8 +40,7 @@ class ProxyState:
         self.closing = asyncio.Event()
         self.started = time.monotonic()
         self._connection = connection
-        self._client: Any = None
-        self._owned = False
+        self._client: ConnectionSource | None = None
         self._connecting = asyncio.Lock()
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._broadcasts: OrderedDict[str, Broadcast[Any]] = OrderedDict()
@@ -54,8 +54,9 @@ class ProxyState:
         return len(self._queues)
 
     @property
-    def client(self) -> Any:
-        """The connection; `connect` has been called before."""
+    def client(self) -> ConnectionSource:
+        """The connection that all share; `connect` has been called before."""
+        assert self._client is not None
         return self._client
 
     async def connect(self) -> None:
@@ -65,10 +66,7 @@ class ProxyState:
         if self._client is None:
             async with self._connecting:
                 if self._client is None:
-                    if isinstance(self._connection, ConnectionSource):
-                        self._client = self._connection
-                    else:
-                        _, self._client, self._owned = await resolve_async(self._connection)
+                    self._client = await SharedClient.open(self._connection)
 
     def check_allowed(self, name: str) -> None:
         """Raise NotAllowedError for a queue that may not be used, GlideMQValidationError for a name that cannot be."""
@@ -86,7 +84,7 @@ class ProxyState:
         self.check_allowed(name)
         options = self.options
         found = self._queues[name] = Queue(
-            name, self._client, prefix=options.prefix, compression=options.compression, events=options.events
+            name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._queues) > _QUEUES_KEPT:
             self._part_with(self._queues.popitem(last=False)[1])
@@ -100,7 +98,7 @@ class ProxyState:
             return found
         options = self.options
         found = self._broadcasts[name] = Broadcast(
-            name, self._client, prefix=options.prefix, compression=options.compression, events=options.events
+            name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._broadcasts) > _QUEUES_KEPT:
             self._part_with(self._broadcasts.popitem(last=False)[1])
@@ -121,7 +119,7 @@ class ProxyState:
 
             def worker_of(handler: Any) -> BroadcastWorker:
                 return BroadcastWorker(
-                    name, handler, self._client, subscription=subscription, prefix=self.options.prefix
+                    name, handler, self.client, subscription=subscription, prefix=self.options.prefix
                 )
 
             hub = self._subscriptions[key] = SubscriptionHub(worker_of, lambda: self._subscriptions.pop(key, None))
@@ -159,5 +157,5 @@ class ProxyState:
         await asyncio.gather(*(user.close() for user in users), return_exceptions=True)
         self._queues.clear()
         self._broadcasts.clear()
-        if self._owned:
+        if isinstance(self._client, SharedClient):
             await self._client.close()

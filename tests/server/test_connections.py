@@ -1,6 +1,7 @@
 """Ways to reach a server: URLs, options, clients of one's own; and what is said when it cannot be reached."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 import time
@@ -29,8 +30,10 @@ from glidemq_py import (
     QueueEvents,
     Worker,
 )
+from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.child_server import free_port
 from glidemq_py.client.connect import config_of
+from glidemq_py.client.opening import SharedClient, open_transport
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import Raw, soon
@@ -304,3 +307,18 @@ async def test_tls(certificates: Path, tls_port: int):
             assert await queue.add_and_wait("n", 1) == 1
     with pytest.raises(GlideMQConnectionError):  # nobody vouches for the certificate
         await Queue("q", f"valkeys://localhost:{tls_port}?connection_timeout=1000").connect()
+
+
+@pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])
+async def test_whether_a_loop_waits_awake_is_said_by_the_connection(server, query: str, wanted: bool) -> None:
+    transport = await open_transport(f"{server.url}/{query}" if query else server.url)
+    dedicated = await transport.dedicated()
+    shared = await SharedClient.open(f"{server.url}/{query}")
+    assert isinstance(shared, SharedClient)
+    try:
+        for each in (transport, dedicated, shared.open_transport()):
+            assert isinstance(each, AsyncTransport)
+            assert each._poll._possible == (wanted and len(os.sched_getaffinity(0)) > 1)
+    finally:
+        for each in (transport, dedicated, shared):
+            await each.close()

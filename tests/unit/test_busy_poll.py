@@ -92,3 +92,7 @@ async def test_other_work_of_the_loop_goes_on() -> None:
     await work()
     poll.end()
     assert seen == list(range(100))
+
+
+def test_not_wanted(loop: SteppedLoop) -> None:
+    assert call(BusyPoll(wanted=False), loop, LONGEST / 2) == 0

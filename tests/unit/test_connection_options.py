@@ -111,6 +111,7 @@ def test_bad_address_lists(written):
             ConnectionOptions(["h"], read_from="az_affinity", client_az="a"),
         ),
         ("valkeys://h?tls_insecure=true", ConnectionOptions(["h"], tls=True, tls_insecure=True)),
+        ("valkey://h?busy_poll=false", ConnectionOptions(["h"], busy_poll=False)),
     ],
 )
 def test_urls(url, expected):
@@ -196,6 +197,7 @@ def test_an_unknown_query_parameter_is_refused_with_a_suggestion():
         ({"ca_cert": b"", "tls": True}, "ca_cert"),
         ({"ca_cert": b"pem", "tls": True, "tls_insecure": True}, "ca_cert"),
         ({"client_name": "a b"}, "client_name"),
+        ({"busy_poll": 1}, "busy_poll"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, named):
