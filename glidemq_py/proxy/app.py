@@ -19,8 +19,9 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression
 from glidemq_py.options.times import Milliseconds
+from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.broadcasts import BROADCASTS
-from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.flows import FLOWS
 from glidemq_py.proxy.jobs import JOBS
 from glidemq_py.proxy.openapi import document

@@ -11,13 +11,12 @@ from starlette.responses import Response
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.checks import refuse_unknown
-from glidemq_py.wire import json
 
 if TYPE_CHECKING:
     from glidemq_py.proxy.state import ProxyState
     from glidemq_py.queue import Queue
 
-__all__ = ["Endpoint", "Exchange", "Schema", "answer"]
+__all__ = ["Endpoint", "Exchange", "Schema"]
 
 Schema = Mapping[str, Any]
 """A JSON Schema (2020-12), as OpenAPI 3.1 uses it."""
@@ -119,8 +118,3 @@ class Endpoint:
         for name, value in body.items():
             if name not in known:
                 refuse_unknown(name, value, list(known))
-
-
-def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(json.dumps(content), status, media_type="application/json")

@@ -16,8 +16,9 @@ from glidemq_py.job import Job
 from glidemq_py.job.control import revoke
 from glidemq_py.model.states import JobState
 from glidemq_py.options.parent import JobRef
+from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.camel import camel
-from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.flow_record import (
     FlowKind,
     FlowRecord,

@@ -11,8 +11,9 @@ from glidemq_py.job import Job
 from glidemq_py.model.states import JobOutcome
 from glidemq_py.options.checks import check_int
 from glidemq_py.options.queue import JobSpec
+from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.camel import camel
-from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.listing import RANGE, jobs_in, shown_in
 from glidemq_py.proxy.refusals import NothingThereError, status_of
 from glidemq_py.proxy.schemas import (

@@ -24,7 +24,7 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
-from glidemq_py.proxy.endpoint import answer
+from glidemq_py.proxy.answering import answer
 
 __all__ = ["INTERNAL", "BodyTooLargeError", "NotAllowedError", "NothingThereError", "complaint", "refusal", "status_of"]
 

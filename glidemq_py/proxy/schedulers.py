@@ -9,7 +9,8 @@ from starlette.responses import Response
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.model.schedulers import JobScheduler
 from glidemq_py.options.checks import refuse_unknown
-from glidemq_py.proxy.endpoint import Endpoint, Exchange, answer
+from glidemq_py.proxy.answering import answer
+from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.refusals import NothingThereError
 from glidemq_py.proxy.schemas import (
     BOOLEAN,

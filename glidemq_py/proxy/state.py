@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,11 +19,9 @@ from glidemq_py.errors import ClosedError
 from glidemq_py.options.names import validate_queue_name
 from glidemq_py.proxy.options import ProxyOptions
 from glidemq_py.proxy.refusals import INTERNAL, NotAllowedError, status_of
+from glidemq_py.proxy.subscription_hub import SubscriptionHub
 from glidemq_py.proxy.watching import EventHub
 from glidemq_py.queue import Queue
-
-if TYPE_CHECKING:
-    from glidemq_py.proxy.broadcasts import SubscriptionHub
 
 __all__ = ["ProxyState"]
 
@@ -111,8 +109,6 @@ class ProxyState:
 
     def subscription(self, name: str, subscription: str) -> SubscriptionHub:
         """Who hands out the messages of a subscription."""
-        from glidemq_py.proxy.broadcasts import SubscriptionHub
-
         key = (name, subscription)
         hub = self._subscriptions.get(key)
         if hub is None:

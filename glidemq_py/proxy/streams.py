@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.events import QueueEvent
 from glidemq_py.model.states import JobState
+from glidemq_py.proxy.answering import frame
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.refusals import NothingThereError, complaint
 from glidemq_py.proxy.schemas import ENTRY_ID
@@ -19,7 +20,7 @@ from glidemq_py.proxy.shapes import job_shape
 from glidemq_py.queue import Queue
 from glidemq_py.wire import json
 
-__all__ = ["STREAMS", "frame", "stream"]
+__all__ = ["STREAMS", "stream"]
 
 _ENTRY: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 _ENDS: Final = frozenset(("completed", "failed", "expired", "revoked", "removed"))
@@ -34,14 +35,6 @@ def _position(exchange: Exchange) -> str | None:
     if found is not None and not _ENTRY.fullmatch(found):
         raise GlideMQValidationError("lastId", found, "must be the id of an event, such as '1795240398325-0'")
     return found
-
-
-def frame(event: str | None, data: Any, entry: str | None = None) -> str:
-    """The text of one event."""
-    lines = [f"id: {entry}"] if entry else []
-    if event:
-        lines.append("event: " + " ".join(event.split()))
-    return "\n".join([*lines, f"data: {json.dumps(data)}", "", ""])
 
 
 def _decoded(name: str, text: str) -> Any:

@@ -1,0 +1,24 @@
+"""How answers are written: JSON bodies, and the events of a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from glidemq_py.wire import json
+
+__all__ = ["answer", "frame"]
+
+
+def answer(content: Any, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(json.dumps(content), status, media_type="application/json")
+
+
+def frame(event: str | None, data: Any, entry: str | None = None) -> str:
+    """The text of one server-sent event."""
+    lines = [f"id: {entry}"] if entry else []
+    if event:
+        lines.append("event: " + " ".join(event.split()))
+    return "\n".join([*lines, f"data: {json.dumps(data)}", "", ""])

@@ -1,0 +1,93 @@
+"""Who hands out the messages of a broadcast's subscription to the clients that listen to it.
+
+A subscription has one worker here, however many clients listen to it, and none where nobody does: its messages wait
+on the server then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from glidemq_py.broadcast import BroadcastWorker, Message
+from glidemq_py.errors import GlideMQError
+from glidemq_py.proxy.answering import frame
+
+__all__ = ["SubscriptionHub"]
+
+_AGAIN_MS: Final = 1
+
+
+class _Listener:
+    """One client: room for one message, so that hardly any is lost with it."""
+
+    def __init__(self, matches: Callable[[str], bool] | None) -> None:
+        self.matches = matches
+        self.waiting: asyncio.Queue[str] = asyncio.Queue(1)
+        self.gone = asyncio.Event()
+
+    async def take(self, text: str) -> bool:
+        """Wait until the client has room for it; False if it has left."""
+        putting = asyncio.ensure_future(self.waiting.put(text))
+        leaving = asyncio.ensure_future(self.gone.wait())
+        try:
+            await asyncio.wait((putting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            return not leaving.done()
+        finally:
+            putting.cancel()
+            leaving.cancel()
+
+
+class SubscriptionHub:
+    """The clients of one subscription, and its worker while there are any.
+
+    Args:
+        worker_of: makes the worker, from its handler.
+        gone: called when the last client has left.
+    """
+
+    def __init__(self, worker_of: Callable[[Any], BroadcastWorker], gone: Callable[[], object]) -> None:
+        self._worker = worker_of(self._hand_out)
+        self._gone = gone
+        self._listeners: set[_Listener] = set()
+        self._starting = asyncio.Lock()
+        self._started = False
+
+    async def _hand_out(self, message: Message[Any, Any]) -> None:
+        listeners = [each for each in self._listeners if each.matches is None or each.matches(message.subject)]
+        text = frame("message", _shape(message))
+        taken = await asyncio.gather(*(listener.take(text) for listener in listeners))
+        if not any(taken) and (listeners or not self._listeners):
+            # Whoever it was for has left since it was taken: it is for those who come next.
+            message.move_to_delayed(_AGAIN_MS)
+
+    async def follow(self, matches: Callable[[str], bool] | None) -> AsyncIterator[str]:
+        """The messages that match, as events, from now on."""
+        listener = _Listener(matches)
+        self._listeners.add(listener)
+        try:
+            async with self._starting:
+                if not self._started:
+                    await self._worker.start()
+                    self._started = True
+            while True:
+                yield await listener.waiting.get()
+        finally:
+            listener.gone.set()
+            self._listeners.discard(listener)
+            if not self._listeners:
+                await self.close()
+
+    async def close(self) -> None:
+        """Stop working; idempotent."""
+        self._gone()
+        await self._worker.close()
+
+
+def _shape(message: Message[Any, Any]) -> dict[str, Any]:
+    try:
+        data = message.data
+    except GlideMQError:
+        data = None
+    return {"id": message.id, "subject": message.subject, "data": data, "timestamp": message.timestamp}
