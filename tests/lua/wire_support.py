@@ -49,6 +49,9 @@ def as_dict(flat: Sequence[str]) -> dict[str, str]:
 class WireQueue:
     """`call` a function by its documented name, look at keys, and set the time."""
 
+    library = "glidemq_"
+    """What stands before the names of the functions."""
+
     def __init__(self, resp: RespClient, name: str) -> None:
         self.resp = resp
         self.name = name
@@ -62,9 +65,9 @@ class WireQueue:
         return [self.key(suffix) for suffix in suffixes]
 
     def call(self, function: str, keys: Sequence[str], *args: object) -> Any:
-        """FCALL `glidemq_<function>`; keys are suffixes, or whole keys where they contain a brace."""
+        """FCALL the function; keys are suffixes, or whole keys where they contain a brace."""
         whole = [key if "{" in key else self.key(key) for key in keys]
-        return self.resp.execute("FCALL", f"glidemq_{function}", len(whole), *whole, *(str(arg) for arg in args))
+        return self.resp.execute("FCALL", self.library + function, len(whole), *whole, *(str(arg) for arg in args))
 
     def redis(self, command: str, suffix: str, *arguments: str | bytes | float) -> Any:
         return self.resp.execute(command, self.key(suffix), *arguments)

@@ -1,0 +1,270 @@
+"""Our workers beside peers whose library is not ours: the functions of documented.lua, with the documented faults.
+
+What ours does must hold whatever they do: no job runs twice at a time, none is lost, a group is not wider than it may
+be, and when the peers are gone everything comes to its end. What no peer of ours can prevent (a sequence that a peer
+consumed without a job, a slot that it never gave back) the consistency check finds and mends.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py.testing import RespClient
+from glidemq_py.testing.pytest_plugin import GlideMQServer
+from glidemq_py.wire.calls import control, steering, working
+from glidemq_py.wire.calls.adding import row
+from tests.lua.check_support import check
+from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.wire_support import GROUP, WireQueue
+
+SOURCE = (Path(__file__).parent / "documented.lua").read_text(encoding="utf-8")
+LOCK = 30_000
+SKEW = 7_200_000
+KEYS = ("one", "wide")
+WIDTHS = {"one": 1, "wide": 3}
+
+
+class Peer(WireQueue):
+    """A peer with a library of its own."""
+
+    library = "documented_"
+
+
+class Fleet:
+    """Two workers of ours, one peer, all at random."""
+
+    def __init__(self, resp: RespClient, name: str, seed: int, rude: bool) -> None:
+        self.own, self.peer = OwnQueue(resp, name), Peer(resp, name)
+        self.random, self.rude = random.Random(seed), rude
+        self.jobs: list[str] = []
+        self.ours: dict[str, Taken] = {}
+        self.theirs: dict[str, str] = {}
+        self.ended: list[str] = []
+        self.tainted: set[str] = set()
+        """What a peer has removed, or otherwise brought out of order."""
+
+    def set_time(self, ms: int) -> None:
+        self.own.advance(ms)
+        self.peer.now = self.own.now
+
+    # -- producers ----------------------------------------------------------------------------------------
+
+    def add(self) -> None:
+        options = self.random.choice(({}, {"delay": 30}, {"priority": 2}, {"lifo": 1}))
+        # The documented way of fetching the next one asks no group about a LIFO job.
+        key = self.random.choice((None, *KEYS)) if self.rude or "lifo" not in options else None
+        if self.random.random() < 0.5:
+            group = {"ordering": key, "concurrency": WIDTHS[key]} if key else {}
+            self.jobs.append(self.peer.add(**options, **group))
+            return
+        given: dict[str, Any] = {**options, "lifo": bool(options.get("lifo"))}
+        ordering = [key, WIDTHS[key], 0, 0, 0, 0, 0] if key else None
+        self.jobs += self.own.add(row("task", "{}", "{}", ordering=ordering, **given))
+
+    # -- workers ------------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        reply = self.own.exchange(self.random.randrange(4))
+        for job in reply.jobs:
+            taken = Taken(job, reply.now)
+            assert taken.id not in self.ours
+            assert taken.id not in self.theirs, "two workers have one job"
+            self.ours[taken.id] = taken
+
+    def finish(self) -> None:
+        if not self.ours:
+            return
+        job = self.ours.pop(self.random.choice(list(self.ours)))
+        way = self.random.randrange(8)
+        if way < 4:
+            finished, expected = job.completed(), 0
+        elif way == 4:
+            finished, expected = job.failed(limit=100, backoff=20), 4
+        elif way == 5:
+            finished, expected = job.released(), 6
+        elif way == 6:
+            finished, expected = working.delayed(*job.token, 25, 0, None), 8
+        else:
+            finished, expected = job.failed(), 5
+        status = self.own.finish(finished)
+        assert status == [expected] or job.id in self.tainted, (job.id, status)
+
+    def peer_takes(self) -> None:
+        found = [(fields["jobId"], entry) for entry, fields in self.peer.read(2)]
+        found += [(job_id, "") for job_id in self.peer.pop(1)]
+        for job_id, entry in found:
+            self._peer_begins(job_id, entry, self.peer.activate(job_id, entry))
+
+    def _peer_begins(self, job_id: str, entry: str, reply: Any) -> None:
+        if isinstance(reply, dict):
+            assert job_id not in self.ours or job_id in self.tainted, "two workers have one job"
+            self.theirs[job_id] = entry
+        elif reply == "REVOKED":
+            self.peer.fail(job_id, entry, "revoked")
+        elif reply == "":
+            self.peer.redis("XACK", "stream", GROUP, entry) if entry else None
+        if not isinstance(reply, dict) and not entry:
+            self.peer.redis("DECR", "list-active")
+
+    def peer_finishes(self) -> None:
+        if not self.theirs:
+            return
+        job_id = self.random.choice(list(self.theirs))
+        entry, way = self.theirs.pop(job_id), self.random.randrange(6)
+        if way < 2:
+            self.peer.complete(job_id, entry)
+        elif way == 2:
+            self.peer.fail(job_id, entry, limit=100, backoff=20)
+        elif way == 3:
+            keys = [f"job:{job_id}", "stream", "scheduled", "events"]
+            until = self.peer.now + 25
+            self.peer.call("moveActiveToDelayed", keys, job_id, entry, self.peer.now, until, GROUP, "", 0)
+        else:
+            word, _, *following = self.peer.complete_and_fetch(job_id, entry)
+            if word == "NEXT_HASH":
+                self._peer_begins(following[0], following[1], {"state": "active"})
+            elif word == "NEXT_REVOKED":
+                self.peer.fail(following[0], following[1], "revoked")
+
+    # -- time, deaths and recovery ------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.set_time(self.random.choice((1, 10, 40)))
+        self.peer.promote()
+        self.peer.call("promoteRateLimited", ["ratelimited", "stream"], self.peer.now)
+
+    def beat(self) -> None:
+        self.own.run(working.heartbeat(self.own.meta, "py-1", "{}", 60_000, [job.token for job in self.ours.values()]))
+        for job_id in self.theirs:
+            if self.peer.redis("EXISTS", f"job:{job_id}"):
+                self.peer.redis("HSET", f"job:{job_id}", "lastActive", self.peer.now)
+
+    def recover(self) -> None:
+        """A lock's time goes by, the living say so, and both sides look for the dead."""
+        self.set_time(LOCK)
+        self.own.make_group()
+        for entry, consumer in self.own.pending():
+            self.own.let_idle(entry, LOCK + 1, consumer)
+        self.beat()
+        living = set(self.ours) | set(self.theirs)
+        for look in (
+            (self._we_look, self._they_look) if self.random.random() < 0.5 else (self._they_look, self._we_look)
+        ):
+            look()
+        for job_id in living - self.tainted:
+            assert self.own.state(job_id) == "active", "a healthy job was taken from its worker"
+        self.peer.call("healListActive", ["id"])
+
+    def _they_look(self) -> None:
+        self.peer.reclaim(LOCK, 1000)
+        self.peer.reclaim_lists(LOCK, 1000)
+
+    def _we_look(self) -> None:
+        cursor = ""
+        while True:
+            reply = self.own.run(working.reclaim(self.own.meta, "py-1", 1, LOCK, 1000, False, cursor))
+            cursor = reply.cursor
+            if not cursor:
+                return
+
+    def die(self) -> None:
+        if self.random.random() < 0.5:
+            if self.ours:
+                self.ours.popitem()
+        elif self.theirs:
+            self.theirs.popitem()
+
+    # -- operators ----------------------------------------------------------------------------------------
+
+    def operate(self) -> None:
+        if not self.jobs:
+            return
+        job_id = self.random.choice(self.jobs[-10:])
+        h = self.own.job(job_id)
+        # What a peer's library writes about a job that is gone, and that it forgets a revoked one out of a list, are
+        # faults of its own.
+        if not self.rude and (h.get("state") == "active" or "lifo" in h or h.get("priority", "0") != "0"):
+            return
+        self.random.choice((
+            lambda: self.own.run(control.remove(self.own.meta, job_id)),
+            lambda: self.own.run(steering.revoke(self.own.meta, job_id)),
+            lambda: self.own.run(steering.reprioritize(self.own.meta, job_id, 1)),
+            lambda: self.own.run(steering.redelay(self.own.meta, job_id, 20)),
+        ))()  # fmt: skip
+        self.tainted.add(job_id)
+
+    def be_rude(self) -> None:
+        """What their library does to groups when it takes jobs out of them."""
+        if not self.rude or not self.jobs:
+            return
+        job_id = self.random.choice(self.jobs[-10:])
+        self.tainted.add(job_id)
+        way = self.random.randrange(5)
+        if way < 2:
+            self.peer.remove(job_id)
+        elif way < 4:
+            self.peer.revoke(job_id)
+        else:
+            self.tainted |= set(self.jobs)
+            self.peer.call("drain", ["stream", "scheduled", "events", "id", "lifo", "priority"], 0, GROUP)
+
+    def is_no_wider(self) -> None:
+        active = [h for h in map(self.own.job, self.jobs) if h.get("state") == "active"]
+        for key, width in WIDTHS.items():
+            assert sum(h.get("groupKey") == key for h in active) <= width, [
+                h for h in active if h.get("groupKey") == key
+            ]
+
+    def settle(self) -> None:
+        """The peer is gone; we go on until nothing is left."""
+        for job_id, entry in self.theirs.items():
+            self.peer.complete(job_id, entry)
+        self.theirs.clear()
+        for _ in range(200):
+            self.beat()
+            reply = self.own.exchange(50, [job.completed() for job in self.ours.values()])
+            self.ours = {taken.id: taken for taken in (Taken(job, reply.now) for job in reply.jobs)}
+            if not self.ours and not self.open():
+                return
+            self.set_time(20)
+
+    def open(self) -> list[str]:
+        return [job_id for job_id in self.jobs if self.own.state(job_id) not in ("completed", "failed", None)]
+
+
+@pytest.fixture(name="resp", params=("server", "cluster"))
+def resp_fixture(request: pytest.FixtureRequest) -> Iterator[RespClient]:
+    place: GlideMQServer = request.getfixturevalue(request.param)
+    with RespClient(place.host, place.port) as client:
+        yield client
+
+
+@pytest.mark.parametrize("rude", [False, True], ids=["polite", "rude"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fleet_of_two_libraries(resp: RespClient, queue_name: str, seed: int, rude: bool) -> None:
+    resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", SOURCE)
+    fleet = Fleet(resp, queue_name, seed, rude)
+    steps: tuple[Callable[[], None], ...] = (
+        fleet.add, fleet.take, fleet.finish, fleet.peer_takes, fleet.peer_finishes, fleet.tick, fleet.beat,
+        fleet.recover, fleet.die, fleet.operate, fleet.be_rude,
+    )  # fmt: skip
+    weights = (5, 5, 5, 4, 4, 3, 1, 1, 1, 1, 1)
+    fleet.peer.make_group()
+    for _ in range(400):
+        fleet.random.choices(steps, weights)[0]()
+        if not rude:
+            fleet.is_no_wider()
+    for _ in range(3):
+        fleet.recover()
+    fleet.settle()
+    if rude:
+        check(fleet.own, repair=True)
+        fleet.settle()
+    left = {job_id: fleet.own.job(job_id) for job_id in fleet.open()}
+    assert not left, str(check(fleet.own))
+    found = check(fleet.own)
+    assert found.ok, str(found)
+    fleet.own.delete_everything()
