@@ -102,9 +102,9 @@ def spark_demo(session: "nox.Session") -> None:
 
 
 def spark(session: "nox.Session") -> None:
-    """The tests of the Spark data source, and those that need a Spark cluster of two workers. Arguments: pytest's."""
+    """The tests of the Spark data source alone; they are part of `tests` too. Arguments: pytest's."""
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
-    session.run("python", "-m", "pytest", "tests/spark", *session.posargs, env={"GLIDEMQ_SPARK_CLUSTER": "1"})
+    session.run("python", "-m", "pytest", "tests/spark", *session.posargs)
 
 
 # ---------------------------------------------------------------- their parts

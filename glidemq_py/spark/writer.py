@@ -57,8 +57,12 @@ class Written(WriterCommitMessage):
 def _run_task(
     options: WriteOptions, plan: WritePlan, write: WriteId | None, batches: Iterator[Any], *, create: bool
 ) -> Written:
+    """The share of one task of a frame, or where ``write`` is None of a micro-batch, which has its name from Spark.
+
+    A frame that is written within `foreachBatch` runs in a query too, and goes by its own name all the same.
+    """
     task = task_context()
-    if task.query:
+    if write is None:
         write = WriteId.of_batch(options.keys, task.query, task.batch, options.staging_ttl, options.remember)
     message = Written(query=task.query, batch=task.batch)
     try:

@@ -1,9 +1,9 @@
-"""A Spark standalone cluster of two workers on this machine: real executors, retries, speculation.
+"""A Spark standalone cluster of two workers on this machine: real executors, retries, speculation. A Valkey cluster too.
 
-The short form (`local[2,4]`) is in test_guarantees.py; this one takes a minute, and runs where GLIDEMQ_SPARK_CLUSTER is
-set: `python3 noxfile.py spark`.
+The short form of the failures (`local[2,4]`) is in test_guarantees.py.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -18,16 +18,13 @@ from glidemq_py.client.child_server import free_port
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.spark.conftest import ROOT, Written, environment, missing
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("GLIDEMQ_SPARK_CLUSTER" not in os.environ, reason="takes a minute: python3 noxfile.py spark"),
-]
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import sys
+import json, sys, time
 from pyspark.sql import SparkSession
 from tests.spark.faults import FaultySource
-master, url, queue, folder, fault, row = sys.argv[1:]
+master, runs = sys.argv[1], json.loads(sys.argv[2])
 builder = SparkSession.builder.master(master).appName("cluster")
 for name, value in {
     "ui.enabled": "false", "ui.showConsoleProgress": "false", "log.level": "OFF", "executor.cores": "1",
@@ -38,9 +35,16 @@ for name, value in {
     builder = builder.config("spark." + name, value)
 spark = builder.getOrCreate()
 spark.dataSource.register(FaultySource)
-frame = spark.range(1000, numPartitions=4).selectExpr("cast(id as string) as data")
-options = {"url": url, "queue": queue, "jobName": "n", "fault": fault, "folder": folder, "faultrow": row}
-frame.write.format("faulty").mode("append").options(**options).save()
+frame = spark.range(1000, numPartitions=4)
+for options in runs:
+    queue = options["queue"]
+    rows = frame.selectExpr("cast(id as string) as data", f"concat('{queue}-', id % 3) as queue")
+    began = time.monotonic()
+    rows.write.format("faulty").mode("append").options(jobName="n", faultrow=150, **options).save()
+    print("seconds", time.monotonic() - began)
+for options in runs:
+    read = spark.read.format("glidemq").option("url", options["url"]).schema("data string")
+    print("read", sum(read.load(f"{options['queue']}-{n}").count() for n in range(3)))
 spark.stop()
 """
 
@@ -77,20 +81,32 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-@pytest.mark.parametrize(("fault", "row"), [("kill", 150), ("hang", 150)])
+@pytest.mark.timeout(400)
 def test_retries_and_speculation(
-    master: str, fault: str, row: int, private_server: Callable[..., ServerProcess], queue_name: str, tmp_path: Path
-) -> None:
+    master: str, private_server: Callable[..., ServerProcess], cluster_url: str, cluster_resp: RespClient,
+    queue_name: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    """A worker process that is killed and a task that hangs; on one server, and on a cluster of them."""
     place = private_server()
-    began = time.monotonic()
-    command = [sys.executable, "-c", PROGRAM, master, place.url, queue_name, str(tmp_path), fault, str(row)]
+    faults = (("kill", place.url), ("hang", place.url), ("kill", cluster_url))
+    runs = [
+        {"url": url, "fault": fault, "folder": str(tmp_path / str(n)), "queue": f"{queue_name}-{n}"}
+        for n, (fault, url) in enumerate(faults)
+    ]
+    for run in runs:
+        Path(run["folder"]).mkdir()
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment(), capture_output=True, text=True, timeout=180, check=False
-    )
+        [sys.executable, "-c", PROGRAM, master, json.dumps(runs)], cwd=ROOT, env=os.environ | environment(),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert list(tmp_path.glob("failed-*")), "nothing went wrong: this has tested nothing"
-    if fault == "hang":
-        assert time.monotonic() - began < 60, "the copy should have ended it, not the attempt that hung"
+    assert done.stdout.count("read 1000\n") == len(runs), done.stdout
+    for run in runs:
+        assert list(Path(run["folder"]).glob("failed-*")), "nothing went wrong: this has tested nothing"
+    hung = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("seconds")][1]
+    assert hung < 50, "the copy should have ended it, not the attempt that hung"
     with place.client() as client:
         assert isinstance(client, RespClient)
-        Written(client, queue_name).check([str(n) for n in range(1_000)])
+        for run, resp in zip(runs, (client, client, cluster_resp), strict=True):
+            for n in range(3):
+                Written(resp, f"{run['queue']}-{n}").check([str(i) for i in range(1_000) if i % 3 == n])

@@ -134,6 +134,31 @@ def test_a_stream_to_several_queues(spark: Any, tmp_path: Path, url: str, queue_
         Written(resp, f"{queue_name}-{i}").check([n for n in stream.expected if int(n) % 2 == i])
 
 
+@pytest.mark.parametrize("guarantee", ["atomic", "task", "append"])
+def test_frames_of_a_stream(spark: Any, tmp_path: Path, url: str, queue_name: str, written: Written, guarantee: str):
+    """`foreachBatch`: frames as any others, several of them in one micro-batch, each by a name of its own."""
+    stream = Stream(spark, tmp_path, url, queue_name)
+    stream.add(2)
+
+    def save(frame: Any, batch: int) -> None:
+        for part in (0, 1):
+            options = {"url": url, "queue": queue_name, "jobName": "n", "guarantee": guarantee}
+            if guarantee != "append":
+                options["writeId"] = f"{queue_name}.{batch}.{part}"
+            chosen = frame.where(f"cast(data as int) % 2 = {part}")
+            chosen.write.format("glidemq").mode("append").options(**options).save()
+
+    source = spark.readStream.schema("data string").json(str(tmp_path / "in")).repartition(2)
+    for again in (False, True):
+        if again:
+            stream.forget_commit()
+        writer = source.writeStream.foreachBatch(save).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        if guarantee == "append":
+            break
+    assert sorted(written.data) == sorted(stream.expected)
+
+
 def test_a_complete_output_is_refused(spark: Any, url: str, queue_name: str, tmp_path: Path):
     counts = spark.readStream.format("rate").load().groupBy("value").count()
     writer = counts.writeStream.format("glidemq").outputMode("complete").options(url=url, queue=queue_name, jobName="n")

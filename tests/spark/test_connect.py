@@ -1,0 +1,91 @@
+"""Through a Spark Connect server: the data source runs there, and is found without a word of the client's."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glidemq_py.client.child_server import free_port
+from glidemq_py.testing import RespClient
+from tests.spark.conftest import ROOT, Written, environment, missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import sys, tempfile
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+remote, url, queue = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+
+def write(**options):
+    options = {"url": url, "queue": queue, "jobName": "n", "writeId": "once", "events": "each"} | options
+    spark.range(500).selectExpr("cast(id as string) as data").write.format("glidemq").mode("append").options(
+        **options).save()
+
+def read():
+    return spark.read.format("glidemq").option("url", url).load(queue)
+
+write()
+write()
+print(read().count(), "jobs")
+try:
+    write(atempts=3)
+except AnalysisException as error:
+    print("there is no such option; did you mean 'attempts'?" in str(error), "that it is refused")
+spark.sql(f"CREATE TEMPORARY VIEW jobs (name STRING, data STRING) USING glidemq OPTIONS (url '{url}', queue '{queue}')")
+spark.sql("INSERT INTO jobs VALUES ('sql', '500')").collect()
+spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+print(read().where("id in ('1', '2')").count(), "found by id")
+from glidemq_py.spark import GlideMQDataSource
+spark.dataSource.register(GlideMQDataSource)
+events = spark.readStream.format("glidemq").options(url=url, queue=queue, view="events", startingOffsets="earliest")
+stream = events.load().writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
+stream.awaitTermination(60)
+print(spark.table("seen").count(), "events")
+"""
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[str]:
+    """`sc://...` of a server."""
+    problem = missing()
+    absent = [name for name in ("grpc", "grpc_status", "zstandard") if importlib.util.find_spec(name) is None]
+    if problem or absent:
+        pytest.skip(problem or f"{', '.join(absent)}: not installed; they come with pyspark[connect]")
+    import pyspark
+
+    port, log = free_port(), tmp_path / "log"
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]",
+        "--conf", "spark.ui.enabled=false", "--conf", f"spark.connect.grpc.binding.port={port}",
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "connect", "spark-internal",
+    ]  # fmt: skip
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            command, cwd=tmp_path, env=os.environ | environment(), stdout=file, stderr=file, start_new_session=True
+        )
+    deadline = time.monotonic() + 90
+    while "Spark Connect server started" not in log.read_text(errors="replace"):
+        assert server.poll() is None, log.read_text(errors="replace")
+        assert time.monotonic() < deadline, log.read_text(errors="replace")
+        time.sleep(0.2)
+    yield f"sc://127.0.0.1:{port}"
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def test_connect(remote: str, url: str, resp: RespClient, queue_name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, remote, url, queue_name], cwd=ROOT, env=os.environ | environment(),
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["500 jobs", "True that it is refused", "2 found by id", "500 events"]
+    Written(resp, queue_name).check([str(n) for n in range(501)])

@@ -1,0 +1,74 @@
+"""A driver that is killed at any moment: the query that is started again writes each row once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from glidemq_py.testing import RespClient
+from tests.spark.conftest import ROOT, Written, environment, missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+FILES, ROWS, KILLS = 14, 60, 2
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+folder, url, queue = sys.argv[1:]
+builder = SparkSession.builder.master("local[2]")
+for name, value in {
+    "ui.enabled": "false", "ui.showConsoleProgress": "false", "log.level": "OFF", "driver.memory": "512m"
+}.items():
+    builder = builder.config("spark." + name, value)
+rows = builder.getOrCreate().readStream.schema("data string, queue string").option("maxFilesPerTrigger", 1)
+writer = rows.json(folder + "/in").repartition(2).writeStream.format("glidemq").trigger(availableNow=True)
+options = {"url": url, "queue": queue, "jobName": "n", "batchSize": 10, "checkpointLocation": folder + "/checkpoint"}
+writer.options(**options).start().awaitTermination()
+"""
+
+
+def test_a_driver_that_is_killed(url: str, resp: RespClient, queue_name: str, tmp_path: Path) -> None:
+    if problem := missing():
+        pytest.skip(problem)
+    queues = [queue_name, f"{queue_name}-b"]
+    (tmp_path / "in").mkdir()
+    for n in range(FILES):
+        rows = [{"data": str(i), "queue": queues[i % 2]} for i in range(n * ROWS, n * ROWS + ROWS)]
+        (tmp_path / "in" / f"{n:05}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), url, queue_name]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | environment(), start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def jobs() -> int:
+        return sum(int(Written(resp, queue).run("XLEN", "stream")) for queue in queues)
+
+    for _ in range(KILLS):
+        before, driver = jobs(), start()
+        deadline = time.monotonic() + 90
+        while jobs() == before:
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(random.random() / 2)  # wherever that is: while it stages, decides, publishes or notes its checkpoint
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert start().wait(150) == 0
+    found = [data for queue in queues for data in Written(resp, queue).data]
+    assert sorted(found, key=int) == [str(i) for i in range(FILES * ROWS)]
+    assert list(Written(resp, queue_name).staged.values()) == ["string"]  # the query's last batch
+    assert set(Written(resp, queues[1]).staged.values()) <= {"done"}
+    for queue in queues:
+        assert not Written(resp, queue).run("ZCARD", "writes"), queue
+        for name in Written(resp, queue).staged:
+            assert Written(resp, queue).run("PTTL", name) > 0
