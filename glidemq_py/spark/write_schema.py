@@ -64,6 +64,8 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
     Raises:
         GlideMQValidationError: names a column that cannot be, or that is missing.
     """
+    if not schema.fields:
+        raise ColumnError("data", None, "is needed: the frame has no columns, and Spark does not hand over its rows")
     found: dict[str, int] = {}
     others: list[tuple[int, Any]] = []
     data: tuple[int, Any] | None = None

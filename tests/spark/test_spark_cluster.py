@@ -1,4 +1,4 @@
-"""A Spark standalone cluster of two workers on this machine: real executors, retries, speculation. A Valkey cluster too.
+"""A Spark standalone cluster of two workers on this machine: real executors, retries, speculation. A Valkey cluster.
 
 The short form of the failures (`local[2,4]`) is in test_guarantees.py.
 """

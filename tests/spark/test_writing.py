@@ -106,6 +106,7 @@ def test_data(
     ("select", "options", "problem"),
     [
         (["1 as id"], {"jobName": None}, "'jobName' = None: is needed"),
+        ([], {}, "column 'data' is needed: the frame has no columns"),
         (["1 as id"], {"atempts": 5}, "'atempts'.*did you mean 'attempts'"),
         (["1 as id"], {"attempts": "many"}, "'attempts' = 'many': must be a whole number"),
         (["1 as id"], {"priority": 5_000}, "'priority' = 5000: must be <= 2047"),
