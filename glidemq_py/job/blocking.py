@@ -379,6 +379,13 @@ class BlockingJob(Generic[DataT, ResultT]):
         return self._job.scheduler_name
 
     @property
+    def scheduled_for(self) -> int | None:
+        """The instant of its scheduler that it is for, epoch ms; of several missed ones that it stands for, the
+        first. None where no scheduler of ours has added it. Of `Queue.get_job` only.
+        """
+        return self._job.scheduled_for
+
+    @property
     def tpm_tokens(self) -> float | None:
         """What its handler said with `report_tokens`; None where it said nothing. Of `Queue.get_job` only."""
         return self._job.tpm_tokens

@@ -67,6 +67,12 @@ class JobOrigins:
         return None if self._record is None else self._record.scheduler_name
 
     @property
+    def scheduled_for(self) -> int | None:
+        """The instant of its scheduler that it is for, epoch ms; of several missed ones that it stands for, the first.
+        None where no scheduler of ours has added it. Of `Queue.get_job` only."""
+        return None if self._record is None else self._record.scheduled_for
+
+    @property
     def tpm_tokens(self) -> float | None:
         """What its handler said with `report_tokens`; None where it said nothing. Of `Queue.get_job` only."""
         return None if self._record is None else self._record.tpm_tokens

@@ -67,6 +67,7 @@ class JobRecord:
     deps_completed: int = 0
     deps_done: tuple[str, ...] = ()
     scheduler_name: str | None = None
+    scheduled_for: int | None = None
     suspended_at: int | None = None
     suspend_reason: str | None = None
     suspend_timeout: int | None = None
@@ -171,6 +172,7 @@ _INTEGERS: Final = {
     "priority": "priority",
     "maxAttempts": "max_attempts",
     "expireAt": "expire_at",
+    "scheduledFor": "scheduled_for",
     "cost": "cost",
     "processedOn": "processed_on",
     "lastActive": "last_active",

@@ -33,6 +33,7 @@ _MACROS: Final = {
 }
 _MONTHS: Final = {name.upper(): number for number, name in enumerate(calendar.month_abbr) if name}
 _WEEKDAYS: Final = {name: number for number, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))}
+_LAST_DAY: Final = ("7", "SUN")
 _LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _TOKEN: Final = re.compile(r"(\*|(?P<first>[0-9A-Z]+)(?:-(?P<last>[0-9A-Z]+))?)(?:/(?P<step>[0-9]+))?", re.ASCII)
 _QUARTZ: Final = re.compile(r"[?#]|^L|[0-9]L|[0-9]W|LW|^W", re.ASCII)
@@ -153,6 +154,8 @@ def _read_token(token: str, kind: _Field, given: str, option: str) -> tuple[set[
     last = _number(match["last"], kind, given, option, ends=True) if match["last"] else first
     if match["last"] is None and match["step"]:
         last = kind.high  # n/s: from n on
+    if last == 7 and match["first"] in _LAST_DAY:
+        last = first  # from Sunday to that Sunday
     if last < first:
         raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: a range must not end before it begins")
     values = range(first, last + 1, step)

@@ -28,7 +28,7 @@ RESERVED: Final = frozenset({
     "schedulerName", "processedOn", "lastActive", "finishedOn", "returnvalue", "failedReason", "stalledCount",
     "progress", "revoked", "depsCompleted", "suspendedAt", "suspendReason", "suspendTimeout", "signals",
     "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy", "failedType", "stacktrace",
-    "src", "orderdone", "usage", "depdone",
+    "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
 })  # fmt: skip
 """Fields of a job's record; a vector must not take the place of one."""
 

@@ -33,7 +33,7 @@ _FIELDS = (
 )  # fmt: skip
 _ORIGIN = (
     "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
-    "schedulerName", "tpmTokens",
+    "schedulerName", "scheduledFor", "tpmTokens",
 )  # fmt: skip
 """Asked for of single jobs alone: most jobs have none of them, and each is looked for in the whole record."""
 _ALL_FIELDS = (*_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))

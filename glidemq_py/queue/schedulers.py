@@ -212,16 +212,17 @@ def _entry(
     schedule: Schedule, template: dict[str, Any], options: QueueOptions, standing: str | None, now: int
 ) -> tuple[str, int]:
     """Text of the entry, and when it is to be looked at."""
-    before = _before(schedule, standing)
+    before = _standing(standing)
+    goes_on = before is not None and before.goes_on_as(schedule)
+    waits = before is not None and before.waits and schedule.repeat_after_complete is not None
     fields = schedule_keys(schedule)
-    fields["iterationCount"] = 0 if before is None else before.number("iterationCount")
+    fields["iterationCount"] = before.number("iterationCount") if before is not None and goes_on else 0
     if schedule.limit is not None and fields["iterationCount"] >= schedule.limit:
         runs = fields["iterationCount"]
         raise GlideMQValidationError("limit", schedule.limit, f"is reached: this scheduler has run {runs} times")
     fields["template"] = template or None
-    if before is None:
-        next_run = schedule.first(now)
-    else:
+    next_run = schedule.first(now)
+    if before is not None and (goes_on or waits):  # one that waits for its job does so whatever its times are now
         next_run = before.next_run
         fields |= {key: before.fields.get(key) for key in ("lastRun", "lastJobId", "lastJobRun")}
     if next_run is None:
@@ -232,15 +233,9 @@ def _entry(
     return json.dumps({key: value for key, value in fields.items() if value is not None}), next_run or now
 
 
-def _before(schedule: Schedule, standing: str | None) -> Entry | None:
-    """The scheduler that goes on, where its times are the same."""
-    if standing is None:
-        return None
+def _standing(text: str | None) -> Entry | None:
+    """The scheduler that is there; None for none, or for what is none."""
     try:
-        entry = Entry(standing)
+        return None if text is None else Entry(text)
     except GlideMQValidationError:
         return None
-    goes_on = entry.schedule.same_times(schedule)
-    if goes_on and not entry.next_run and schedule.repeat_after_complete is None:
-        return None
-    return entry if goes_on else None

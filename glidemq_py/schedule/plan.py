@@ -46,7 +46,7 @@ def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
     due = entry.next_run
     if due > now:
         return _fired(row, row.text, due)  # the index was wrong
-    if due == 0 and entry.schedule.repeat_after_complete is not None:
+    if entry.waits:
         return _waiting(entry, row, now)
     run = _run(entry, due, now)
     count = entry.number("iterationCount") + len(run.instants)
@@ -83,7 +83,7 @@ def _waiting(entry: Entry, row: DueRow, now: int) -> FireRow:
     ended = _ended(entry, row, now)
     if ended is None:
         return postponed(row, now + WATCH_MS)
-    next_run = min(ended, now) + schedule.repeat_after_complete
+    next_run = max(min(ended, now) + schedule.repeat_after_complete, schedule.start_date or 0)
     if schedule.end_date is not None and next_run > schedule.end_date:
         return _fired(row, "", 0)
     return _fired(row, entry.changed(nextRun=next_run), next_run)

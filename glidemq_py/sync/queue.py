@@ -181,6 +181,16 @@ class Queue(Generic[DataT, ResultT]):
         """True if the queue hands out no jobs."""
         return run_now(self._core.is_paused())
 
+    def set_events_kept(self, count: int) -> None:
+        """Keep about that many events (some 100 bytes each), for readers that fall further behind than a thousand.
+        See `Queue.set_events_kept`.
+        """
+        run_now(self._core.set_events_kept(count))
+
+    def get_events_kept(self) -> int:
+        """How many events the queue keeps, about: 1000 where nothing else was set."""
+        return run_now(self._core.get_events_kept())
+
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized, parked in groups. Active ones stay. See
         `Queue.drain`.
@@ -226,16 +236,6 @@ class Queue(Generic[DataT, ResultT]):
     def promote(self, job_id: str) -> None:
         """Have a delayed job become due at once. See `Queue.promote`."""
         run_now(self._core.promote(job_id))
-
-    def set_events_kept(self, count: int) -> None:
-        """Keep about that many events, for readers that fall further behind than a thousand. See
-        `Queue.set_events_kept`.
-        """
-        run_now(self._core.set_events_kept(count))
-
-    def get_events_kept(self) -> int:
-        """How many events the queue keeps, about: 1000 where nothing else was set."""
-        return run_now(self._core.get_events_kept())
 
     def set_global_concurrency(self, concurrency: int) -> None:
         """Bound the jobs that all workers together run at a time; 0 takes the bound away. See

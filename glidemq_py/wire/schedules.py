@@ -60,6 +60,15 @@ class Entry:
         return int(value) if isinstance(value, (int, float)) and 0 <= value <= _LARGEST else 0
 
     @property
+    def waits(self) -> bool:
+        """It waits for the end of the job that it has added."""
+        return self.schedule.repeat_after_complete is not None and self.next_run == 0
+
+    def goes_on_as(self, schedule: Schedule) -> bool:
+        """Whether it goes on where it is under that schedule, since the times are the same."""
+        return self.schedule.same_times(schedule) and (self.next_run != 0 or self.waits)
+
+    @property
     def last_job_id(self) -> str | None:
         """The job of the last run, where it was ours that made it."""
         job_id, run = self.fields.get("lastJobId"), self.fields.get("lastJobRun")

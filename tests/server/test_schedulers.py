@@ -224,6 +224,26 @@ async def test_changing_it_while_it_waits_does_not_fire_it(clock: Clockwork) -> 
     assert [job["name"] for job in clock.jobs()] == ["other"]
 
 
+async def test_other_times_do_not_make_a_second_job_beside_the_first(clock: Clockwork) -> None:
+    """It waits for the job that it has added, and goes on by the new times; the count begins anew."""
+    await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000, limit=5)
+    await clock.fire()
+    start = clock.now + 60_000
+    changed = await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=5_000, limit=1, start_date=start)
+    assert (changed.next_run, changed.iteration_count) == (None, 0)
+    assert changed.last_job_id == clock.jobs()[0]["id"]
+    await clock.until(clock.now + 20_000)
+    assert len(clock.jobs()) == 1
+    await end_completed(clock)
+    await clock.until(start - 1)
+    assert clock.jobs() == []
+    await clock.until(start)
+    assert len(clock.jobs()) == 1
+    assert await clock.queue.get_job_scheduler("crawl") is None  # that was the one that `limit` allows
+    other = await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
+    assert other.next_run == clock.now
+
+
 # -- changing ---------------------------------------------------------------------------------------------------
 
 

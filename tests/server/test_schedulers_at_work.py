@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glidemq_py import Job, Queue, Scheduler, Worker
 from glidemq_py.testing import RespClient
+from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import Raw, Told, soon, until
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +42,20 @@ async def test_an_idle_worker_fires_in_time(url: str, resp: RespClient, queue_na
     # The machine may be busy with other things; the median says whether anything polls.
     assert late[20] < 50, late
     assert late[0] >= 0
+
+
+async def test_a_job_knows_the_instant_that_it_is_for(url: str, queue_name: str) -> None:
+    worker = Worker(queue_name, nothing, url)
+    told = Told(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        plain = await queue.add("plain")
+        made = await queue.upsert_job_scheduler("tick", every=20, limit=3, misfire="fire_all")
+        await told.wait("completed", 4)
+        assert made.next_run is not None
+        jobs = [await queue.get_job(job_id) for job_id in told.job_ids("completed")]
+        found = {job.id: job.scheduled_for for job in jobs if job is not None}
+    assert found.pop(plain.id) is None
+    assert sorted(filter(None, found.values())) == [made.next_run + 20 * i for i in range(3)]
 
 
 async def test_a_scheduler_made_elsewhere_is_heard_of_at_once(url: str, queue_name: str) -> None:
@@ -100,6 +116,24 @@ async def test_a_process_that_only_schedules(url: str, resp: RespClient, queue_n
         await queue.upsert_job_scheduler("tick", every=20, limit=5)
         await soon(until(lambda: raw.run("XLEN", "stream") == 5))
     assert len({raw.job(str(i))["scheduledFor"] for i in range(1, 6)}) == 5
+
+
+@pytest.mark.parametrize("function", ["schedules_due", "schedules_fire"])
+async def test_answers_that_are_lost_on_the_way(url: str, queue_name: str, server: Any, function: str) -> None:
+    """What was fired is not fired again by the one who has not heard of it, nor left out."""
+    with LossyProxy(server.port) as proxy:
+        async with Queue(queue_name, url) as queue, Queue(queue_name, proxy.url) as lossy, Scheduler(lossy):
+            made = await queue.upsert_job_scheduler("tick", every=20, limit=12, misfire="fire_all")
+            proxy.lose(f"_{function}", 3)
+            async with asyncio.timeout(20):
+                while await queue.get_job_scheduler("tick") is not None:  # noqa: ASYNC110  nothing tells of it
+                    await asyncio.sleep(0.01)
+            assert proxy.lost >= 1
+            found = [await queue.get_job(job.id) for job in await queue.get_jobs("waiting")]
+            assert made.next_run is not None
+            instants = sorted(job.scheduled_for or 0 for job in found if job is not None)
+            assert instants == [made.next_run + 20 * i for i in range(12)]
+            await queue.drain()
 
 
 async def test_a_paused_worker_fires_all_the_same(url: str, resp: RespClient, queue_name: str) -> None:
