@@ -336,12 +336,16 @@ class Queue(
         Args:
             state: one that `iter_jobs` takes; None = all of these, one after the other.
             name: the whole name.
-            data: pairs that the job's data, a mapping, must hold.
+            data: pairs that the job's data, a mapping, must hold at its top level. Keys are texts as they are, no
+                paths; a value must be equal all through, as the serializer stores it.
             limit: stop when that many are found.
             exclude_data: those found have no data; without ``data``, it stays on the server.
+
+        Raises:
+            GlideMQValidationError: a state that cannot be listed, a key that is no text, a value that no job can hold.
         """
-        bare = check_bool("exclude_data", exclude_data)
-        search = Search(None if state is None else reading.listable(state), name, data, limit, bare)
+        bare, listed = check_bool("exclude_data", exclude_data), None if state is None else reading.listable(state)
+        search = Search(listed, name, data, limit, bare, serializer_of(self.options.serializer))
         return await search.run(await self._connected())
 
     async def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:

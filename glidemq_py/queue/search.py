@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from typing import Any, cast
 
-from glidemq_py.errors import GlideMQValidationError, JobDataError
+from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobState
 from glidemq_py.options.checks import check_int
 from glidemq_py.options.names import validate_job_name
+from glidemq_py.options.queue import Serializer
 from glidemq_py.queue.reading import iterate, listed_states
+from glidemq_py.wire.payload import JSON_SERIALIZER, decode_data, encode_data
 
 __all__ = ["Search"]
 
@@ -23,19 +25,28 @@ class Search:
     Args:
         state: None = every state that can be listed.
         name: of the job; looked at on the server.
-        data: pairs that the job's data must hold; looked at here, since only we can decode them.
+        data: pairs that the job's data must hold at its top level; looked at here, since only we can decode them.
         limit: most jobs found.
         bare: they come without their data.
+        serializer: the queue's; values are compared as it stores them.
+
+    Raises:
+        GlideMQValidationError: an argument cannot be.
     """
 
     def __init__(
-        self, state: JobState | None, name: str | None, data: Mapping[str, Any] | None, limit: int, bare: bool
+        self,
+        state: JobState | None,
+        name: str | None,
+        data: Mapping[str, Any] | None,
+        limit: int,
+        bare: bool,
+        serializer: Serializer,
     ) -> None:
         self._states = listed_states() if state is None else (state,)
         self._name = "" if name is None else validate_job_name(name)
-        if data is not None and not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GlideMQValidationError("data", data, f"must be a mapping, not {type(data).__name__}")
-        self._data = data
+        # No pairs: every job has them all.
+        self._data = (None if data is None else _pairs(data, serializer)) or None
         self._limit = check_int("limit", limit, 1, 2**31)
         self._bare = bare
 
@@ -69,6 +80,33 @@ class Search:
         return all(key in held and _same(held[key], value) for key, value in self._data.items())
 
 
+def _pairs(data: Any, serializer: Serializer) -> dict[Any, Any]:
+    """The pairs as a job's data would bring them back: a tuple as a list, a time as its text."""
+    if not isinstance(data, Mapping):
+        raise GlideMQValidationError("data", data, f"must be a mapping, not {type(data).__name__}")
+    given = cast("Mapping[Hashable, Any]", data)
+    pairs: dict[Any, Any] = {}
+    for key, value in given.items():
+        if not isinstance(key, str) and serializer is JSON_SERIALIZER:
+            raise GlideMQValidationError("data", key, f"its keys must be str, not {type(key).__name__}")
+        try:
+            stored: Any = decode_data(encode_data({key: value}, serializer), serializer)
+        except SerializationError as error:
+            raise GlideMQValidationError(f"data.{key}", value, f"no job can hold it: {error.problem}") from error
+        if not isinstance(stored, Mapping):
+            raise GlideMQValidationError("data", given, "the queue's serializer does not bring mappings back")
+        pairs.update(cast("Mapping[Hashable, Any]", stored))
+    return pairs
+
+
 def _same(one: Any, other: Any) -> bool:
-    # True == 1 in Python, and not in JSON.
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+    """Equal all through. True is not 1, though Python says so."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        mine, theirs = cast("Mapping[Hashable, Any]", one), cast("Mapping[Hashable, Any]", other)
+        return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key]) for key in mine)
+    if isinstance(one, list) and isinstance(other, list):
+        items, others = cast("list[object]", one), cast("list[object]", other)
+        return len(items) == len(others) and all(map(_same, items, others))
+    return bool(one == other)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -275,9 +275,34 @@ async def test_searching(core_url: str, queue_name: str):
         assert [job.data["x"] for job in await queue.search_jobs(data={"list": [5]})] == [5]
         # 1 is not true, though Python says so.
         assert [job.data["x"] for job in await queue.search_jobs(data={"x": True})] == []
-    for bad in ({"limit": 0}, {"state": "unknown"}, {"name": ""}, {"data": [1]}):
+    for bad in (
+        {"limit": 0}, {"state": "unknown"}, {"name": ""}, {"data": [1]}, {"data": "x"}, {"data": {1: 2}},
+        {"data": {None: 2}}, {"data": {("a", "b"): 2}}, {"data": {"a": object()}},
+        {"data": {"a": {1, 2}}},
+    ):  # fmt: skip
         with pytest.raises(GlideMQValidationError):
             await queue.search_jobs(**bad)
+
+
+async def test_searching_for_values_within_values(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        when = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+        await queue.add("a", {"user": {"id": 7, "tags": ["x", "y"], "on": True}, "at": when, "a.b": 1})
+        await queue.add("b", [{"user": 7}])
+        user: dict[str, Any] = {"id": 7, "tags": ("x", "y"), "on": True}
+        for data, found in (
+            ({"user": user}, 1), ({"user": {**user, "on": 1}}, 0), ({"user": {"id": 7}}, 0), ({"at": when}, 1),
+            ({"user.id": 7}, 0), ({"a.b": 1.0}, 1), ({"user": None}, 0), ({"nothing": None}, 0), ({}, 2),
+        ):  # fmt: skip
+            assert len(await queue.search_jobs(data=data)) == found, data
+
+
+async def test_searching_goes_by_the_serializer(url: str, queue_name: str):
+    async with Queue(queue_name, url, serializer="msgpack") as queue:
+        await queue.add("a", {7: b"bytes", "k": (1, 2)})
+        assert len(await queue.search_jobs(data={7: b"bytes"})) == 1
+        assert len(await queue.search_jobs(data={"7": b"bytes"})) == 0
+        assert len(await queue.search_jobs(data={"k": [1, 2]})) == 1
 
 
 async def test_parked_jobs_can_be_listed_and_found(url: str, queue_name: str):
