@@ -1,0 +1,148 @@
+"""A revocation reaches whoever runs the job within one heartbeat, however it is run, and the job ends as revoked."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobFailedError, Queue, Worker
+from tests.server.worker_support import soon, until
+
+LOCK_MS = 4_500
+BEAT_S = LOCK_MS / 3_000
+SLACK_S = 1.0
+"""For the machine. An answer that waits for a second beat comes later than a beat and this."""
+SANDBOXED = "tests.server.sandboxed_handlers"
+
+
+class Begun:
+    """Said by handlers of any kind, from any thread."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.over = threading.Event()
+
+    async def on_loop(self, job: Job) -> None:
+        self.event.set()
+        await asyncio.sleep(3_600)
+
+    def in_thread(self, job: Job) -> None:
+        self.event.set()
+        while not (job.cancelled.wait(0.05) or self.over.is_set()):
+            pass
+
+    async def batch_on_loop(self, jobs: list[Job]) -> None:
+        await self.on_loop(jobs[0])
+
+    def batch_in_thread(self, jobs: list[Job]) -> None:
+        self.in_thread(jobs[0])
+
+    async def streaming(self, job: Job) -> None:
+        while True:
+            await job.stream({"token": "x"})
+            self.event.set()
+            await asyncio.sleep(0.05)
+
+    def waiting_in_thread(self, job: Job) -> None:
+        """Blocks on a call of its own."""
+        self.event.set()
+        job.cancelled.wait(60)
+        job.blocking.log("told")
+
+    async def after_a_signal(self, job: Job) -> None:
+        await job.wait_for_signal("go")
+        await self.on_loop(job)
+
+    async def second_step(self, job: Job) -> None:
+        if job.data != "second":
+            job.move_to_delayed(1, data="second")
+        await self.on_loop(job)
+
+    async def with_children(self, job: Job) -> None:
+        self.event.set()
+        await asyncio.gather(*(asyncio.sleep(3_600) for _ in range(5)))
+
+
+async def revoked_in_time(job: Job) -> None:
+    at = time.monotonic()
+    assert await job.revoke() == "flagged"
+    with pytest.raises(JobFailedError) as failure:
+        await soon(job.wait_until_finished())
+    took = time.monotonic() - at
+    assert failure.value.failed_type == "JobRevokedError"
+    assert took < BEAT_S + SLACK_S, took
+
+
+KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("on_loop", {}, {}),
+    ("in_thread", {}, {}),
+    ("on_loop", {"concurrency": 50}, {"ordering": "k"}),
+    ("batch_on_loop", {"batch": {"size": 1}}, {}),
+    ("batch_in_thread", {"batch": {"size": 1}}, {"priority": 3}),
+    ("streaming", {}, {}),
+    ("waiting_in_thread", {}, {"lifo": True}),
+    ("after_a_signal", {}, {}),
+    ("second_step", {}, {"ordering": "k"}),
+    ("with_children", {}, {"timeout": 600_000}),
+]
+
+
+@pytest.mark.parametrize(("kind", "worker", "options"), KINDS, ids=[f"{kind[0]}-{i}" for i, kind in enumerate(KINDS)])
+async def test_within_a_heartbeat(
+    url: str, queue_name: str, kind: str, worker: dict[str, Any], options: dict[str, Any], clean_check: None
+) -> None:
+    begun = Begun()
+    handler: Callable[[Any], Awaitable[None] | None] = getattr(begun, kind)
+    async with Queue(queue_name, url) as queue:
+        async with Worker(queue_name, handler, url, lock_duration=LOCK_MS, **worker):
+            job = await queue.add("n", attempts=3, **options)
+            await queue.signal(job.id, "go")
+            assert await asyncio.to_thread(begun.event.wait, 20)
+            await revoked_in_time(job)
+            begun.over.set()
+        assert (await queue.get_job_counts()).active == 0
+
+
+@pytest.mark.parametrize(("name", "handler"), [("hang", "plain"), ("sleep", "on_loop")])
+async def test_in_a_sandbox(url: str, queue_name: str, tmp_path: Path, name: str, handler: str) -> None:
+    async with (
+        Queue(queue_name, url) as queue,
+        Worker(queue_name, f"{SANDBOXED}:{handler}", url, lock_duration=LOCK_MS, sandbox={"kill_after": 0}) as worker,
+    ):
+        job = await queue.add(name, str(tmp_path / "file"))
+        await soon(until(lambda: worker.active_count == 1))
+        await revoked_in_time(job)
+
+
+async def test_a_suspended_job_ends_at_once(url: str, queue_name: str) -> None:
+    async def wait(job: Job) -> None:
+        await job.wait_for_signal("never")
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, wait, url, lock_duration=LOCK_MS):
+        job = await queue.add("n")
+        while await job.get_state() != "suspended":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await job.revoke() == "revoked"
+        with pytest.raises(JobFailedError, match="revoked"):
+            await soon(job.wait_until_finished())
+
+
+async def test_a_reader_of_its_stream_comes_to_the_end(url: str, queue_name: str) -> None:
+    begun = Begun()
+    async with Queue(queue_name, url) as queue, Worker(queue_name, begun.streaming, url, lock_duration=LOCK_MS):
+        job = await queue.add("n")
+        chunks = 0
+
+        async def read() -> None:
+            nonlocal chunks
+            async for _ in queue.stream(job.id):
+                chunks += 1
+                if chunks == 1:
+                    await revoked_in_time(job)
+
+        await soon(read())
+        assert chunks >= 1
