@@ -8,7 +8,8 @@ from glidemq_py.job import Job
 from glidemq_py.proxy.endpoint import Exchange, Schema
 from glidemq_py.proxy.schemas import END, FLAG, PLACE
 from glidemq_py.proxy.shapes import job_shape
-from glidemq_py.queue.reading import MAX_PAGE, between, iterate, listable
+from glidemq_py.queue.reading import listable
+from glidemq_py.queue.slices import get_slice
 
 __all__ = ["RANGE", "jobs_in", "shown_in"]
 
@@ -21,9 +22,7 @@ _PARENT: Final = ("parentId", "parentQueue")
 async def jobs_in(exchange: Exchange, state: str) -> list[Job[Any, Any]]:
     """The jobs that the query asks for. Raises GlideMQValidationError."""
     start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
-    known = listable(state)
-    rows = iterate(await exchange.queue._connected(), known, MAX_PAGE, bare=bare, also=_PARENT)
-    return await between(rows, start, end)
+    return await get_slice(await exchange.queue._connected(), listable(state), start, end, bare=bare, also=_PARENT)
 
 
 def shown_in(exchange: Exchange, job: Job[Any, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewh
 from glidemq_py.queue.rows import encode_row
 from glidemq_py.queue.schedulers import QueueSchedulers
 from glidemq_py.queue.search import Search
+from glidemq_py.queue.slices import get_slice
 from glidemq_py.queue.streams import QueueStreams
 from glidemq_py.queue.suspended_sweep import SuspendedSweep
 from glidemq_py.queue.suspension import QueueSuspension
@@ -302,7 +303,8 @@ class Queue(
     ) -> list[Job[DataT, ResultT]]:
         """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last. With
         ``exclude_data`` their data stays on the server, and is None."""
-        return await reading.between(self.iter_jobs(state, exclude_data=exclude_data), start, end)
+        bare = check_bool("exclude_data", exclude_data)
+        return await get_slice(await self._connected(), reading.listable(state), start, end, bare=bare)
 
     async def get_job_counts(self) -> JobCounts:
         """How many jobs are in each state. One call whose cost does not grow with the queue; where more than 500 groups

@@ -101,13 +101,14 @@ async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_Row
 
 
 async def iterate(
-    link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = ()
-) -> AsyncIterator[Job[Any, Any]]:
+    link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = (),
+    cursor: str = "",
+) -> AsyncIterator[Job[Any, Any]]:  # fmt: skip
     """Every job in ``state`` (and called ``name``; ``bare``: without data; ``also``: with these fields of `_ORIGIN`),
-    page by page; one that keeps its state comes exactly once."""
+    page by page, from ``cursor`` on; one that keeps its state comes exactly once."""
     wanted = (*also, *_wanted(_FIELDS, bare))
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
-    cursor, seen_at = "", ""
+    seen_at = ""
     seen: set[str] = set()
     while True:
         found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, wanted, name))

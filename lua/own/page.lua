@@ -1,10 +1,11 @@
 -- page: one page of the jobs in a state, for listing and iterating.
 -- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name]}   -> packed {rows, cursor}
 -- row: {id, position, values of the wanted fields}; cursor '' = the end. Bound: `count` jobs a call, and 512 groups.
+-- No fields: to pass over jobs, rows are only numbered, and no record is read.
 -- name: only jobs of that name, so a page may hold few rows, or none, before the end.
 -- Cursors name a place, not a rank: a job that keeps its state is met once, however many others come and go.
 -- Sets: score and id of the last row (where that job has left, those of its score come again: the client leaves
--- out what it has seen).
+-- out what it has seen). `r:<rank>` begins at a rank: in the states of SETS alone.
 -- Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it. Parked jobs of
 -- groups: the place in the scan of the groups, the group, and the place in it; groups that come meanwhile may make
 -- jobs come again.
@@ -16,6 +17,10 @@ local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspende
   ['waiting-children'] = 'waiting_children' }
 
 local function read(q, fields, rows, id, position)
+  if #fields == 0 then
+    rows[#rows + 1] = 1
+    return
+  end
   if fields.only and redis.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end
   local values = redis.pcall('HMGET', q.J .. id, unpack(fields))
   if not values.err then rows[#rows + 1] = { id, position, values } end
@@ -23,6 +28,8 @@ end
 
 -- Go on after the member that came last. If it has left the set, all members of its score come again.
 local function set_slice(key, cursor, count, low, high)
+  local from = tonumber(string.match(cursor, '^r:(%d+)$') or '')
+  if from then return redis.call('ZRANGE', key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
   local score, last = string.match(cursor, '^(.-)@(.*)$')
   if not score then return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
   if redis.call('ZSCORE', key, last) ~= score then

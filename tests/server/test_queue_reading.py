@@ -118,6 +118,80 @@ async def test_slices(url: str, queue_name: str):
         assert await data("completed") == []
 
 
+STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "group-waiting", "suspended",
+          "waiting-children")  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_slices_of_every_state(state: str, url: str, queue_name: str, raw: Raw):
+    """A position is that of the iteration, wherever pages, bands, lists and groups begin."""
+    async with Queue(queue_name, url) as queue:
+        gate = Gate()
+        if state == "waiting":
+            await queue.add_bulk([("n",)] * 250)
+            await queue.add_bulk([("n", None, {"lifo": True})] * 5)
+            async with Worker(queue_name, gate, url, concurrency=3) as worker:
+                for _ in range(3):
+                    await gate.next()
+                worker.pause()
+                await slices_are_right(queue, state, 252)
+                gate.open()
+        elif state == "active":
+            await queue.add_bulk([("n", None, {"priority": 1} if i % 2 else {}) for i in range(9)])
+            async with Worker(queue_name, gate, url, concurrency=9):
+                for _ in range(9):
+                    await gate.next()
+                await slices_are_right(queue, state, 9)
+                gate.open()
+        elif state in ("delayed", "prioritized"):
+            delay = 60_000 if state == "delayed" else 0
+            await queue.add_bulk([("n", i, {"delay": delay, "priority": 1 + i % 7}) for i in range(60)])
+            await slices_are_right(queue, state, 60)
+        elif state == "group-waiting":
+            jobs = await queue.add_bulk([("n", i, {"ordering": f"k{i % 5}"}) for i in range(60)])
+            raw.run("DEL", "stream")
+            for job in jobs:
+                raw.run("ZADD", f"groupq:{job.ordering_key or f'k{job.data % 5}'}", job.data, job.id)
+            await slices_are_right(queue, state, 60)
+        else:
+            jobs = await queue.add_bulk([("n", i) for i in range(60)])
+            for job in jobs:
+                raw.run("ZADD", state, job.data // 4, job.id)
+            await slices_are_right(queue, state, 60)
+        await queue.obliterate(force=True)
+
+
+async def slices_are_right(queue: Queue, state: str, count: int) -> None:
+    everything = [job.id async for job in queue.iter_jobs(state)]
+    assert len(everything) == count
+    middle = count // 2
+    for start, end in ((0, 0), (1, 1), (0, -1), (middle, middle + 3), (count - 1, -1), (count - 2, count + 9)):
+        found = [job.id for job in await queue.get_jobs(state, start, end)]
+        assert found == (everything[start:] if end == -1 else everything[start : end + 1])
+    for nothing in ((count, -1), (count + 5, count + 9), (4, 3)):
+        assert await queue.get_jobs(state, *nothing) == []
+
+
+async def test_what_a_slice_passes_over_is_not_read(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n",)] * 2_500)
+        await queue.add_bulk([("n", None, {"delay": 60_000})] * 2_500)
+        link = await queue._connected()
+        asked: list[Any] = []
+        call = link.transport.call
+
+        async def counted(what: Any) -> Any:
+            reply = await call(what)
+            asked.extend([row for row in reply.rows if row != 1])
+            return reply
+
+        link.transport.call = counted  # type: ignore[method-assign]
+        for state in ("waiting", "delayed"):
+            asked.clear()
+            assert len(await queue.get_jobs(state, 2_490, 2_492)) == 3
+            assert len(asked) == 3
+
+
 async def test_counts(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue:

@@ -17,7 +17,8 @@ class Page(NamedTuple):
     """One page of the jobs in a state."""
 
     rows: list[tuple[str, str, list[str | bool]]]
-    """Id, position (score or entry id, '' in a list), values of the wanted fields (False = absent)."""
+    """Id, position (score or entry id, '' in a list), values of the wanted fields (False = absent); where none were
+    wanted, something that can only be counted."""
     cursor: str
     """'' = the end."""
 
