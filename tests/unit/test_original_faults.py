@@ -76,6 +76,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W56": ("lua/test_own_steering.py::what_is_far_down_a_list_is_flagged_and_refused_when_taken",),
     "W57": ("server/test_control.py::many_jobs_in_pieces_that_are_short",),
     "W58": (
+        "server/test_queue_reading.py::slices_of_every_state",
+        "server/test_queue_reading.py::what_a_slice_passes_over_is_not_read",
         "lua/test_own_recovery.py::registration",
         "lua/test_own_control.py::obliterate_looks_at_no_other_queue",
     ),
