@@ -28,15 +28,26 @@ G.export('limit_queue', { 'allow-oom' }, function(keys, args)
   return 1
 end)
 
--- What a window or a bucket made wait is judged anew; what somebody holds stays held.
-local function judge_anew(q, g, now)
-  if G.num(redis.call('HGET', g.key, 'heldUntil') or '') <= now then redis.call('ZREM', q.ratelimited, g.name) end
+-- Until when the window and the bucket may have made it wait, at most.
+local function waits_until(g, now)
+  local at = g.rateMax > 0 and g.rateWindowStart + g.rateDuration or 0
+  if g.tbCapacity <= 0 then return at end
+  return math.max(at, now + math.ceil((g.tbCapacity - g.tbTokens) * 1000 / math.max(g.tbRefillRate, 1)))
+end
+
+-- What a window or a bucket made wait is judged anew; what somebody holds stays held. A peer, and who holds a group that
+-- is not there yet, do not say so in its record; but nobody waits for so long.
+local function judge_anew(q, g, now, waited)
+  if G.num(redis.call('HGET', g.key, 'heldUntil') or '') > now then return end
+  if (M.limited_until(q, g, now) or 0) <= waited then redis.call('ZREM', q.ratelimited, g.name) end
 end
 
 G.export('limit_group', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local key, now = q.P .. 'group:' .. r[1], G.now(q)
   local known = redis.call('EXISTS', key) == 1
+  local waited = waits_until(M.group(q, r[1]), now)
+  M.forget(q, r[1])
   if r[2] then
     redis.call('HSET', key, 'maxConcurrency', G.int(r[2]))
   elseif not known then
@@ -52,7 +63,7 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
     M.set_bucket(key, { tb_capacity = bucket[1], tb_rate = bucket[2], timestamp_text = G.int(now) })
   end
   local g = M.group(q, r[1])
-  if known and (r[3] or r[4]) then judge_anew(q, g, now) end
+  if known and (r[3] or r[4]) then judge_anew(q, g, now, waited) end
   M.kick(q, g, now)
   -- More than one call promotes, or a worker that set its timer by what held before.
   if redis.call('ZCARD', g.queue) > 0 then

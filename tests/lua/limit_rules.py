@@ -38,8 +38,8 @@ class LimitRules:
     @rule(cost=st.sampled_from((0, 0, 500, 2_000, 9_000)), count=st.integers(1, 3), delay=st.sampled_from((0, 0, 20)))
     def add_paid(self, cost: int, count: int, delay: int) -> None:
         """Jobs that pay for their beginning; one that costs more than the bucket holds is not added."""
-        group = self.model.group(PAID)
-        group.fill(CAPACITY, REFILL)
+        if cost <= CAPACITY:
+            self.model.group(PAID).fill(CAPACITY, REFILL)
         ordering: list[object] = [PAID, 2, 0, 0, CAPACITY, REFILL, cost]
         for result in self.q.add(*(row("task", "{}", "{}", ordering=ordering, delay=delay) for _ in range(count))):
             if cost > CAPACITY:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py.wire.calls import Call, control, limiting, pack, unpack, working
+from glidemq_py.wire.calls.adding import row
 from glidemq_py.wire.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
 from tests.lua.own_support import BAND, OwnQueue, Taken
 from tests.lua.test_own_groups import add, ids, member, take
@@ -435,3 +436,15 @@ def test_the_dedup_hash_is_swept_when_nothing_needs_it(q: OwnQueue) -> None:
             q.redis("DEL", "lock:reclaim")
             q.finish(job.completed())
     assert q.redis("EXISTS", "dedup", q.key("dedup-expiry")) == 0
+
+
+def test_a_hold_that_a_group_s_record_does_not_tell_outlives_a_change_of_limits(q: OwnQueue) -> None:
+    """A peer's, and one that came before the group."""
+    q.run(limiting.hold_group(q.meta, "new", 20_000, False))
+    q.redis("ZADD", "ratelimited", q.now + 20_000, "theirs")
+    for key in ("new", "theirs"):
+        q.add(row("task", "{}", "{}", ordering=[key, 1, 0, 0, 0, 0, 0]))
+        q.run(limiting.limit_group(q.meta, key, False, (5, 100), (9_000, 1_000)))
+    assert q.take(5) == []
+    q.advance(20_000)
+    assert len(q.take(5)) == 2
