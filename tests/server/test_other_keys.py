@@ -1,0 +1,104 @@
+"""What others keep on the same server costs a queue nothing: nothing but `check` and `obliterate`, which an operator
+calls, ever goes through the server's keys."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, RateLimitError, Worker
+from glidemq_py.testing import ServerProcess
+
+OF_THE_KEYSPACE = {"cmdstat_scan", "cmdstat_keys", "cmdstat_randomkey", "cmdstat_dbsize"}
+
+KINDS: tuple[dict[str, Any], ...] = (
+    {}, {"delay": 20}, {"priority": 3}, {"lifo": True}, {"ttl": 1}, {"attempts": 2, "backoff": 10},
+    {"ordering": {"key": "k"}}, {"ordering": {"key": "r", "concurrency": 2, "rate_limit": {"max": 50, "duration": 50}}},
+    {"ordering": {"key": "t", "token_bucket": {"capacity": 5, "refill_rate": 200}}, "cost": 2},
+    {"deduplication": {"id": "d", "mode": "debounce"}, "delay": 20}, {"remove_on_complete": 3},
+)  # fmt: skip
+
+
+async def handler(job: Job) -> str:
+    if job.name == "fail":
+        raise RuntimeError("as planned")
+    if job.name == "again" and not job.progress:
+        await job.update_progress(1)
+        raise RateLimitError(10)
+    await job.log("line")
+    return "done"
+
+
+def commands(server: ServerProcess) -> set[str]:
+    with server.client() as client:
+        return set(client.info("commandstats"))
+
+
+async def all_ended(queue: Queue) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            counts = await queue.get_job_counts()
+            if not (counts.waiting or counts.active or counts.delayed or counts.prioritized):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def steer(queue: Queue) -> None:
+    """All that an operator does from day to day."""
+    await queue.set_global_concurrency(50)
+    await queue.set_group_limits("k", concurrency=2)
+    await queue.rate_limit_group("r", 10)
+    later = [await queue.add("later", delay=60_000) for _ in range(6)]
+    for job, change in zip(later, (queue.remove, queue.revoke, queue.promote), strict=False):
+        await change(job.id)
+    await queue.change_priority(later[3].id, 5)
+    await queue.change_delay(later[4].id, 30_000)
+    for state in ("waiting", "active", "delayed", "prioritized", "completed", "failed"):
+        await queue.get_jobs(state)
+    await queue.search_jobs(name="later")
+    await queue.get_workers()
+    await queue.get_metrics("completed")
+    await queue.retry_jobs(2)
+
+
+async def test_no_work_goes_through_the_keys_of_the_server(private_server: Callable[..., ServerProcess]) -> None:
+    server = private_server()
+    with server.client() as client:
+        client.execute("MSET", *(part for i in range(5_000) for part in (f"another:{i}", "x")))
+        client.execute("CONFIG", "RESETSTAT")
+    async with Queue("q", server.url, dead_letter_queue={"name": "dead"}) as queue:
+        for options in KINDS:
+            for name in ("ok", "fail", "again"):
+                await queue.add(name, {"a": 1}, **options)
+        await queue.add_bulk([("ok", i) for i in range(50)])
+        worker = Worker("q", handler, server.url, concurrency=4, lock_duration=1_000)
+        another = Worker("q", handler, server.url, concurrency=4, lock_duration=1_000)
+        async with worker, another:
+            await all_ended(queue)
+            await steer(queue)
+            async with asyncio.timeout(20):
+                while "cmdstat_hrandfield" not in commands(server):
+                    await asyncio.sleep(0.05)  # until recovery has come round
+        await queue.drain(delayed=True)
+        await queue.clean(0)
+        assert not commands(server) & OF_THE_KEYSPACE
+        assert (await queue.check()).ok
+        await queue.obliterate(force=True)
+
+
+@pytest.mark.parametrize("name", ["check", "obliterate"])
+async def test_what_does_is_done_in_small_steps(private_server: Callable[..., ServerProcess], name: str) -> None:
+    """Each step looks at a thousand keys, and lets others in between."""
+    server = private_server()
+    with server.client() as client:
+        client.execute("MSET", *(part for i in range(20_000) for part in (f"another:{i}", "x")))
+    async with Queue("q", server.url) as queue:
+        await queue.add("task")
+        with server.client() as client:
+            client.execute("CONFIG", "RESETSTAT")
+        await (queue.check() if name == "check" else queue.obliterate())
+    with server.client() as client:
+        stats = dict(part.split("=") for part in client.info("commandstats")["cmdstat_scan"].split(","))
+        assert int(stats["calls"]) >= 20
+        assert float(stats["usec_per_call"]) < 5_000
