@@ -78,8 +78,9 @@ async def test_no_work_goes_through_the_keys_of_the_server(private_server: Calla
             await all_ended(queue)
             await steer(queue)
             async with asyncio.timeout(20):
-                while "cmdstat_hrandfield" not in commands(server):
-                    await asyncio.sleep(0.05)  # until recovery has come round
+                # Until recovery has come round.
+                while "cmdstat_hrandfield" not in commands(server):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
         await queue.drain(delayed=True)
         await queue.clean(0)
         assert not commands(server) & OF_THE_KEYSPACE
