@@ -259,7 +259,7 @@ class BlockingJob(Generic[DataT, ResultT]):
         """
         self._job.rate_limit_group(duration, current_job=current_job, position=position, extend=extend)
 
-    def move_to_failed(self, reason: str | BaseException) -> NoReturn:
+    def move_to_failed(self, reason: str | Exception) -> NoReturn:
         """Fail here and for good, whatever attempts are left. See `Job.move_to_failed`."""
         self._job.move_to_failed(reason)
 

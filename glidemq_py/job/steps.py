@@ -22,6 +22,7 @@ from glidemq_py.options.checks import check_choice, check_int, check_text
 from glidemq_py.options.limits import MAX_COUNT
 from glidemq_py.options.times import Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py.wire.calls import control
+from glidemq_py.wire.payload import check_line
 
 if TYPE_CHECKING:
     from glidemq_py.job.attempt import Attempt
@@ -140,7 +141,7 @@ class JobSteps:
         )
         raise self._own(signal)
 
-    def move_to_failed(self, reason: str | BaseException) -> NoReturn:
+    def move_to_failed(self, reason: str | Exception) -> NoReturn:
         """Fail here and for good, whatever attempts are left.
 
         Args:
@@ -148,9 +149,16 @@ class JobSteps:
 
         Raises:
             UnrecoverableError: or the exception given; let it pass.
+            GlideMQValidationError: the reason is neither; the attempt goes on as it was.
         """
+        if isinstance(reason, JobSignal):
+            raise GlideMQValidationError("reason", reason, "is no failure: it says what else becomes of the job")
+        if not isinstance(reason, Exception):
+            check_line("reason", reason)
+            if not reason:
+                raise GlideMQValidationError("reason", reason, "must not be empty")
         self._in_handler("move_to_failed").discarded = True
-        raise reason if isinstance(reason, BaseException) else UnrecoverableError(reason)
+        raise reason if isinstance(reason, Exception) else UnrecoverableError(reason)
 
     async def report_tokens(self, tokens: int) -> None:
         """Say how many tokens (of a language model, say) this attempt has used; the last report counts.

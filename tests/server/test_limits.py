@@ -325,6 +325,17 @@ async def test_a_handler_fails_for_good(reason: Any, url: str, queue_name: str) 
         assert (stored.attempts_made, stored.failed_reason) == (1, str(reason))
 
 
+@pytest.mark.parametrize("reason", ["", None, 5, b"x", ValueError, KeyboardInterrupt(), DelayedError(5), "\ud800"])
+async def test_a_reason_that_is_none_is_refused_and_the_attempt_goes_on(reason: Any, url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> str:
+        with pytest.raises(GlideMQValidationError, match="reason"):
+            job.move_to_failed(reason)
+        return "went on" if not job.discarded else "discarded"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+        assert await queue.add_and_wait("a") == "went on"
+
+
 async def test_only_its_own_handler_may_say_so(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("a", {}, ordering="k")
