@@ -19,6 +19,7 @@ from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Background, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_text
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX
@@ -162,8 +163,7 @@ class QueueEvents:
             GlideMQValidationError: no name, or nothing that can be called. GlideMQError: it is being iterated over.
         """
         check_text("event", event, maximum=_NAME_LENGTH)
-        if not callable(listener):
-            raise GlideMQValidationError("listener", listener, "must be callable")
+        check_callable("listener", listener, "event")
         self._refuse_beside_a_loop()
         self._listeners.setdefault(event, []).append(listener)
         if self._entered:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from glidemq_py.errors import GlideMQValidationError, JobSignal, SuspendError
+from glidemq_py.errors import JobSignal, SuspendError
 from glidemq_py.model.suspension import Signal, parse_signals, parse_signals_field
+from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_text
 from glidemq_py.options.times import Milliseconds, to_ms
 
@@ -69,8 +70,8 @@ class JobSuspension:
             GlideMQValidationError, GlideMQError: it cannot be done.
         """
         self._in_handler("suspend")
-        if on_resume is not None and not callable(on_resume):
-            raise GlideMQValidationError("on_resume", on_resume, "must be callable")
+        if on_resume is not None:
+            check_callable("on_resume", on_resume, "signals")
         signal = SuspendError(
             None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
             None if timeout is None else to_ms("timeout", timeout, minimum=1),

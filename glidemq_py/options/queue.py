@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_bool, check_choice
 from glidemq_py.options.dead_letter import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
@@ -87,6 +88,9 @@ class QueueOptions:
             raise GlideMQValidationError(
                 "serializer", serializer, "must have the methods serialize(value) and deserialize(text)"
             )
+        elif serializer is not None:
+            check_callable("serializer.serialize", serializer.serialize, "value")
+            check_callable("serializer.deserialize", serializer.deserialize, "text")
         keep(self, "serializer", serializer)
         keep(self, "events", check_bool("events", events))
         keep(self, "dead_letter_queue", parse_dead_letter_queue(dead_letter_queue))

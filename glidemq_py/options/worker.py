@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.batch import BatchDict, BatchOptions
+from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict, parse_limit
 from glidemq_py.options.nested import parse_nested
@@ -123,6 +124,5 @@ def _strategies(value: Any) -> Mapping[str, BackoffStrategy]:
     for name, function in given.items():
         if not isinstance(name, str) or not name:
             raise GlideMQValidationError("backoff_strategies", name, "names must be non-empty strings")
-        if not callable(function):
-            raise GlideMQValidationError(f"backoff_strategies.{name}", function, "must be callable")
+        check_callable(f"backoff_strategies.{name}", function, "attempts_made", "error")
     return given

@@ -178,10 +178,10 @@ async def _body(request: Request, endpoint: Endpoint, most: int) -> dict[str, An
         if len(content) > most:
             raise BodyTooLargeError(f"the body is longer than {most} bytes")
     if endpoint.body is None:
-        if content.strip():
+        if content:
             raise GlideMQValidationError("body", None, "is not taken here")
         return {}
-    if not content.strip():
+    if not content:
         if endpoint.body_needed:
             raise GlideMQValidationError("body", None, "is missing: a JSON object is needed")
         return {}

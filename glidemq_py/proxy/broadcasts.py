@@ -21,7 +21,7 @@ __all__ = ["BROADCASTS"]
 
 async def _publish(exchange: Exchange) -> Response:
     subject = exchange.needed("subject")
-    options = job_options(exchange.body["opts"], "opts") if "opts" in exchange.body else {}
+    options = job_options(exchange.body)
     broadcast = exchange.state.broadcast(exchange.path["name"])
     published = await broadcast.publish(subject, exchange.body.get("data"), **options)
     if published is None:

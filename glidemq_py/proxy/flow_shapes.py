@@ -56,7 +56,7 @@ def tree_of(given: Any, check: Check) -> FlowJob:
     made: dict[int, FlowJob] = {}
     for i in reversed(range(len(found))):
         members, where, below = found[i]
-        options = job_options(members.get("opts"), f"{where}.opts")
+        options = job_options(members, f"{where}.")
         children_made = [made.pop(child) for child in below]
         made[i] = FlowJob(members["name"], members["queueName"], members.get("data"), options, children_made)
     return made[0]
@@ -72,7 +72,7 @@ def dag_of(given: Any, check: Check) -> list[DagNode]:
         deps = _array(members.get("deps", []), f"{where}.deps")
         if not all(isinstance(dep, str) for dep in deps):
             raise GlideMQValidationError(f"{where}.deps", deps, "must be an array of names")
-        options = job_options(members.get("opts"), f"{where}.opts")
+        options = job_options(members, f"{where}.")
         found.append(DagNode(members["name"], members["queueName"], members.get("data"), options, deps))
     return found
 

@@ -47,7 +47,7 @@ def _added(job: Job[Any, Any]) -> dict[str, Any]:
 
 async def _add(exchange: Exchange) -> Response:
     name, data = name_and_data(exchange.body)
-    job = await exchange.queue.add(name, data, **job_options(exchange.body.get("opts")))
+    job = await exchange.queue.add(name, data, **job_options(exchange.body))
     found = _added(job)
     return answer(found, 200 if "skipped" in found else 201)
 
@@ -66,7 +66,7 @@ async def _add_bulk(exchange: Exchange) -> Response:
         members = cast("dict[str, Any]", job)
         _ADD.check_body(members)
         name, data = name_and_data(members, f"jobs[{i}].")
-        specs.append(JobSpec(name, data, job_options(members.get("opts"), f"jobs[{i}].opts")))
+        specs.append(JobSpec(name, data, job_options(members, f"jobs[{i}].")))
     try:
         results: list[Any] = list(await exchange.queue.add_bulk(specs))
     except BulkAddError as error:
@@ -82,12 +82,12 @@ async def _add_bulk(exchange: Exchange) -> Response:
 
 async def _wait(exchange: Exchange) -> Response:
     name, data = name_and_data(exchange.body)
-    given = exchange.body.get("opts")
-    wait = 30_000
+    body, wait = dict(exchange.body), 30_000
+    given: object = body.get("opts")
     if isinstance(given, dict) and "waitTimeout" in given:
-        given = dict(cast("dict[str, Any]", given))
+        body["opts"] = given = dict(cast("dict[str, Any]", given))
         wait = check_int("opts.waitTimeout", given.pop("waitTimeout"), 1, _LONGEST_WAIT_MS)
-    options = job_options(given)
+    options = job_options(body)
     result = await exchange.queue.add_and_wait(name, data, wait_timeout=wait, **options)
     return answer({"result": result})
 

@@ -66,7 +66,8 @@ def _template(given: Any) -> dict[str, Any]:
         if name not in _TEMPLATE["properties"]:
             refuse_unknown(f"template.{name}", value, list(_TEMPLATE["properties"]))
     if "opts" in template:
-        template["options"] = job_options(template.pop("opts"), "template.opts")
+        template["options"] = job_options(template, "template.")
+        del template["opts"]
     return template
 
 

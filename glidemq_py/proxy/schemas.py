@@ -79,7 +79,7 @@ _RETENTION: Final[Schema] = {
         {
             **record(
                 age={"type": "integer", "minimum": 1, "maximum": 315_360_000},
-                count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+                count={"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
             ),
             "minProperties": 1,
         },
@@ -92,6 +92,7 @@ _BACKOFF: Final[Schema] = {
             ["type"],
             type={"type": "string", "minLength": 1, "maxLength": 128},
             delay=_MS,
+            maxDelay=_MS,
             jitter={"type": "number", "minimum": 0, "maximum": 1},
         ),
     ]

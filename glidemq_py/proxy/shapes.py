@@ -15,6 +15,7 @@ from glidemq_py.proxy.schemas import JOB_OPTIONS
 
 __all__ = ["job_options", "job_shape", "letter_shape", "members_of", "name_and_data", "snake"]
 
+_NO_VALUE: Final = "must have a value, or be left out"
 _HUMP: Final = re.compile(r"(?<=[a-z])([A-Z])")
 _NESTED: Final = ("backoff", "removeOnComplete", "removeOnFail", "deduplication", "ordering")
 _KNOWN: Final = tuple(JOB_OPTIONS["properties"])
@@ -38,27 +39,33 @@ def members_of(given: Any, where: str, known: Collection[str]) -> dict[str, Any]
         if name not in known:
             refuse_unknown(f"{where}.{name}", value, known)
         if value is None:
-            raise GlideMQValidationError(f"{where}.{name}", None, "must have a value, or be left out")
+            raise GlideMQValidationError(f"{where}.{name}", None, _NO_VALUE)
     return members
 
 
-def _snake(value: Any) -> Any:
+def _snake(value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         return value
     members = cast("dict[str, Any]", value)
-    return {snake(name): _snake(each) for name, each in members.items()}
+    for name, each in members.items():
+        if each is None:
+            raise GlideMQValidationError(f"{where}.{name}", None, _NO_VALUE)
+    return {snake(name): _snake(each, f"{where}.{name}") for name, each in members.items()}
 
 
-def job_options(given: Any, where: str = "opts") -> dict[str, Any]:
-    """Keyword options of `Queue.add` for the options of a request.
+def job_options(body: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Keyword options of `Queue.add` for the member ``opts`` of a request.
 
     Raises:
         GlideMQValidationError: it is no object, or holds what no option is.
     """
-    if given is None:
+    if "opts" not in body:
         return {}
-    options = members_of(given, where, _KNOWN)
-    return {snake(name): _snake(value) if name in _NESTED else value for name, value in options.items()}
+    place = f"{where}opts"
+    options = members_of(body["opts"], place, _KNOWN)
+    return {
+        snake(name): _snake(value, f"{place}.{name}") if name in _NESTED else value for name, value in options.items()
+    }
 
 
 def name_and_data(body: Mapping[str, Any], where: str = "") -> tuple[str, Any]:

@@ -7,10 +7,34 @@ a worker is started and closed by whoever comes along.
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["LifespanTask"]
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.callables import check_callable
+
+__all__ = ["LifespanTask", "check_lifespan", "entered"]
+
+_DECORATE = "must be decorated with contextlib.asynccontextmanager"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def check_lifespan(function: _F) -> _F:
+    """What makes a context manager of a worker. Raises GlideMQValidationError for what cannot."""
+    check_callable("lifespan", function, "worker")
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        raise GlideMQValidationError("lifespan", function, _DECORATE)
+    return function
+
+
+def entered(made: Any) -> LifespanTask:
+    """What the lifespan has made of its worker, being entered. Raises GlideMQValidationError where that cannot be."""
+    if not isinstance(made, AbstractAsyncContextManager):
+        raise GlideMQValidationError("lifespan", made, f"is no asynchronous context manager: its function {_DECORATE}")
+    manager: AbstractAsyncContextManager[Any] = made
+    return LifespanTask(manager)
 
 
 class LifespanTask:

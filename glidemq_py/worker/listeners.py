@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.callables import check_callable
 
 __all__ = ["WORKER_EVENTS", "Listeners"]
 
 _log = logging.getLogger(__name__)
 
-WORKER_EVENTS: Final = (
-    "active", "completed", "failed", "retrying", "delayed", "suspended", "waiting-children", "stalled", "drained",
-    "error", "closing", "closed", "budget_exceeded",
-)  # fmt: skip
+WORKER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "active": ("job",), "completed": ("job", "result"), "failed": ("job", "error"), "retrying": ("job", "error"),
+    "delayed": ("job", "signal"), "suspended": ("job", "signal"), "waiting-children": ("job",),
+    "stalled": ("job_id",), "drained": (), "budget_exceeded": ("job",), "error": ("error",), "closing": (),
+    "closed": (),
+}  # fmt: skip
+"""What each listener is called with."""
 
 Listener = Callable[..., Any]
 
@@ -34,8 +38,7 @@ class Listeners:
         """Add a listener. Raises GlideMQValidationError for an event there is not, or what cannot be called."""
         if event not in WORKER_EVENTS:
             raise GlideMQValidationError("event", event, f"must be one of {', '.join(WORKER_EVENTS)}")
-        if not callable(listener):
-            raise GlideMQValidationError("listener", listener, "must be callable")
+        check_callable("listener", listener, *WORKER_EVENTS[event])
         self._by_event.setdefault(event, []).append(listener)
 
     def off(self, event: str, listener: Listener) -> None:

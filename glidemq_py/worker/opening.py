@@ -31,7 +31,7 @@ from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.flow_duty import FlowDuty
 from glidemq_py.worker.heartbeat import Heartbeat
 from glidemq_py.worker.library_sweep import LibrarySweep
-from glidemq_py.worker.lifespan import LifespanTask
+from glidemq_py.worker.lifespan import entered
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outbox_duty import OutboxDuty
 from glidemq_py.worker.outcome import Outcomes
@@ -115,7 +115,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         await opening.sandbox.open(link, options.concurrency)
     context = None
     if opening.lifespan is not None:
-        lifespan = LifespanTask(opening.lifespan())
+        lifespan = entered(opening.lifespan())
         context = await lifespan.open()
         stack.push_async_callback(lifespan.close)
     exchange = ExchangeLoop(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.job import Job
+from glidemq_py.options.callables import signature_of
 from glidemq_py.wire.typed import Codec, Mismatch
 
 __all__ = ["Parameters", "Resolved"]
@@ -133,7 +133,7 @@ class Parameters:
         self._function = function
         self._name = name
         self._namespace = namespace
-        self._signature = _signature(function)
+        self._signature = signature_of(function)
         for index, parameter in enumerate(self._signature.parameters.values()):
             may_be_job = index == 0 and parameter.kind is inspect.Parameter.POSITIONAL_ONLY
             if parameter.kind in _REFUSED and not may_be_job:
@@ -180,12 +180,3 @@ def _is_job(first: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
         return first.name == "job"
     annotation = hints[first.name]
     return (typing.get_origin(annotation) or annotation) is Job
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        # Annotations are not evaluated yet; they may name what is defined further down.
-        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
-    return inspect.signature(function)

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Handler", "Route", "Routes", "is_async"]
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.callables import check_callable
+
+__all__ = ["Handler", "Route", "Routes", "check_handler", "is_async"]
 
 Handler = Callable[[Any], Any]
 
@@ -16,6 +19,16 @@ def is_async(function: Callable[..., Any]) -> bool:
     """True for coroutine functions, partials of them and objects whose ``__call__`` is one."""
     called = getattr(function, "__call__", None)  # noqa: B004 - its own kind is asked for, not whether it is there
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def check_handler(function: Any, argument: str) -> Handler:
+    """A handler that can be called with ``argument``. Raises GlideMQValidationError."""
+    if not callable(function):
+        raise GlideMQValidationError("handler", function, "must be a function, or a text that names one")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise GlideMQValidationError("handler", function, "must return its result: it is a generator")
+    handler: Handler = check_callable("handler", function, argument)
+    return handler
 
 
 @dataclass(frozen=True, slots=True)

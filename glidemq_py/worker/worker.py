@@ -25,6 +25,7 @@ from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.worker.consumer import consumer_name
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.life import Life
+from glidemq_py.worker.lifespan import check_lifespan
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.opening import Opening
 from glidemq_py.worker.routes import Route, Routes
@@ -111,9 +112,7 @@ class Worker:
         self._handler: Callable[[Any], Any] | None = handler if self._sandbox is None else self._sandbox  # type: ignore[assignment]
         self._tasks = TaskRegistry(self)
         self._connection = connection
-        if lifespan is not None and not callable(lifespan):
-            raise GlideMQValidationError("lifespan", lifespan, "must be a function that takes the worker")
-        self._lifespan = lifespan
+        self._lifespan = None if lifespan is None else check_lifespan(lifespan)
         self._listeners = Listeners()
         self.consumer = consumer_name()
         self._queue: Queue[Any, Any] | None = None

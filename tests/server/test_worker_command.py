@@ -211,6 +211,52 @@ async def test_crashes_at_start_are_not_repeated_for_ever(start: Start, folder: 
         assert pauses == sorted(pauses)
 
 
+BROKEN = """
+    import contextlib
+    from glidemq_py import Worker
+
+    async def handle(job):
+        pass
+
+    @contextlib.asynccontextmanager
+    async def lifespan(worker):
+        raise TypeError("no such database")
+        yield
+
+    @contextlib.contextmanager
+    def blocking(worker):
+        yield
+
+    worker = Worker("q", handle, lifespan=lifespan)
+    other = Worker("q", handle, lifespan=blocking)
+"""
+
+
+async def test_what_keeps_all_children_from_starting_is_told_once(start: Start, folder: Path) -> None:
+    (folder / "broken.py").write_text(textwrap.dedent(BROKEN))
+    with start("broken:worker", "--processes", "2") as command:
+        assert await command.ends() == 1
+        assert command.text.count("Traceback") == 1
+        assert len(re.findall("cannot start, as before: TypeError: no such database", command.text)) == 4
+        assert command.lines[-1].endswith(
+            "giving up: children crashed at start 5 times in a row: TypeError: no such database"
+        )
+    with start("broken:worker") as command:
+        assert await command.ends() == 1
+        assert command.text.count("Traceback") == 1
+
+
+async def test_a_lifespan_that_cannot_be_entered_ends_it_at_once(start: Start, folder: Path) -> None:
+    (folder / "broken.py").write_text(textwrap.dedent(BROKEN))
+    for options in ((), ("--processes", "2")):
+        with start("broken:other", *options) as command:
+            assert await command.ends() == 2
+            assert "Traceback" not in command.text
+            (line,) = re.findall("cannot start: .*", command.text)
+            assert "option 'lifespan' =" in line
+            assert "contextlib.asynccontextmanager" in line
+
+
 async def test_max_jobs_replaces_the_process(start: Start, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk([("a", None)] * 12)

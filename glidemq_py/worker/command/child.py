@@ -6,11 +6,13 @@ First request: drain. Second, or the shutdown time-out: hand back what runs. Thi
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -28,6 +30,7 @@ __all__ = ["run_workers"]
 
 _log = logging.getLogger("glidemq_py.worker")
 
+_LINE_MOST, _REPORT_MOST = 500, 8_000
 _ORPHAN_TIMEOUT_MS = 60_000
 """A child whose supervisor has died drains, but not for ever: the embedded server died with it."""
 
@@ -109,8 +112,7 @@ class _Crew:
             return 0
         error = starting.exception()
         if error is not None:
-            known = isinstance(error, GlideMQError)
-            _log.critical("cannot start: %s", error, exc_info=None if known else error)
+            self._complain(error)
             return 2 if isinstance(error, GlideMQValidationError) else 1
         queues = ", ".join(sorted({repr(worker.queue_name) for worker in self._workers}))
         _log.info("working on %s", queues)
@@ -120,6 +122,16 @@ class _Crew:
         await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         return 0
+
+    def _complain(self, error: BaseException) -> None:
+        """Why it cannot start. A supervisor says it, since it knows whether that is news."""
+        known = isinstance(error, GlideMQError)
+        if self._line is None:
+            _log.critical("cannot start: %s", error, exc_info=None if known else error)
+            return
+        line = str(error) if known else traceback.format_exception_only(error)[-1].strip()
+        report = line if known else "".join(traceback.format_exception(error)).strip()
+        self._line.say("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
 
     async def _ended(self) -> None:
         """Until the last worker is closed, by the application itself."""

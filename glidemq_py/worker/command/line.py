@@ -2,7 +2,8 @@
 
 Words instead of signals: asking twice to drain is the same as once, whoever else signals the child (a service
 manager signals every process of a service), and the end of the line says that the other side is gone.
-Child: `loaded`, `server?`, `started`, `recycle REASON`. Supervisor: `server URL`, `drain`, `hurry`.
+Child: `loaded`, `server?`, `started`, `recycle REASON`, `broken JSON` (why it cannot start: a line, and the report).
+Supervisor: `server URL`, `drain`, `hurry`.
 """
 
 from __future__ import annotations

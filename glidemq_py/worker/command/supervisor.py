@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import random
@@ -54,6 +55,7 @@ class _Child:
         self.loaded = False
         self.started = False
         self.recycling = ""
+        self.broken = ""
 
 
 class _Supervisor:
@@ -66,6 +68,7 @@ class _Supervisor:
         self._stopping = asyncio.Event()
         self._first_loaded = asyncio.Event()
         self._start_crashes = 0
+        self._broken = ""
         self._ever_started = False
         self._code = 0
         self._server_url: str | None = None
@@ -113,11 +116,21 @@ class _Supervisor:
                 self._give_up("the target or an option cannot be used, see above", _UNUSABLE)
                 return 0.0
             if self._start_crashes >= MAX_START_CRASHES:
-                self._give_up(f"children crashed at start {self._start_crashes} times in a row", 1)
+                why = f": {child.broken}" if child.broken else ""
+                self._give_up(f"children crashed at start {self._start_crashes} times in a row{why}", 1)
                 return 0.0
         pause = min(_FIRST_PAUSE_S * 2.0 ** min(quick, 16), _LAST_PAUSE_S) * random.uniform(0.75, 1.25)
         _log.error("child %d %s; starting another in %.1f s", pid, _how(code), pause)
         return pause
+
+    def _complain(self, child: _Child, why: str, report: str) -> None:
+        """A child cannot start. All that is known is told once for each reason."""
+        child.broken = why
+        if why == self._broken:
+            _log.error("child %d cannot start, as before: %s", child.process.pid, why)
+        else:
+            _log.critical("child %d cannot start: %s", child.process.pid, report)
+        self._broken = why
 
     def _give_up(self, why: str, code: int) -> None:
         _log.critical("giving up: %s", why)
@@ -154,9 +167,12 @@ class _Supervisor:
             elif word == "started":
                 child.started = self._ever_started = True
                 self._start_crashes = 0
+                self._broken = ""
                 _log.info("child %d has started", child.process.pid)
             elif word == "server?":
                 await self._serve(child)
+            elif word == "broken":
+                self._complain(child, *json.loads(rest))
             elif word == "recycle":
                 child.recycling = rest
         code = await child.process.wait()

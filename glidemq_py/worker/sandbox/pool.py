@@ -15,6 +15,7 @@ from glidemq_py.options.nested import parse_nested
 from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.sandbox import SandboxDict, SandboxOptions
 from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.worker.routes import check_handler
 from glidemq_py.worker.sandbox.framing import pack_message
 from glidemq_py.worker.sandbox.process import SandboxProcess
 from glidemq_py.worker.sandbox.starting import ForkServer, Spawner, Starter
@@ -207,8 +208,8 @@ def sandboxed(
     """
     if not isinstance(handler, str):
         if given is None:
-            if handler is not None and not callable(handler):
-                raise GlideMQValidationError("handler", handler, "must be callable, or a text that names it")
+            if handler is not None:
+                check_handler(handler, "job" if options.batch is None else "jobs")
             return None
         hint = "a sandbox imports its handler by itself: name it as a text"
         module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", "")

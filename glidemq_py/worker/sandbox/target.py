@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.worker.routes import check_handler
 
 __all__ = ["Target", "load_target", "parse_target"]
 
@@ -72,7 +73,10 @@ def load_target(target: Target) -> Callable[[Any], Any]:
             raise LookupError(f"{target.place} has no {target.function!r}") from None
     if not callable(found):
         raise LookupError(f"{target.function!r} of {target.place} is {type(found).__name__}, not a function")
-    function: Callable[[Any], Any] = found
+    try:
+        function: Callable[[Any], Any] = check_handler(found, "job")
+    except GlideMQValidationError as error:
+        raise LookupError(f"{target.function!r} of {target.place} {error.problem}") from None
     return function
 
 

@@ -40,7 +40,8 @@ def test_adding_and_reading(http: httpx.Client, base: str, queue_name: str, url:
 def test_every_option_reaches_the_job(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     # W89: lockDuration was in no list and always refused.
     opts = {
-        "delay": 60_000, "attempts": 4, "backoff": {"type": "exponential", "delay": 5, "jitter": 0.5}, "timeout": 9,
+        "delay": 60_000, "attempts": 4, "backoff": {"type": "exponential", "delay": 5, "jitter": 0.5, "maxDelay": 90},
+        "timeout": 9,
         "removeOnComplete": {"age": 60, "count": 5}, "removeOnFail": True, "ttl": 90_000, "lockDuration": 2_000,
         "ordering": {"key": "k", "concurrency": 2, "rateLimit": {"max": 3, "duration": 1_000},
                      "tokenBucket": {"capacity": 9, "refillRate": 1.5}},
@@ -228,7 +229,10 @@ def test_dead_letters(http: httpx.Client, base: str, queue_name: str, url: str) 
         ("/jobs", '{"name": ""}'), ("/jobs", '{"name": "n", "more": 1}'), ("/jobs", '{"name": "n", "opts": 5}'),
         ("/jobs", '{"name": "n", "opts": {"job_id": "x"}}'), ("/jobs", '{"name": "n", "opts": {"priority": "1"}}'),
         ("/jobs", '{"name": "n", "opts": {"priority": true}}'), ("/jobs", '{"name": "n", "opts": {"delay": null}}'),
-        ("/jobs", '{"name": "n", "opts": {"jobId": "a:b"}}'), ("/jobs", '{"name": "n", "data": NaN}'),
+        ("/jobs", '{"name": "n", "opts": {"jobId": "a:b"}}'),
+        ("/jobs", '{"name": "n", "opts": null}'),
+        ("/jobs", '{"name": "n", "opts": {"backoff": {"type": "fixed", "delay": null}}}'),
+        ("/drain", "\r\n"), ("/jobs", '{"name": "n", "data": NaN}'),
         ("/jobs", '{"name": "n", "opts": {"ordering": {"key": "k", "what": 1}}}'), ("/jobs/bulk", '{"jobs": 1}'),
         ("/jobs/bulk", '{"jobs": [1]}'), ("/pause", "{}"), ("/drain", '{"delayed": 1}'), ("/retry", '{"count": -1}'),
     ],

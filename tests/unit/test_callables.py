@@ -1,0 +1,96 @@
+"""What a user gives to be called later is refused at once where it could not be."""
+
+import functools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import BroadcastWorker, GlideMQValidationError, Queue, QueueEvents, Worker, sync
+from glidemq_py.options.callables import check_callable
+
+
+def takes_none() -> None: ...
+
+
+def takes_one(one: Any) -> None: ...
+
+
+def takes_two(one: Any, two: Any) -> None: ...
+
+
+async def yields(worker: Any) -> AsyncIterator[None]:
+    yield
+
+
+class Method:
+    def serialize(self, value: Any) -> str:
+        return str(value)
+
+    def deserialize(self, text: str) -> Any:
+        return text
+
+    def __call__(self, one: Any, *, more: int = 0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [takes_one, Method(), Method().__call__, print, int, functools.partial(takes_two, 1), lambda *_: None,
+     lambda a, b=1: None, lambda a, *, b=1: None],
+)  # fmt: skip
+def test_what_can_be_called_is_taken(function: Any) -> None:
+    assert check_callable("option", function, "job") is function
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (5, "must be a function that takes job"), (None, "must be a function that takes job"),
+        (takes_none, r"that takes job, but is \(\): too many"), (takes_two, r"but is \(one, two\): missing .*'two'"),
+        (lambda *, job: None, r"but is \(\*, job\)"), (functools.partial(takes_one, 1), "too many"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_called_is_refused(function: Any, why: str) -> None:
+    with pytest.raises(GlideMQValidationError, match=why) as caught:
+        check_callable("option", function, "job")
+    assert (caught.value.option, caught.value.value) == ("option", function)
+
+
+REFUSED: dict[str, Any] = {
+    "lifespan": [
+        lambda: Worker("q", takes_one, lifespan=takes_none),
+        lambda: Worker("q", takes_one, lifespan=yields),
+        lambda: BroadcastWorker("q", takes_one, subscription="s", lifespan=takes_two),
+    ],
+    "handler": [
+        lambda: Worker("q", takes_none),
+        lambda: Worker("q", takes_two, batch={"size": 2}),
+        lambda: Worker("q", yields),
+        lambda: BroadcastWorker("q", takes_two, subscription="s"),
+        lambda: BroadcastWorker("q", 5, subscription="s"),
+    ],
+    "listener": [
+        lambda: Worker("q").on("completed", takes_one),
+        lambda: Worker("q").on("drained", takes_one),
+        lambda: Worker("q").on("error", takes_none),
+        lambda: QueueEvents("q").on("added", takes_two),
+        lambda: sync.QueueEvents("q").on("*", takes_none),
+    ],
+    "backoff_strategies.mine": [lambda: Worker("q", backoff_strategies={"mine": takes_one})],
+    "serializer.serialize": [lambda: Queue("q", serializer=Method), lambda: sync.Queue("q", serializer=Method)],
+}
+
+
+@pytest.mark.parametrize(("option", "make"), [(name, each) for name, all_ in REFUSED.items() for each in all_])
+def test_every_option_says_so(option: str, make: Any) -> None:
+    with pytest.raises(GlideMQValidationError) as caught:
+        make()
+    assert caught.value.option == option
+
+
+def test_listeners_that_fit() -> None:
+    worker = Worker("q")
+    worker.on("completed", takes_two)
+    worker.on("failed", takes_two)
+    worker.on("closed", takes_none)
+    worker.on("stalled", [].append)
