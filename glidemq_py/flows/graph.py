@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from glidemq_py.errors import CycleError, GlideMQValidationError
-from glidemq_py.flows.tree import check_flow_options
-from glidemq_py.options.checks import check_mapping
+from glidemq_py.flows.member import FlowMember, member_fields
 from glidemq_py.options.job import JobOptions
-from glidemq_py.options.names import validate_job_name, validate_queue_name
 
 __all__ = ["MAX_DEPENDENTS", "DagNode", "topo_sort", "validate_dag"]
 
@@ -21,7 +19,7 @@ _KEYS: Final = ("name", "queue", "data", "options", "deps")
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class DagNode:
+class DagNode(FlowMember):
     """A job of a graph: it runs when the jobs that it depends on have ended.
 
     Args:
@@ -35,10 +33,6 @@ class DagNode:
         GlideMQValidationError: names the option and the value.
     """
 
-    name: str
-    queue: str
-    data: Any
-    options: JobOptions
     deps: tuple[str, ...]
 
     def __init__(
@@ -49,25 +43,17 @@ class DagNode:
         options: JobOptions | Mapping[str, Any] | None = None,
         deps: Sequence[str] = (),
     ) -> None:
-        keep = object.__setattr__
-        keep(self, "name", validate_job_name(name))
-        keep(self, "queue", validate_queue_name(queue, "queue"))
-        keep(self, "data", data)
-        keep(self, "options", check_flow_options(options))
+        FlowMember.__init__(self, name, queue, data, options)
         if isinstance(deps, str) or not isinstance(deps, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("deps", cast("object", deps), "must be a sequence of names")
-        keep(self, "deps", tuple(dict.fromkeys(deps)))
+        object.__setattr__(self, "deps", tuple(dict.fromkeys(deps)))
 
     @classmethod
     def parse(cls, value: object, option: str = "nodes") -> DagNode:
         """A `DagNode` from one, or from a mapping of its fields."""
         if isinstance(value, DagNode):
             return value
-        given = check_mapping(option, value, _KEYS)
-        for needed in ("name", "queue"):
-            if needed not in given:
-                raise GlideMQValidationError(f"{option}.{needed}", None, "is needed")
-        return cls(**given)
+        return cls(**member_fields(value, option, _KEYS))
 
 
 def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:

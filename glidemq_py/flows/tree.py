@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
-from glidemq_py.options.checks import check_mapping
-from glidemq_py.options.job import NO_OPTIONS, JobOptions, check_effect
-from glidemq_py.options.names import validate_job_name, validate_queue_name
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.flows.member import FlowMember, member_fields
+from glidemq_py.options.job import JobOptions
 
-__all__ = ["MAX_DEPTH", "FlowJob", "check_flow_options", "too_deep"]
+__all__ = ["MAX_DEPTH", "FlowJob", "too_deep"]
 
 MAX_DEPTH: Final = 10_000
 _KEYS: Final = ("name", "queue", "data", "options", "children")
@@ -22,18 +21,8 @@ def too_deep(name: object) -> GlideMQValidationError:
     return GlideMQValidationError("children", name, f"a flow is at most {MAX_DEPTH} jobs deep")
 
 
-def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
-    """Options of a job of a flow. Raises GlideMQValidationError for those that cannot be there."""
-    parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
-    for option in ("parent", "deduplication"):
-        if getattr(parsed, option) is not None:
-            raise UnsupportedOptionError(option, getattr(parsed, option), "cannot be given to a job of a flow")
-    check_effect(parsed, parsed, of_flow=True)
-    return parsed
-
-
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class FlowJob:
+class FlowJob(FlowMember):
     """A job of a tree: it runs when its children have ended.
 
     Args:
@@ -47,10 +36,6 @@ class FlowJob:
         GlideMQValidationError: names the option and the value.
     """
 
-    name: str
-    queue: str
-    data: Any
-    options: JobOptions
     children: tuple[FlowJob, ...]
 
     def __init__(
@@ -61,12 +46,8 @@ class FlowJob:
         options: JobOptions | Mapping[str, Any] | None = None,
         children: Sequence[FlowJob | Mapping[str, Any]] = (),
     ) -> None:
-        keep = object.__setattr__
-        keep(self, "name", validate_job_name(name))
-        keep(self, "queue", validate_queue_name(queue, "queue"))
-        keep(self, "data", data)
-        keep(self, "options", check_flow_options(options))
-        keep(self, "children", tuple(FlowJob.parse(child) for child in _sequence(children)))
+        FlowMember.__init__(self, name, queue, data, options)
+        object.__setattr__(self, "children", tuple(FlowJob.parse(child) for child in _sequence(children)))
 
     def __repr__(self) -> str:
         return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
@@ -101,10 +82,7 @@ class _Frame:
     __slots__ = ("children", "fields", "rest")
 
     def __init__(self, value: object, option: str) -> None:
-        given = check_mapping(option, value, _KEYS)
-        for needed in ("name", "queue"):
-            if needed not in given:
-                raise GlideMQValidationError(f"{option}.{needed}", None, "is needed")
+        given = member_fields(value, option, _KEYS)
         children = _sequence(given.get("children", ()))
         self.fields = {key: part for key, part in given.items() if key != "children"}
         self.rest: Iterator[object] = iter(children)

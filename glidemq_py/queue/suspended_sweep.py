@@ -11,6 +11,7 @@ from typing import Any, Final
 from glidemq_py.errors import ClosedError, GlideMQError, SuspendError
 from glidemq_py.job import Job
 from glidemq_py.job.link import QueueLink
+from glidemq_py.queue.duty import Duty
 from glidemq_py.wire.calls import suspending
 
 __all__ = ["SuspendedSweep"]
@@ -25,7 +26,7 @@ _NEVER: Final = 9_999_999_999_999
 """The deadline of those that have none (data-model.md section 2)."""
 
 
-class SuspendedSweep:
+class SuspendedSweep(Duty):
     """Looks at the next deadline every five seconds, and fails what is overdue when it is.
 
     A look is one read of the sorted set; the function is called where there is something to do.
@@ -36,16 +37,16 @@ class SuspendedSweep:
     """
 
     def __init__(self, link: QueueLink, failed: Callable[[], None] = lambda: None) -> None:
+        super().__init__(f"suspended-{link.keys.name}")
         self._link = link
         self._failed = failed
-        self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._due = 0.0
 
     def start(self) -> None:
         """Begin; the first look is a second later."""
         self._due = asyncio.get_running_loop().time() + _FIRST_S
-        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-suspended-{self._link.keys.name}")
+        super().start()
 
     def suspended(self, _: Job[Any, Any], signal: SuspendError) -> None:
         """A worker of this process has suspended a job."""
@@ -92,9 +93,3 @@ class SuspendedSweep:
         if not swept.held:
             return _BUSY_S
         return _IDLE_S if swept.next_due < 0 else min(_IDLE_S, swept.next_due / 1000 + _SOON_S)
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

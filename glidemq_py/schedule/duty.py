@@ -16,6 +16,7 @@ from typing import Final
 
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.queue.duty import Duty
 from glidemq_py.schedule.plan import plan, postponed
 from glidemq_py.wire.calls.schedules import DueRow, FireRow, schedules_due, schedules_fire
 from glidemq_py.wire.calls.working import SCHEDULES
@@ -33,7 +34,7 @@ def _nobody(_: BaseException) -> None:
     """Nobody listens."""
 
 
-class ScheduleDuty:
+class ScheduleDuty(Duty):
     """Fires the schedulers of one queue for as long as it runs.
 
     Args:
@@ -51,6 +52,7 @@ class ScheduleDuty:
         on_error: Callable[[BaseException], None] = _nobody,
         longest_s: float = 60.0,
     ) -> None:
+        super().__init__(f"schedulers-{link.keys.name}")
         self._link = link
         self._quiet = quiet
         self._on_error = on_error
@@ -59,11 +61,6 @@ class ScheduleDuty:
         self._revision = 0
         self._leads = True
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-schedulers-{self._link.keys.name}")
 
     def told(self, revision: int) -> None:
         """An exchange has said how often the schedulers have changed."""
@@ -121,9 +118,3 @@ class ScheduleDuty:
     def _complain(self, name: str, problem: str, error: BaseException | None = None) -> None:
         _log.error("queue %r: scheduler %r cannot be fired: %s", self._link.keys.name, name, problem)
         self._on_error(error or GlideMQError(f"scheduler {name!r}: {problem}"))
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

@@ -7,15 +7,13 @@ of the children that are not counted is asked where these are, and told.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.wire.calls.flows import ChildEnd, children_ended, fates, watch_children
 from glidemq_py.wire.keys import split_member
 
@@ -30,7 +28,7 @@ _PAUSE_MS: Final = 50_000
 _AT_A_TIME: Final = 100
 
 
-class ChildrenWatch:
+class ChildrenWatch(PeriodicDuty):
     """Looks every minute, give or take a tenth; every second while there are further pages.
 
     Args:
@@ -40,24 +38,10 @@ class ChildrenWatch:
     """
 
     def __init__(self, *, link: QueueLink, owes: Callable[[], None], age: int = _AGE_MS) -> None:
+        super().__init__("children", queue=link.keys.name, what="looking after parents", every=_LOOK_S, at_once=False)
         self._link = link
         self._owes = owes
         self._age = age
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-children-{self._link.keys.name}")
-
-    async def _repeat(self) -> None:
-        pause = _LOOK_S
-        while True:
-            await asyncio.sleep(pause * random.uniform(0.9, 1.1))
-            try:
-                pause = _NEXT_PAGE_S if await self.look() else _LOOK_S
-            except GlideMQError as error:
-                pause = _LOOK_S
-                _log.warning("queue %r: looking after parents: %s", self._link.keys.name, error)
 
     async def look(self) -> bool:
         """Look at one page of parents; whether there are more. Raises GlideMQError."""
@@ -76,13 +60,9 @@ class ChildrenWatch:
             _log.warning("queue %r: %d ends of children that nobody had told", keys.name, len(ends))
             if await transport.call(children_ended(keys.meta, ends)):
                 self._owes()
+        if watched.more:
+            self._pause = _NEXT_PAGE_S
         return bool(watched.more)
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
 
 async def _ended(transport: Transport, members: Sequence[str]) -> list[ChildEnd]:

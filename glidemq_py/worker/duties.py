@@ -5,14 +5,12 @@ The function holds the leader lock, so every worker may ask at any time and one 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Callable
 
-from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.source import QueueSource
@@ -22,7 +20,7 @@ __all__ = ["StalledRecovery"]
 _log = logging.getLogger(__name__)
 
 
-class StalledRecovery:
+class StalledRecovery(PeriodicDuty):
     """Looks for stalled jobs at the start and every ``stalled_interval``, give or take a tenth."""
 
     def __init__(
@@ -34,24 +32,12 @@ class StalledRecovery:
         listeners: Listeners,
         owes: Callable[[], None] = lambda: None,
     ) -> None:
+        every = options.stalled_interval / 1000
+        super().__init__("stalled", queue=link.keys.name, what="looking for stalled jobs", every=every)
         self._link = link
         self._source = source
-        self._options = options
         self._listeners = listeners
         self._owes = owes
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-stalled-{self._link.keys.name}")
-
-    async def _repeat(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except GlideMQError as error:
-                _log.warning("queue %r: looking for stalled jobs: %s", self._link.keys.name, error)
-            await asyncio.sleep(self._options.stalled_interval / 1000 * random.uniform(0.9, 1.1))
 
     async def look(self) -> None:
         """One round over everything that pends; nothing if another worker does it now."""
@@ -71,9 +57,3 @@ class StalledRecovery:
             cursor = reply.cursor
             if not cursor or not reply.held:
                 return
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

@@ -6,14 +6,13 @@ A flow that takes several calls is written down in the queue of its root before 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from typing import Final
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.flows.adding import finish_flow
 from glidemq_py.job.link import QueueLink
+from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.wire.calls.flows import flows_due
 
 __all__ = ["FlowDuty"]
@@ -25,25 +24,13 @@ _AGE_MS: Final = 15_000
 _AT_A_TIME: Final = 10
 
 
-class FlowDuty:
+class FlowDuty(PeriodicDuty):
     """Looks at the start and every ten seconds, give or take a tenth."""
 
     def __init__(self, *, link: QueueLink, age: int = _AGE_MS) -> None:
+        super().__init__("flows", queue=link.keys.name, what="finishing flows", every=_LOOK_S)
         self._link = link
         self._age = age
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-flows-{self._link.keys.name}")
-
-    async def _repeat(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except GlideMQError as error:
-                _log.warning("queue %r: finishing flows: %s", self._link.keys.name, error)
-            await asyncio.sleep(_LOOK_S * random.uniform(0.9, 1.1))
 
     async def look(self) -> int:
         """Finish what was left; how many flows. Raises GlideMQError: one was not finished; the others were."""
@@ -61,9 +48,3 @@ class FlowDuty:
         if failure is not None:
             raise failure
         return finished
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

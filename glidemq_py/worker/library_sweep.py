@@ -16,6 +16,7 @@ from typing import Final
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.old_libraries import delete_unused, say_used
 from glidemq_py.errors import GlideMQError, LibraryError
+from glidemq_py.queue.duty import Duty
 from glidemq_py.wire.calls import control
 
 __all__ = ["LOCK_KEY", "LibrarySweep"]
@@ -32,16 +33,12 @@ _said: dict[tuple[str, str], float] = {}
 """Server and library -> when this process last said that it uses it: its workers need not all say so."""
 
 
-class LibrarySweep:
+class LibrarySweep(Duty):
     """Sweeps every hour, give or take a tenth, for as long as its worker lives."""
 
     def __init__(self, transport: AsyncTransport) -> None:
+        super().__init__("library-sweep")
         self._transport = transport
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._repeat(), name="glidemq-library-sweep")
 
     async def _repeat(self) -> None:
         await asyncio.sleep(random.uniform(*_FIRST_AFTER_S))
@@ -79,9 +76,3 @@ class LibrarySweep:
         for name in deleted:
             _log.info("deleted the function library %s: nobody has used it for a day", name)
         return deleted
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

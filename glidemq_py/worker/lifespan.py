@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.callables import check_callable
@@ -33,8 +33,7 @@ def entered(made: Any) -> LifespanTask:
     """What the lifespan has made of its worker, being entered. Raises GlideMQValidationError where that cannot be."""
     if not isinstance(made, AbstractAsyncContextManager):
         raise GlideMQValidationError("lifespan", made, f"is no asynchronous context manager: its function {_DECORATE}")
-    manager: AbstractAsyncContextManager[Any] = made
-    return LifespanTask(manager)
+    return LifespanTask(cast("AbstractAsyncContextManager[Any]", made))
 
 
 class LifespanTask:

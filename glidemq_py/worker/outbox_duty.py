@@ -14,6 +14,7 @@ from typing import Final
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.queue.duty import Duty
 from glidemq_py.queue.outbox import Outbox
 from glidemq_py.queue.writes import LEFT_ALONE_MS, finish_writes, run_async
 
@@ -28,7 +29,7 @@ _LAST_PAUSE_S: Final = 30.0
 _GOODBYE_S: Final = 2.0
 
 
-class OutboxDuty:
+class OutboxDuty(Duty):
     """Delivers at the start, when it is woken, and every second.
 
     Args:
@@ -37,15 +38,11 @@ class OutboxDuty:
     """
 
     def __init__(self, *, link: QueueLink, expected: bool) -> None:
+        super().__init__(f"outbox-{link.keys.name}")
         self._link = link
         self._outbox = Outbox(link)
         self._expected = expected
         self._woken = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._repeat(), name=f"glidemq-outbox-{self._link.keys.name}")
 
     def wake(self) -> None:
         """Something has been put into the outbox."""
@@ -78,8 +75,7 @@ class OutboxDuty:
         """Stop, after a last delivery of what is there: there may be no other worker that would make it."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await super().close()
         if self._expected:
             with contextlib.suppress(GlideMQError, TimeoutError):
                 async with asyncio.timeout(_GOODBYE_S):

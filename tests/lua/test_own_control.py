@@ -9,7 +9,9 @@ from glidemq_py.wire.calls.reading import version
 from glidemq_py.wire.calls.working import AttemptStatus as S
 from glidemq_py.wire.calls.working import heartbeat, reclaim
 from tests.lua.job_places import (
+    BOOKKEEPING,
     delayed,
+    give_satellites,
     in_nodes_priority_list,
     lifo,
     prioritized,
@@ -18,10 +20,6 @@ from tests.lua.job_places import (
     waiting_for_retry,
 )
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, library
-
-SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
-NOT_OF_A_JOB = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active"}
-
 
 # -- pause -------------------------------------------------------------------------------------------------
 
@@ -120,10 +118,9 @@ STATES = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promoted,
 @pytest.mark.parametrize("arrange", STATES)
 def test_remove_leaves_nothing_of_a_job(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]
-    for kind in SATELLITES:
-        q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    give_satellites(q, [job_id])
     assert q.run(control.remove(q.meta, job_id)) is True
-    assert q.key_names() <= NOT_OF_A_JOB
+    assert q.key_names() <= BOOKKEEPING
     assert q.entries() == []
     assert q.redis("GET", "list-active") in (None, "0")
     assert q.counts() == dict.fromkeys(q.counts(), 0)
@@ -292,9 +289,7 @@ def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
         arrange(q)
     waiting_for_retry(q)
     q.redis("ZADD", "suspended", START, q.put_job("8", state="suspended"))
-    for job_id in range(1, 9):
-        for kind in SATELLITES:
-            q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    give_satellites(q, range(1, 9))
     q.run(heartbeat(q.meta, "py-1", "{}", 60_000, []))
     q.run(reclaim(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
     q.run(control.pause(q.meta))

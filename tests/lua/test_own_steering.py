@@ -13,8 +13,11 @@ from glidemq_py.wire.calls import reading, steering
 from glidemq_py.wire.calls.adding import row
 from glidemq_py.wire.calls.control import retry
 from glidemq_py.wire.calls.working import heartbeat, reclaim
+from tests.lua import job_places
 from tests.lua.job_places import (
+    SATELLITES,
     delayed,
+    give_satellites,
     in_nodes_priority_list,
     lifo,
     prioritized,
@@ -24,9 +27,7 @@ from tests.lua.job_places import (
 )
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue
 
-SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
-BOOKKEEPING = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active",
-               "ordering", "ratelimited"}  # fmt: skip
+BOOKKEEPING = {*job_places.BOOKKEEPING, "ordering", "ratelimited"}
 
 
 def member(key: str = "k", concurrency: int = 1, *, delay: int | bool = False, job_id: str = "") -> list[Any]:
@@ -99,9 +100,7 @@ def test_drain_deletes_what_is_ready_and_nothing_else(q: OwnQueue, batch: int) -
     due = [q.add_job(delay=5), q.add_job(delay=5, priority=9)]
     q.redis("LPUSH", "priority", q.put_job("77", priority=1))
     q.advance(5)
-    for job_id in (*ready, *due):
-        for kind in SATELLITES:
-            q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    give_satellites(q, (*ready, *due))
     assert drain(q, batch=batch) == 5 + len(ready) + len(due) + 1
     assert [q.state(job.id) for job in active] == ["active", "active"]
     assert {q.state(job_id) for job_id in later} == {"delayed"}
@@ -242,8 +241,7 @@ def test_drain_leaves_what_a_peer_has_read_though_entries_before_it_are_gone(q: 
 @pytest.mark.parametrize("batch", [1, 2, 250])
 def test_clean_deletes_the_oldest_with_all_their_keys(q: OwnQueue, batch: int) -> None:
     ids = fail_jobs(q, 5)
-    for job_id, kind in itertools.product(ids, SATELLITES):
-        q.redis("RPUSH", f"{kind}:{job_id}", "x")
+    give_satellites(q, ids)
     assert clean(q, "completed", batch=batch) == []
     assert clean(q, "failed", grace=3, batch=batch) == ids[:2]
     assert clean(q, "failed", limit=2, batch=batch) == ids[2:4]
