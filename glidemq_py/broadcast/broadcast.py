@@ -17,10 +17,10 @@ from glidemq_py.broadcast.options import (
 from glidemq_py.broadcast.progress import Delivery, Subscription, get_delivery, get_subscriptions
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import JobStateError
-from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.checks import check_bool, check_int, check_several
 from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions
-from glidemq_py.options.names import validate_job_id
+from glidemq_py.options.names import validate_job_id, validate_job_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.producer.producer import add_bulk_ids, added_id
@@ -102,6 +102,7 @@ class Broadcast(BroadcastLetters, Generic[DataT]):
             UnsupportedOptionError: an option that a broadcast cannot honour, such as ``priority``.
             and what `Queue.add` raises.
         """
+        validate_job_name(subject, "subject")
         if options:
             check_message_options(JobOptions.parse(cast("Mapping[str, Any]", options)))
         return added_id(await self._queue.add(subject, data, **options))
@@ -120,7 +121,7 @@ class Broadcast(BroadcastLetters, Generic[DataT]):
                 id, None, or the exception that kept the message out.
         """
         checked: list[Any] = []
-        for i, message in enumerate(messages):
+        for i, message in enumerate(check_several("messages", messages, "messages")):
             if not (type(message) is tuple and len(message) == 2):
                 check_message_options(JobSpec.parse(message, f"jobs[{i}]").options, f"jobs[{i}].")
             checked.append(message)

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import CycleError, GlideMQValidationError
 from glidemq_py.flows.member import FlowMember, member_fields
+from glidemq_py.options.checks import check_several
 from glidemq_py.options.job import JobOptions
 
 __all__ = ["MAX_DEPENDENTS", "DagNode", "topo_sort", "validate_dag"]
@@ -56,6 +57,10 @@ class DagNode(FlowMember):
         return cls(**member_fields(value, option, _KEYS))
 
 
+def _parsed(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
+    return [DagNode.parse(node) for node in check_several("nodes", nodes, "nodes")]
+
+
 def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     """The nodes, checked: names are unique, dependencies exist, nothing waits for itself.
 
@@ -63,7 +68,7 @@ def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
         CycleError: nodes wait for one another in a circle.
         GlideMQValidationError: another rule is broken.
     """
-    parsed = [DagNode.parse(node) for node in nodes]
+    parsed = _parsed(nodes)
     topo_sort(parsed)
     return parsed
 
@@ -71,7 +76,7 @@ def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
 def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     """The nodes in an order in which each comes after those that it depends on (Kahn's algorithm); as given, where
     that leaves a choice. Raises as `validate_dag`."""
-    parsed = [DagNode.parse(node) for node in nodes]
+    parsed = _parsed(nodes)
     by_name: dict[str, DagNode] = {}
     for node in parsed:
         if by_name.setdefault(node.name, node) is not node:

@@ -20,7 +20,7 @@ from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.states import JobState
 from glidemq_py.options.budget import Budget, parse_budget
-from glidemq_py.options.checks import check_int
+from glidemq_py.options.checks import check_int, check_several
 from glidemq_py.options.names import validate_given_id
 from glidemq_py.options.parent import JobRef
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
@@ -155,7 +155,7 @@ class FlowProducer:
             flows: as `add` takes them.
             budget: what the jobs of each of them may use together: each tree has one of its own.
         """
-        roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(flows)]
+        roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_several("flows", flows, "trees"))]
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]

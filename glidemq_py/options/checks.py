@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, Final, NoReturn, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 from glidemq_py.errors.base import SECRET
+
+ItemT = TypeVar("ItemT")
 
 _CAMEL_HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _SECRET_NAME: Final = re.compile(r"pass(word)?|secret|token|credential", re.IGNORECASE)
@@ -54,6 +56,13 @@ def check_text(option: str, value: object, *, maximum: int) -> str:
         length = len(value)
     if length > maximum:
         raise GlideMQValidationError(option, value, f"must be at most {maximum} characters long, not {length}")
+    return value
+
+
+def check_several(option: str, value: Iterable[ItemT], what: str) -> Iterable[ItemT]:
+    """Something to iterate over, and neither one text nor one mapping in place of it. ``what`` it must hold is told."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError(option, cast("object", value), f"must be several {what}, such as a list")
     return value
 
 

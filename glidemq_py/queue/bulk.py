@@ -21,6 +21,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobOutcome
+from glidemq_py.options.checks import check_several
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
 from glidemq_py.options.queue import JobSpec
 from glidemq_py.queue.parents import adopt_children, ask_parents, parents_elsewhere, unfit_parent
@@ -111,7 +112,7 @@ class BulkAdd:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
         link, known = self._link, set[str]()
         names, data, chosen, rows = self._names, self._data, self._options, self.rows
-        for i, job in enumerate(jobs):
+        for i, job in enumerate(check_several("jobs", jobs, "jobs")):
             pair = _pair(job)
             if pair is not None and type(pair[0]) is str and pair[0] in known:
                 name: str = pair[0]

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from glidemq_py.client.connect import BlockingConnection
@@ -16,6 +17,7 @@ from glidemq_py.client.driven_transport import DrivenTransport
 from glidemq_py.client.pace import run_now
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.options.checks import check_several
 from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.calls.reading import Gauges, gauges
@@ -58,9 +60,8 @@ class QueueCollector(Collector):
         *,
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
-        if isinstance(queues, str):
-            raise GlideMQValidationError("queues", queues, "must be several names, not one text")
-        self._keys = [QueueKeys(prefix, name) for name in dict.fromkeys(queues)]
+        names = dict.fromkeys(check_several("queues", queues, "names"))
+        self._keys = [QueueKeys(prefix, name) for name in names]
         self._connection = connection
         self._transport: DrivenTransport | None = None
         self._lock = threading.Lock()
@@ -125,18 +126,34 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
     )
 
 
+def _bounds(buckets: Iterable[float]) -> tuple[float, ...]:
+    bounds = tuple(check_several("buckets", buckets, "numbers"))
+    numbers = all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in bounds)
+    if not (numbers and bounds and all(low < high for low, high in pairwise(bounds)) and bounds[0] > 0):
+        raise GlideMQValidationError("buckets", bounds, "must be numbers > 0, each greater than the one before")
+    return bounds
+
+
 class ProcessMetrics:
     """Counts what the queues and workers of this process do, from now until `close`.
 
     Args:
         registry: where the metrics are registered.
-        buckets: upper bounds of both histograms, seconds.
+        buckets: upper bounds of both histograms, seconds, each greater than the one before.
+
+    Raises:
+        GlideMQValidationError: an option cannot be, or the registry has such metrics already.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, buckets: Iterable[float] = _SECONDS) -> None:
-        bounds = tuple(buckets)
+        bounds = _bounds(buckets)
+        if not isinstance(registry, CollectorRegistry):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("registry", registry, "must be a prometheus_client.CollectorRegistry")
         self._registry = registry
-        self._added = Counter("glidemq_jobs_added", "Jobs that were added.", ["queue"], registry=registry)
+        try:
+            self._added = Counter("glidemq_jobs_added", "Jobs that were added.", ["queue"], registry=registry)
+        except ValueError:
+            raise GlideMQValidationError("registry", registry, "has these metrics already: close those first") from None
         self._add_errors = Counter("glidemq_add_errors", "Adds that failed.", ["queue", "error"], registry=registry)
         self._wait = Histogram(
             "glidemq_job_wait_seconds",

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.names import TRACER_NAME
 
 if TYPE_CHECKING:
@@ -114,7 +115,11 @@ def set_tracer(tracer: Tracer | None) -> None:
 
     Args:
         tracer: from `TracerProvider.get_tracer`; None goes back to the global provider, if one is set.
+
+    Raises GlideMQValidationError for what is no tracer.
     """
+    if tracer is not None and not callable(getattr(tracer, "start_span", None)):
+        raise GlideMQValidationError("tracer", tracer, "must be a tracer, from TracerProvider.get_tracer")
     TELEMETRY.set_tracer(tracer)
 
 
