@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from glidemq_py.client.connect import BlockingConnection
 from glidemq_py.client.counting import FIGURES, complete_counts
@@ -127,7 +127,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
 
 
 def _bounds(buckets: Iterable[float]) -> tuple[float, ...]:
-    bounds = tuple(check_several("buckets", buckets, "numbers"))
+    bounds: tuple[Any, ...] = tuple(check_several("buckets", buckets, "numbers"))
     numbers = all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in bounds)
     if not (numbers and bounds and all(low < high for low, high in pairwise(bounds)) and bounds[0] > 0):
         raise GlideMQValidationError("buckets", bounds, "must be numbers > 0, each greater than the one before")
