@@ -48,6 +48,8 @@ F.release = function(q, id, now)
     due = due_of(h, now),
   })
   if h.groupKey and not h.orderingSeq then
+    -- What a retry wrote of its slot before it had a turn would have it join once more, and its turn stop the group.
+    redis.call('HDEL', key, 'slot')
     redis.call('HSET', key, 'orderingSeq', G.int(G.groups.next_seq(q, h.groupKey)))
   end
   redis.call('HSET', key, 'state', state, 'eid', entry)

@@ -362,6 +362,28 @@ async def test_children_of_their_parent_s_group(url: str, queue: Queue, flows: F
     assert await work(url, Adder(), node.job, queue.name) == 4
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_parent_of_a_group_that_is_tried_again(
+    url: str, queue: Queue, flows: FlowProducer, concurrency: int
+) -> None:
+    """It takes one turn of its group, not two of which one is never used."""
+    ordering = {"ordering": {"key": "k", "concurrency": concurrency}}
+    node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
+    leaf = node.children[0].job
+    async with Worker(queue.name, Adder(), url) as worker:
+        await Told(worker).wait("failed")
+    assert await node.job.get_state() is JobState.FAILED
+    await leaf.update_data(10)
+    await leaf.retry()
+    await node.job.retry()
+    assert await node.job.get_state() is JobState.WAITING_CHILDREN
+    behind = [await queue.add("behind", 0, ordering=ordering["ordering"]) for _ in range(3)]
+    assert await work(url, Adder(), node.job, queue.name) == 11
+    async with Worker(queue.name, Adder(), url):
+        for job in behind:
+            await soon(job.wait_until_finished())
+
+
 @pytest.mark.parametrize("count", [3, 300])
 async def test_a_budget_is_there_before_the_jobs(
     queue: Queue, flows: FlowProducer, resp: RespClient, count: int
