@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import remove
+from glidemq_py.wire.calls.control import note_progress, remove
 from glidemq_py.wire.calls.working import reclaim
 from tests.lua.own_support import START, OwnQueue, Taken
 
@@ -83,3 +83,33 @@ def test_a_lock_beside_a_jobs_hash_stops_no_recovery(q: OwnQueue) -> None:
     q.advance(LOCK)
     assert q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
     assert q.job("1")["timestamp"] == str(START)
+
+
+@pytest.mark.parametrize("lost", [128, 129, 1_500])
+def test_however_many_turns_are_lost_the_group_goes_on(q: OwnQueue, lost: int) -> None:
+    """W13: after 128 passed over at once it stood until somebody came by."""
+    q.add(grouped())
+    (first,) = exchange(q, 1)
+    for _ in range(lost // 100 + 1):
+        q.add(*(grouped(delay=90_000) for _ in range(100)))
+    gone = lost // 100 * 100 + 100
+    q.add(grouped())
+    assert exchange(q, 10) == []  # parked: the others have their turn before it
+    for number in range(2, gone + 2):
+        q.run(remove(q.meta, str(number)))
+    ran: list[str] = []
+    finished = [first.completed()]
+    for _ in range(4):
+        jobs = exchange(q, 5, *finished)
+        ran += [job.id for job in jobs]
+        finished = [job.completed() for job in jobs]
+        q.advance(1_000)
+    assert ran == [str(gone + 2)]
+
+
+def test_progress_alone_does_not_fill_the_events(q: OwnQueue) -> None:
+    """W74: told without a bound."""
+    (job,) = q.add(row("a", "{}", "{}"))
+    for number in range(1_500):
+        q.run(note_progress(q.meta, job[0], str(number)))
+    assert 1_000 <= q.redis("XLEN", "events") <= 1_200

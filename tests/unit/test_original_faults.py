@@ -1,4 +1,4 @@
-"""For each fault of the original (spec/wrinkles.md, H and M): a test that fails on that fault.
+"""For each fault of the original (spec/wrinkles.md, H and M, and those of L that are mended): a test that fails on it.
 
 First those in what one queue does, then those of flows, schedulers, suspension, broadcasts, usage and telemetry. Where
 the wire face shares the repair, tests/lua/test_wire_* name the fault too.
@@ -174,9 +174,36 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
 }
 
 
+LESSER_FAULTS: dict[str, tuple[str, ...]] = {
+    "W10": ("lua/test_wire_groups.py::a_dead_head_does_not_forget_the_rest",),
+    "W11": ("lua/test_own_limits.py::a_job_that_says_nothing_of_limits_leaves_them",),
+    "W13": ("lua/test_own_original_faults.py::however_many_turns_are_lost_the_group_goes_on",),
+    "W27": ("server/test_worker_failures.py::it_is_tried_until_it_succeeds",),
+    "W28": ("unit/test_job_options.py::options_not_honoured_are_refused_as_such",),
+    "W29": ("server/test_limits.py::global_concurrency_is_never_exceeded",),
+    "W40": ("server/test_worker_failures.py::a_failed_job_can_be_retried_by_hand_with_all_its_attempts",),
+    "W41": ("lua/test_own_steering.py::what_has_not_begun_ends_as_revoked",),
+    "W67": ("server/test_producer.py::checks_are_those_of_the_queue",),
+    "W74": ("lua/test_own_original_faults.py::progress_alone_does_not_fill_the_events",),
+    "W75": ("lua/test_own_groups.py::a_group_that_nothing_used_for_a_day_is_forgotten",),
+    "W76": ("server/test_dead_letters.py::a_removed_letter_leaves_nothing_behind",),
+    "W85": ("unit/test_job_options.py::keeping_none_is_removing_at_once",),
+    "W87": ("server/test_limits.py::compressed_data_stays_compressed",),
+    "W88": ("server/test_queue_reading.py::without_the_data",),
+    "W98": ("lua/test_own_steering.py::a_group_whose_next_is_drained_goes_on",),
+}
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
-    sorted({tuple(test.split("::")) for tests in (*FAULTS.values(), *FAULTS_OF_FEATURES.values()) for test in tests}),
+    sorted(
+        {
+            tuple(test.split("::"))
+            for table in (FAULTS, FAULTS_OF_FEATURES, LESSER_FAULTS)
+            for tests in table.values()
+            for test in tests
+        }
+    ),
 )
 def test_the_test_is_there(file: str, name: str) -> None:
     assert re.search(rf"^(async )?def test_{name}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
