@@ -1,7 +1,9 @@
 """Vector search: the exact words of the commands, the bytes of a vector, and replies in both of their forms."""
 
+import re
 import struct
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from glidemq_py.options import vectors
 from glidemq_py.options.vectors import check_field, create_arguments, encode_vector, search_arguments
 from glidemq_py.wire.keys import QueueKeys
 
+DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"
 SCHEMA = ["SCHEMA", "name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "priority", "NUMERIC"]
 HEAD = ["FT.CREATE", "i", "ON", "HASH", "PREFIX", "1", "p"]
 
@@ -57,7 +60,10 @@ def test_vectors_that_cannot_be(bad: Any) -> None:
 def test_no_field_of_a_job_can_be_taken_for_a_vector() -> None:
     tables: tuple[Iterable[str], ...] = (record._TEXTS, record._INTEGERS, record._FLAGS, record._LISTS)
     fields = {name for table in tables for name in table} | {"childFailed", "notBefore", "building"}
-    assert fields <= vectors.RESERVED
+    documented = DATA_MODEL.read_text(encoding="utf-8").split("## Fields of a job's record")[1].split("\n## ")[0]
+    ours = [name for row in re.findall(r"^\|(.*?)\|", documented, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert {"eid", "childFailed", "stalledCount"} <= set(ours)
+    assert {*fields, *ours} <= vectors.RESERVED
     for name in (*vectors.RESERVED, "", "a b", "a:b", "1a", "usage:x", 5, "x" * 129):
         with pytest.raises(GlideMQValidationError):
             check_field("field", name)
