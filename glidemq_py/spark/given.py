@@ -28,7 +28,7 @@ NAMES: Final = (
     "database", "requestTimeout",
     # writing
     "jobName", "dataColumn", "dataFormat", "compression", "guarantee", "writeId", "batchSize", "maxBatchBytes",
-    "events", "duplicates", "stagingTtl", "rememberWrites",
+    "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites",
     # defaults of jobs
     "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
     "removeOnFail",

@@ -1,8 +1,8 @@
 """Reading jobs as a frame: planned on the driver by ranges of an index, read in tasks, a page a call.
 
 An index that is ordered by time (finished, delayed, prioritized, suspended jobs) is cut where its quantiles are: at a
-score and a member, not at a rank, so that jobs which come and go meanwhile move no boundary. The others are one
-partition each.
+score and a member, not at a rank, so that jobs which come and go meanwhile move no boundary. Waiting jobs are cut by
+the times at which they came, in equal parts of it. The others are one partition each.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ class JobsReader(DataSourceReader):
             low, high = ("-inf", f"({_BAND}") if state == "delayed" else (str(_BAND), "+inf")
         elif state in ("suspended", "waiting-children"):
             index = keys.suspended if state == "suspended" else keys.stem + state
+        elif state == "waiting":
+            return _ranges(state, self._times(transport))
         else:
             return [Range(state=state)]
         count = int(transport.command("ZCOUNT", index, low, high))
@@ -116,11 +118,19 @@ class JobsReader(DataSourceReader):
             place = _place(member)
             if place is not None and place != places[-1]:
                 places.append(place)
-        places.append(None)
-        return [
-            Range(state=state, after=after, until=until, lowest=lowest, highest=highest)
-            for after, until in pairwise(places)
-        ]
+        return _ranges(state, places, lowest, highest)
+
+    def _times(self, transport: BlockingTransport) -> list[tuple[str, str] | None]:
+        """Ids in the stream of waiting jobs between which about as much time lies. What is not in it comes last."""
+        options, stream = self._options, self._options.keys.stream
+        places: list[tuple[str, str] | None] = [None]
+        cuts = min(options.partitions, -(-int(transport.command("XLEN", stream)) // options.fetch_size))
+        if cuts > 1:
+            first = _time_of(transport.command("XRANGE", stream, "-", "+", "COUNT", "1"))
+            last = _time_of(transport.command("XREVRANGE", stream, "+", "-", "COUNT", "1"))
+            times = sorted({first + (last - first) * n // cuts for n in range(1, cuts)})
+            places += [(f"{at}-0", "") for at in times]
+        return places
 
     # -- reading, in tasks --------------------------------------------------------------------------------------
 
@@ -167,7 +177,7 @@ class JobsReader(DataSourceReader):
             yield rows
             seen.turn()
             cursor = page.cursor
-            if not cursor or bounds.ended:
+            if not cursor or bounds.ended or bounds.past(cursor):
                 return
 
     def _batch(self, frame: Frame, fields: list[str], rows: list[tuple[str, str, list[Any]]]) -> Any:
@@ -183,6 +193,21 @@ class JobsReader(DataSourceReader):
                 column = next(columns)
                 found.append(plain_data(list(column)) if field == "data" else column)
         return frame.batch(found, len(rows))
+
+
+def _ranges(
+    state: str, places: list[tuple[str, str] | None], lowest: int | None = None, highest: int | None = None
+) -> list[Range]:
+    """From each place to the next, and from the last one to the end."""
+    return [
+        Range(state=state, after=after, until=until, lowest=lowest, highest=highest)
+        for after, until in pairwise([*places, None])
+    ]
+
+
+def _time_of(entries: Any) -> int:
+    """Ms of the first entry's id; 0 where there is none any more."""
+    return next((int(bytes(entry).partition(b"-")[0]) for entry in entries or ()), 0)
 
 
 def _place(member: Any) -> tuple[str, str] | None:
@@ -203,7 +228,7 @@ def _place(member: Any) -> tuple[str, str] | None:
 def _first_cursor(partition: Range) -> str:
     if partition.after is not None:
         score, member = partition.after
-        return f"{score}@{member}"
+        return score if partition.state == "waiting" else f"{score}@{member}"
     # No job has an empty id, so this is the first one of that score.
     return "" if partition.lowest is None else f"{partition.lowest}@"
 
@@ -212,13 +237,17 @@ class _Bounds:
     """Whether a member of an index lies within a partition."""
 
     def __init__(self, partition: Range) -> None:
-        self._after = _order(partition.after)
-        self._until = _order(partition.until)
+        self._in_stream = partition.state == "waiting"
+        self._last = _entry(partition.until[0]) if self._in_stream and partition.until else None
+        self._after = None if self._in_stream else _order(partition.after)
+        self._until = None if self._in_stream else _order(partition.until)
         self._highest = partition.highest
         self.any = partition.after is not None or partition.until is not None or partition.highest is not None
         self.ended = False
 
     def hold(self, position: str, member: str) -> bool:
+        if self._in_stream:
+            return self._holds_entry(position)
         place = (float(position), member.encode("utf-8", "surrogateescape"))
         if self._after is not None and place <= self._after:
             return False
@@ -228,6 +257,20 @@ class _Bounds:
             self.ended = True
             return False
         return True
+
+    def past(self, cursor: str) -> bool:
+        """Whether a page that begins there has nothing of a partition of the stream, whatever was not waiting."""
+        return self._last is not None and (not cursor[0].isdigit() or _entry(cursor) >= self._last)
+
+    def _holds_entry(self, position: str) -> bool:
+        """Pages begin behind a partition's beginning. A job without an entry is in a list, which the last one reads."""
+        self.ended = self._last is not None and (not position or _entry(position) > self._last)
+        return not self.ended
+
+
+def _entry(position: str) -> tuple[int, int]:
+    at, _, number = position.partition("-")
+    return int(at), int(number or 0)
 
 
 def _order(place: tuple[str, str] | None) -> Place | None:

@@ -16,18 +16,16 @@ __all__ = ["default_schema", "make_reader", "make_stream_reader", "make_stream_w
 Options = Mapping[str, str]
 
 
-def _refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise UnsupportedOptionError(
-            "mode", "overwrite", 'is not supported: a queue is not replaced by a frame. Write .mode("append")'
-        )
-
-
 def make_writer(options: Options, schema: Any, overwrite: bool) -> FrameWriter:
     """The writer of a frame."""
-    _refuse_overwrite(overwrite)
     chosen = WriteOptions.parse(options, streaming=False)
-    return FrameWriter(chosen, plan_write(schema, chosen))
+    if overwrite and not chosen.drain:
+        problem = (
+            'is not supported: a queue is not replaced by a frame. Write .mode("append"); or '
+            '.option("overwrite", "drain"), which deletes the jobs that wait'
+        )
+        raise UnsupportedOptionError("mode", "overwrite", problem)
+    return FrameWriter(chosen, plan_write(schema, chosen), overwrite)
 
 
 def make_stream_writer(options: Options, schema: Any, overwrite: bool) -> StreamWriter:

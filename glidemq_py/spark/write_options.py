@@ -61,6 +61,7 @@ class WriteOptions:
     max_batch_bytes: int
     quiet: bool
     unique: bool
+    drain: bool
     staging_ttl: int
     remember: int
     defaults: JobOptions
@@ -84,6 +85,9 @@ class WriteOptions:
             raise GlideMQValidationError(
                 "duplicates", "fail", "needs guarantee 'atomic': a retried task would meet its own"
             )
+        drain = given.choice("overwrite", "refuse", ("refuse", "drain")) == "drain"
+        if drain and (streaming or guarantee != "atomic"):
+            raise GlideMQValidationError("overwrite", "drain", "needs a frame and guarantee 'atomic'")
         ttl = given.whole("stagingTtl", DAY_MS, _MINUTE_MS, _MONTH_MS)
         return cls(
             keys=QueueKeys(given.prefix, given.queue),
@@ -98,6 +102,7 @@ class WriteOptions:
             max_batch_bytes=given.whole("maxBatchBytes", BATCH_BYTES, 1, _MAX_BATCH_BYTES),
             quiet=given.choice("events", "none", ("none", "each")) == "none",
             unique=unique,
+            drain=drain,
             staging_ttl=ttl,
             # A write that nobody will name again need only be remembered while a task of it may still be alive.
             remember=given.whole("rememberWrites", _MONTH_MS if write_id or streaming else ttl, _MINUTE_MS, _YEAR_MS),

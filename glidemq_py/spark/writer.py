@@ -18,6 +18,7 @@ from glidemq_py.queue.writes import Published, abort_write, decide_write, finish
 from glidemq_py.spark.api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage, task_context
 from glidemq_py.spark.connection import forget, transport_of
 from glidemq_py.spark.encoding import RowEncoder
+from glidemq_py.spark.replacing import drain_first
 from glidemq_py.spark.sinks import Batches, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_options import WriteOptions
 from glidemq_py.spark.write_schema import WritePlan
@@ -128,14 +129,16 @@ class FrameWriter(DataSourceArrowWriter):
     Args:
         options: of the write.
         plan: what its columns are.
+        replace: the jobs that wait are deleted before the frame's are there.
 
     Raises:
         GlideMQError: the server cannot be reached, or is not to be used so: before any task starts.
     """
 
-    def __init__(self, options: WriteOptions, plan: WritePlan) -> None:
+    def __init__(self, options: WriteOptions, plan: WritePlan, replace: bool = False) -> None:
         self._options = options
         self._plan = plan
+        self._replace = replace
         self._write = WriteId(
             id=options.write_id or secrets.token_hex(16),
             home=options.keys,
@@ -156,6 +159,8 @@ class FrameWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Written | None]) -> None:
         """All tasks have done their share."""
         if self._options.guarantee == "atomic":
+            if self._replace:
+                run_blocking(transport_of(self._options.place), drain_first(self._write, _winners(messages)))
             _tell(self._options, _end(self._options, self._write, messages))
         else:
             _tell(self._options, Published(sum(message.added for message in messages if message is not None), 0))

@@ -168,6 +168,23 @@ def test_junk_of_peers_is_read_as_far_as_it_goes(source: Callable[..., Any], res
     assert rows[0].finishedOn == datetime(1970, 1, 1, 0, 0, 0, 12_000)  # noqa: DTZ001  # as Spark gives it
 
 
+async def test_waiting_jobs_in_partitions(source: Callable[..., Any], url: str, queue_name: str):
+    """They come as time goes by: entries of many milliseconds, some deleted, and others that stand in a list."""
+    async with Queue(queue_name, url) as queue:
+        ids = [(await queue.add("n", i)).id for i in range(300)]
+        await queue.add_bulk([("lifo", i, {"lifo": True}) for i in range(30)])
+        for job_id in ids[::7]:
+            assert await queue.remove(job_id)
+    for partitions in (1, 2, 7, 50):
+        frame = source(state="waiting", fetchSize=20, numPartitions=partitions).schema("id string, name string").load()
+        rows = frame.collect()
+        assert len({row.id for row in rows}) == len(rows) == 300 - 43 + 30
+        assert sum(row.name == "lifo" for row in rows) == 30
+        assert frame.rdd.getNumPartitions() == min(partitions, 13)
+    sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
+    assert max(sizes) < 200
+
+
 async def test_parents_that_wait_for_their_children(source: Callable[..., Any], url: str, queue_name: str):
     async with FlowProducer(url) as flows:
         parts = [FlowJob("part", queue_name, n) for n in range(3)]

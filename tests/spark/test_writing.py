@@ -179,6 +179,31 @@ def test_modes(spark: Any, url: str, queue_name: str):
         frame.mode("error").save()
 
 
+def test_overwrite_drains_what_waits(
+    spark: Any, sink: Callable[..., Any], written: Written, queue_name: str, resp: Any
+):
+    from pyspark.sql.functions import expr
+
+    frame = spark.range(300).selectExpr("cast(id as string) as data")
+    late = frame.limit(5).withColumn("delay", frame.data.cast("long") + 600_000)
+    sink(frame.union(frame)).save()
+    sink(late).save()
+    new = frame.limit(7).withColumn("queue", expr(f"if(data < 3, '{queue_name}-b', null)"))
+    sink(frame, queue=f"{queue_name}-b").save()
+    for _ in range(2):
+        sink(new, overwrite="drain", writeId="once").mode("overwrite").save()
+        assert (len(written.data), written.run("ZCARD", "scheduled")) == (4, 5)
+        assert len(Written(resp, f"{queue_name}-b").data) == 3
+    sink(frame, overwrite="drain").save()
+    assert len(written.data) == 304
+    with pytest.raises(Exception, match="'overwrite' = 'drain': needs a frame and guarantee 'atomic'"):
+        sink(frame, overwrite="drain", guarantee="task").mode("overwrite").save()
+    bad = frame.coalesce(1).selectExpr("if(data = '7', '{', data) as data")
+    with pytest.raises(Exception, match="row 8 of its partition"):
+        sink(bad, overwrite="drain").mode("overwrite").save()
+    assert len(written.data) == 304
+
+
 def test_duplicates(spark: Any, sink: Callable[..., Any], written: Written):
     frame = spark.range(300).selectExpr("concat('job-', id) as jobId", "'1' as data")
     sink(frame.limit(10)).save()
