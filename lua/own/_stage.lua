@@ -31,12 +31,18 @@ S.state = function(q, w, query, batch)
   return 'absent'
 end
 
+-- The index lives as long as anything that may stand in it, and not for ever where nobody comes any more.
+S.enlist = function(q, w, now)
+  redis.call('ZADD', q.writes, now, w.id)
+  redis.call('PEXPIRE', q.writes, S.KEEP)
+end
+
 -- keep: for how long its end shall be remembered.
 S.begin = function(q, w, home, query, ttl, keep)
   local now = G.int(G.now(q))
   redis.call('HSET', w.manifest, 'state', 'open', 'home', home, 'query', query, 'at', now,
     'keep', G.int(keep))
-  redis.call('ZADD', q.writes, now, w.id)
+  S.enlist(q, w, now)
   S.prolong(w, ttl)
 end
 

@@ -13,7 +13,7 @@ local function decide(q, w, r)
   local now = G.int(G.now(q))
   local state = r[7] == 1 and 'committed' or 'prepared'
   for _, key in ipairs({ w.manifest, w.tried, w.won, w.queues }) do redis.call('PEXPIRE', key, S.KEEP) end
-  redis.call('ZADD', q.writes, now, w.id)
+  S.enlist(q, w, now)
   if r[7] == 1 and r[2] ~= '' then S.remember_batch(q, r[2], r[3], r[8]) end
   redis.call('HSET', w.manifest, 'state', state, 'at', now)
   return state

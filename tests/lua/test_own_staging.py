@@ -115,6 +115,7 @@ def test_everything_staged_expires(place: Place) -> None:
     place.stage("a", 0, "1")
     place.stage("a", 0, "2", beside=True)
     for q in (place.home, place.beside):
+        assert 0 < q.redis("PTTL", "writes") <= MONTH
         for name in q.key_names() - {"writes"}:
             assert 0 < q.redis("PTTL", name) <= TTL, name
 
