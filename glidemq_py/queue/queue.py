@@ -16,7 +16,7 @@ from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.waiting import ResultWaiter
 from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
-from glidemq_py.options.checks import check_bool
+from glidemq_py.options.checks import check_bool, check_int
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py.options.job import JobOptions, JobOptionsDict
 from glidemq_py.options.names import validate_given_id, validate_job_name, validate_queue_name
@@ -324,6 +324,33 @@ class Queue(
         """Live workers of this queue, in any process and language, oldest first."""
         return await reading.get_workers(await self._connected())
 
+    def iter_search_jobs(
+        self,
+        state: str | None = None,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        *,
+        exclude_data: bool = False,
+    ) -> AsyncIterator[Job[DataT, ResultT]]:
+        """Iterate over the jobs that match, page by page; each page is short for the server. Leave off when you like.
+
+        Args:
+            state: one that `iter_jobs` takes; None = all of these, one after the other.
+            name: the whole name.
+            data: pairs that the job's data, a mapping, must hold at its top level. Keys are texts as they are, no
+                paths; a value must be equal all through, as the serializer stores it.
+            exclude_data: those found have no data; without ``data``, it stays on the server.
+
+        Raises:
+            GlideMQValidationError: a state that cannot be listed, a key that is no text, a value that no job can hold.
+        """
+        bare, listed = check_bool("exclude_data", exclude_data), None if state is None else reading.listable(state)
+        return self._found(Search(listed, name, data, bare, serializer_of(self.options.serializer)))
+
+    async def _found(self, search: Search) -> AsyncIterator[Job[DataT, ResultT]]:
+        async for job in search.run(await self._connected()):
+            yield job
+
     async def search_jobs(
         self,
         state: str | None = None,
@@ -333,22 +360,14 @@ class Queue(
         *,
         exclude_data: bool = False,
     ) -> list[Job[DataT, ResultT]]:
-        """Look through the jobs for those that match, page by page; each page is short for the server.
-
-        Args:
-            state: one that `iter_jobs` takes; None = all of these, one after the other.
-            name: the whole name.
-            data: pairs that the job's data, a mapping, must hold at its top level. Keys are texts as they are, no
-                paths; a value must be equal all through, as the serializer stores it.
-            limit: stop when that many are found.
-            exclude_data: those found have no data; without ``data``, it stays on the server.
-
-        Raises:
-            GlideMQValidationError: a state that cannot be listed, a key that is no text, a value that no job can hold.
-        """
-        bare, listed = check_bool("exclude_data", exclude_data), None if state is None else reading.listable(state)
-        search = Search(listed, name, data, limit, bare, serializer_of(self.options.serializer))
-        return await search.run(await self._connected())
+        """The first ``limit`` jobs of `iter_search_jobs`, which tells what the arguments mean and what it raises."""
+        most = check_int("limit", limit, 1, 2**31)
+        found: list[Job[DataT, ResultT]] = []
+        async for job in self.iter_search_jobs(state, name, data, exclude_data=exclude_data):
+            found.append(job)
+            if len(found) == most:
+                break
+        return found
 
     async def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
         """How many jobs ended, by the minute of the last day.

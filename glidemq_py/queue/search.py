@@ -8,7 +8,6 @@ from typing import Any, cast
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobState
-from glidemq_py.options.checks import check_int
 from glidemq_py.options.names import validate_job_name
 from glidemq_py.options.queue import Serializer
 from glidemq_py.queue.reading import iterate, listed_states
@@ -26,7 +25,6 @@ class Search:
         state: None = every state that can be listed.
         name: of the job; looked at on the server.
         data: pairs that the job's data must hold at its top level; looked at here, since only we can decode them.
-        limit: most jobs found.
         bare: they come without their data.
         serializer: the queue's; values are compared as it stores them.
 
@@ -39,7 +37,6 @@ class Search:
         state: JobState | None,
         name: str | None,
         data: Mapping[str, Any] | None,
-        limit: int,
         bare: bool,
         serializer: Serializer,
     ) -> None:
@@ -47,20 +44,17 @@ class Search:
         self._name = "" if name is None else validate_job_name(name)
         # No pairs: every job has them all.
         self._data = (None if data is None else _pairs(data, serializer)) or None
-        self._limit = check_int("limit", limit, 1, 2**31)
         self._bare = bare
 
-    async def run(self, link: QueueLink) -> list[Job[Any, Any]]:
-        """The jobs found. One that changes its state meanwhile comes once at most."""
-        found: dict[str, Job[Any, Any]] = {}
+    async def run(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
+        """The jobs found, page by page. One that changes its state meanwhile comes once at most."""
+        found: set[str] = set()
         async for job in self._candidates(link):
-            if self._matches(job):
+            if job.id not in found and self._matches(job):
                 if self._bare:
                     job._forget_data()
-                found.setdefault(job.id, job)
-                if len(found) == self._limit:
-                    break
-        return list(found.values())
+                found.add(job.id)
+                yield job
 
     async def _candidates(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
         for state in self._states:

@@ -147,6 +147,19 @@ class Queue(Generic[DataT, ResultT]):
         """Live workers of this queue, in any process and language, oldest first."""
         return run_now(self._core.get_workers())
 
+    def iter_search_jobs(
+        self,
+        state: str | None = None,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        *,
+        exclude_data: bool = False,
+    ) -> Iterator[Job[DataT, ResultT]]:
+        """Iterate over the jobs that match, page by page; each page is short for the server. Leave off when you
+        like. See `Queue.iter_search_jobs`.
+        """
+        return iterate_now(self._core.iter_search_jobs(state, name, data, exclude_data=exclude_data), twin_of)
+
     def search_jobs(
         self,
         state: str | None = None,
@@ -156,9 +169,7 @@ class Queue(Generic[DataT, ResultT]):
         *,
         exclude_data: bool = False,
     ) -> list[Job[DataT, ResultT]]:
-        """Look through the jobs for those that match, page by page; each page is short for the server. See
-        `Queue.search_jobs`.
-        """
+        """The first ``limit`` jobs of `iter_search_jobs`, which tells what the arguments mean and what it raises."""
         return twins_of(run_now(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data)))
 
     def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:

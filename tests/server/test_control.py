@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -295,6 +295,27 @@ async def test_searching_for_values_within_values(url: str, queue_name: str):
             ({"user.id": 7}, 0), ({"a.b": 1.0}, 1), ({"user": None}, 0), ({"nothing": None}, 0), ({}, 2),
         ):  # fmt: skip
             assert len(await queue.search_jobs(data=data)) == found, data
+
+
+async def test_a_search_is_left_off_and_gone_on_with(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("a", {"even": n % 2 == 0, "n": n}) for n in range(900)])
+        await queue.add_bulk([("a", {"even": True, "n": n}, {"delay": 60_000}) for n in range(900, 903)])
+        search = queue.iter_search_jobs(name="a", data={"even": True})
+        first = [job.data["n"] async for job in until_number(search, 300)]
+        await queue.add("a", {"even": False, "n": -1})
+        rest = [job.data["n"] async for job in search]
+        assert first + rest == [*range(0, 900, 2), 900, 901, 902]
+        assert [job.data async for job in queue.iter_search_jobs("delayed", exclude_data=True)] == [None] * 3
+        with pytest.raises(GlideMQValidationError):
+            queue.iter_search_jobs("paused")
+
+
+async def until_number(search: AsyncIterator[Job], last: int) -> AsyncIterator[Job]:
+    async for job in search:
+        yield job
+        if job.data["n"] == last:
+            return
 
 
 async def test_searching_goes_by_the_serializer(url: str, queue_name: str):
