@@ -119,10 +119,11 @@ class Heartbeat:
                     self._tell(self._lost, run, status)
 
     def _info(self, active: int) -> str:
-        """Registration as Node peers write it (data-model.md section 3), and the age of the last exchange."""
+        """Registration as Node peers write it (data-model.md section 3), the age of the last exchange, and how long
+        others have to wait before they take a job from this worker."""
         return json.dumps({
             "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": active,
-            "silence": int(self._silence() * 1000),
+            "silence": int(self._silence() * 1000), "lockDuration": self._lock_duration,
         })  # fmt: skip
 
     def _tell(self, function: Callable[..., Any], *args: Any) -> None:

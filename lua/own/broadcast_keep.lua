@@ -80,6 +80,7 @@ local function look_at(q, run, p)
   local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
   -- A Node peer does not refresh its entries; as long as it is registered it lives.
   if foreign and is_registered(q, consumer) then return end
+  if p[3] < G.lock_of_worker(q, run, consumer) then return end
   local found = redis.call('XRANGE', q.stream, entry, entry)[1]
   local id, _, only_for
   if found then id, _, only_for = S.parse(found[2]) end

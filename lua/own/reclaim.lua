@@ -4,12 +4,14 @@
 -- -> packed {recovered ids, failed ids, cursor, held}     held = 0: somebody else does it now, nothing was looked at
 -- Bound: 100 pending entries or list jobs a call; call again with the cursor until it is ''.
 -- Jobs in a group are their library's own to recover: they hold a slot that would have to be released.
--- lock_ms: how long a job of ours may go without a heartbeat, where its own lockDuration does not say otherwise.
+-- lock_ms: how long a job may go without a heartbeat, where neither its own lockDuration nor that of its worker
+--   (_lock_times.lua) says otherwise.
 
 local PAGE = 100
 local CONSUMER_KEPT_MS = 3600000
 local WATCH_SAMPLE = 20
-local LISTS = 'lists' -- cursor: jobs from lists and the scheduled set are not all seen yet
+local SHORTEST_LOCK_MS = 1000
+local LISTS = 'lists:' -- cursor: this and a rank; jobs from lists and the scheduled set are not all seen yet
 
 local function lock_of(opts, default)
   local own = tonumber(string.match(opts or '', '"lockDuration":%s*(%d+)') or '')
@@ -63,7 +65,7 @@ local function look_at_entry(q, run, entry, consumer, idle)
     G.settle_entries(q, { entry })
     return
   end
-  local lock = lock_of(h.opts, run.lock)
+  local lock = lock_of(h.opts, G.lock_of_worker(q, run, consumer))
   if idle < lock then return end
   local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
   if h.state == 'active' then
@@ -81,7 +83,7 @@ end
 
 local function look_at_pending(q, run, cursor)
   local from = cursor == '' and '-' or '(' .. cursor
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.min(run.lock, 1000), from, '+', PAGE)
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.min(run.lock, SHORTEST_LOCK_MS), from, '+', PAGE)
   if pending.err then return '' end
   for _, p in ipairs(pending) do
     look_at_entry(q, run, p[1], p[2], p[3])
@@ -89,24 +91,25 @@ local function look_at_pending(q, run, cursor)
   return #pending == PAGE and pending[PAGE][1] or ''
 end
 
--- True if a full page was found and some of it is out of the way now: there may be more behind it.
 -- Whoever activates or keeps alive such a job of ours writes one time to its score and its `lastActive`; where they
--- differ, a Node peer has taken the job since, and recovers it by its own means.
-local function look_at_lists(q, run)
-  local limit, gone = G.int(run.now - run.lock), 0
-  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', 0, PAGE)
+-- differ, a Node peer has taken the job since, and recovers it by its own means. rank: where to go on in the set; returns
+-- where the next page begins, nil at the end.
+local function look_at_lists(q, run, rank)
+  local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
+  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
     local h = read(q, id)
+    local taken_by = redis.pcall('HGET', q.J .. id, 'takenBy')
     if not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
       redis.call('ZREM', q.list_active_ids, id)
-      gone = gone + 1
-    elseif run.now - beat >= lock_of(h.opts, run.lock) then
+    elseif run.now - beat >= lock_of(h.opts, G.lock_of_worker(q, run, type(taken_by) == 'string' and taken_by or '')) then
       recover(q, run, id, '', h)
-      gone = gone + 1
+    else
+      left = left + 1
     end
   end
-  return #found == 2 * PAGE and gone > 0
+  return #found == 2 * PAGE and rank + left or nil
 end
 
 -- A watched job that ended under its Node worker is watched no longer. A few at a time, whichever come.
@@ -148,8 +151,10 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
     G.trim_metrics(q.metrics_failed, run.now)
     sweep_consumers(q, run.foreign)
   end
-  if cursor == '' or cursor == LISTS then
-    if look_at_lists(q, run) then return cmsgpack.pack({ run.recovered, run.failed, LISTS, 1 }) end
+  local rank = cursor == '' and '0' or string.match(cursor, '^' .. LISTS .. '(%d+)$')
+  if rank then
+    local more = look_at_lists(q, run, tonumber(rank))
+    if more then return cmsgpack.pack({ run.recovered, run.failed, LISTS .. G.int(more), 1 }) end
     cursor = ''
   end
   cursor = look_at_pending(q, run, cursor)

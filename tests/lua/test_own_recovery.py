@@ -507,3 +507,45 @@ def test_a_list_job_that_may_run_no_more_is_not_regained(q: OwnQueue) -> None:
 def test_regain_without_a_group(q: OwnQueue) -> None:
     assert ask(q) == []
     assert q.key_names() == set()
+
+
+@pytest.mark.parametrize("lifo", [False, True])
+def test_each_workers_own_lock_counts_whoever_looks(q: OwnQueue, lifo: bool) -> None:
+    """A worker that was told to be quick must not take the jobs of one that was told to take its time, nor does it
+    wait longer for those of a quick one because it may take its time itself."""
+
+    def recovered(lock: int) -> list[str]:
+        reply = q.run(reclaim(q.meta, "py-9", 60_000, lock, 5, False, ""))
+        assert not reply.cursor
+        return list(reply.recovered)
+
+    def let_time_go_by(ms: int) -> None:
+        q.advance(ms)
+        for entry, consumer in q.pending():
+            q.let_idle(entry, ms, consumer)
+
+    q.add_job(lifo=lifo)
+    q.add_job(lifo=lifo)
+    q.make_group()
+    for consumer, lock in (("slow", 30_000), ("quick", 1_000)):
+        beat(q, consumer=consumer, info=f'{{"lockDuration": {lock}}}')
+    slow, quick = q.take_one("slow"), q.take_one("quick")
+    let_time_go_by(5_000)
+    assert recovered(1_000) == [quick.id]
+    assert q.state(slow.id) == "active"
+    assert q.take_one("quick").id == quick.id
+    let_time_go_by(2_000)
+    assert recovered(30_000) == [quick.id]
+
+
+def test_list_jobs_of_the_dead_are_found_behind_those_of_the_living(q: OwnQueue) -> None:
+    """However many of those there are: their workers may be silent for longer."""
+    beat(q, consumer="slow", info='{"lockDuration": 60000}')
+    for _ in range(250):
+        q.add_job(lifo=True)
+    q.take(250, "slow")
+    q.advance(1)
+    last = q.add_job(lifo=True)
+    q.take_one("py-1")
+    q.advance(30_000)
+    assert [job_id for reply in looks(q) for job_id in reply.recovered] == [last]

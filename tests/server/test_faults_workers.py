@@ -226,3 +226,35 @@ async def test_workers_that_left_are_no_workers_and_dead_ones_are_forgotten(url:
         async with Worker(queue_name, Gate(), url):
             assert len(await queue.get_workers()) == 2
         assert [worker.pid for worker in await queue.get_workers()] == [child._process.pid]
+
+
+async def test_workers_with_locks_of_different_lengths_leave_each_other_s_jobs_alone(
+    url: str, queue_name: str, clean_check: None
+) -> None:
+    """The impatient one is there first, so it is the one that looks for stalled jobs."""
+    runs: list[str] = []
+    begun, enough = asyncio.Event(), asyncio.Event()
+
+    async def patient(job: Job) -> str:
+        runs.append("patient")
+        begun.set()
+        await enough.wait()
+        return "done"
+
+    async def impatient(job: Job) -> None:
+        runs.append(job.name)
+        if job.name == "rounds":
+            enough.set()
+
+    async with Queue(queue_name, url) as queue:
+        quick = Worker(queue_name, impatient, url, lock_duration=1_000, stalled_interval=1_000)
+        async with quick:
+            quick.pause()
+            async with Worker(queue_name, patient, url, concurrency=1):
+                job = await queue.add("long")
+                await begun.wait()
+                # Several of its rounds go by meanwhile, and no heartbeat of the other.
+                await queue.add("rounds", delay=3_500)
+                quick.resume()
+                assert await job.wait_until_finished(timeout=20_000) == "done"
+    assert runs == ["patient", "rounds"]
