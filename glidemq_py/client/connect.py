@@ -39,6 +39,7 @@ __all__ = [
     "GlideClient",
     "GlideConfig",
     "ServerConnection",
+    "check_connection",
     "config_of",
     "create_async",
     "create_blocking",
@@ -68,6 +69,18 @@ _READ_FROM = {
     "az_affinity": ReadFrom.AZ_AFFINITY,
     "az_affinity_replicas_and_primary": ReadFrom.AZ_AFFINITY_REPLICAS_AND_PRIMARY,
 }
+
+
+def check_connection(connection: Connection) -> None:
+    """Refuse what could never be connected with, before anybody needs it. Connects nothing.
+
+    Raises:
+        GlideMQValidationError: it is no URL, no options and no client; or `GLIDEMQ_URL`, where that counts, is no URL.
+    """
+    if isinstance(connection, ConnectionSource):
+        return
+    if connection is not None or os.environ.get(URL_VARIABLE):
+        resolve(connection)
 
 
 def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:

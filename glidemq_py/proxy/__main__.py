@@ -59,6 +59,12 @@ def _tell(text: str) -> None:
     sys.stderr.write(f"python -m glidemq_py.proxy: {text}\n")
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m glidemq_py.proxy",
@@ -66,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--url", help="the server; default: GLIDEMQ_URL, else a private embedded one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8080, help="port to listen on (8080); 0 = any free one")
+    parser.add_argument("--port", type=_port, default=8080, help="port to listen on (8080); 0 = any free one")
     parser.add_argument("--queue", action="append", metavar="NAME", help="a queue that may be used; default: all")
     parser.add_argument("--prefix", default="glide", help="first part of every key (glide)")
     parser.add_argument("--compression", default="none", choices=["none", "gzip"])

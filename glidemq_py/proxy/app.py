@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from glidemq_py.client.connect import Connection
+from glidemq_py.client.connect import Connection, check_connection
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression
 from glidemq_py.options.times import Milliseconds
@@ -75,6 +75,7 @@ def create_proxy_app(
         prefix=prefix, queues=queues, compression=compression, events=events, tokens=tokens, max_body=max_body,
         keep_alive=keep_alive, on_error=on_error,
     )  # fmt: skip
+    check_connection(connection)
     state = ProxyState(connection, options)
 
     @contextlib.asynccontextmanager

@@ -320,6 +320,16 @@ def test_options_are_checked() -> None:
     assert TOKEN not in repr(ProxyOptions(tokens=[TOKEN]))
 
 
+def test_what_cannot_be_connected_with_is_no_request_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection: Any
+    for connection in ("http://server", 5):
+        with pytest.raises(GlideMQValidationError, match="'connection' ="):
+            create_proxy_app(connection)
+    monkeypatch.setenv("GLIDEMQ_URL", "nonsense")
+    with pytest.raises(GlideMQValidationError, match="'connection' ="):
+        create_proxy_app()
+
+
 def test_a_server_that_is_away_is_503(private_server: Callable[..., ServerProcess]) -> None:
     with running_proxy("valkey://127.0.0.1:1") as (http, _):
         assert http.post("/queues/q/jobs", json={"name": "n"}).status_code == 503

@@ -40,9 +40,14 @@ async def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
         assert await command.ends() == 2
         assert "queues" in command.text
         assert len(command.lines) == 1
-    with Command(tmp_path, MODULE, "--port", "what") as command:
+    with Command(tmp_path, MODULE, "--url", "http://server") as command:
         assert await command.ends() == 2
-        assert "--port" in command.text
+        assert "option 'connection' = 'http://server'" in command.text
+        assert len(command.lines) == 1
+    for port in ("what", "99999", "-1"):
+        with Command(tmp_path, MODULE, f"--port={port}") as command:
+            assert await command.ends() == 2
+            assert f"argument --port: '{port}' is no port" in command.text
 
 
 async def test_no_tokens_on_a_public_address_are_told_of(tmp_path: Path, url: str) -> None:
