@@ -38,9 +38,7 @@ def check_callable(option: str, function: _F, *arguments: str) -> _F:
     Raises:
         GlideMQValidationError: it is no function, or cannot be called so.
     """
-    shape = (
-        f"must be a function that takes {', '.join(arguments)}" if arguments else "must be a function without arguments"
-    )
+    shape = f"must be a function that takes ({', '.join(arguments)})"
     if not callable(function):
         raise GlideMQValidationError(option, function, shape)
     try:
@@ -50,7 +48,7 @@ def check_callable(option: str, function: _F, *arguments: str) -> _F:
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        raise GlideMQValidationError(option, function, f"{shape}, but is {_shown(signature)}: {error}") from None
+        raise GlideMQValidationError(option, function, f"{shape}, not {_shown(signature)}: {error}") from None
     return function
 
 

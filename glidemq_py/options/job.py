@@ -327,9 +327,7 @@ def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) 
     if (merged.attempts or 0) < 2:
         for name in ("backoff", "fallbacks"):
             if getattr(own, name):
-                raise GlideMQValidationError(
-                    name, getattr(own, name), "needs 'attempts' >= 2: it is for retries"
-                )
+                raise GlideMQValidationError(name, getattr(own, name), "needs 'attempts' >= 2: it is for retries")
     if own.on_failure is not None and merged.parent is None and not of_flow:
         raise GlideMQValidationError("on_failure", own.on_failure, "needs a 'parent': nobody waits for the job")
 

@@ -45,9 +45,9 @@ def test_what_can_be_called_is_taken(function: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (5, "must be a function that takes job"), (None, "must be a function that takes job"),
-        (takes_none, r"that takes job, but is \(\): too many"), (takes_two, r"but is \(one, two\): missing .*'two'"),
-        (lambda *, job: None, r"but is \(\*, job\)"), (functools.partial(takes_one, 1), "too many"),
+        (5, r"must be a function that takes \(job\)"), (None, r"must be a function that takes \(job\)"),
+        (takes_none, r"that takes \(job\), not \(\): too many"), (takes_two, r"not \(one, two\): missing .*'two'"),
+        (lambda *, job: None, r"not \(\*, job\)"), (functools.partial(takes_one, 1), "too many"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_called_is_refused(function: Any, why: str) -> None:

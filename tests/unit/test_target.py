@@ -125,6 +125,15 @@ def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Modu
     assert "SyntaxError" in refusal(f"{broken}:worker")
 
 
+def test_what_we_refuse_in_the_module_is_shown_without_our_own_lines(module: Module) -> None:
+    name = module("from glidemq_py import Worker\n\nworker = Worker('q', print, lifespan=lambda: None)\n")
+    said = refusal(f"{name}:worker")
+    assert f'{name}.py", line 3' in said
+    assert "option 'lifespan' =" in said
+    assert "must be a function that takes (worker), not ()" in said
+    assert "glidemq_py/worker" not in said
+
+
 def test_a_script_that_ends_while_it_is_imported(module: Module) -> None:
     name = module("import sys\nsys.exit(4)\n")
     said = refusal(f"{name}:worker")

@@ -21,6 +21,7 @@ from glidemq_py.worker.worker import Worker
 
 __all__ = ["load_workers"]
 
+_OURS = str(Path(__file__).parents[2]) + os.sep
 _TARGET = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
@@ -117,7 +118,11 @@ def _trace(error: BaseException) -> str:
         if file != __file__ and "importlib" not in file:
             break
         step = step.tb_next
-    return "".join(traceback.format_exception(type(error), error, step)).rstrip()
+    if not isinstance(error, GlideMQError):
+        return "".join(traceback.format_exception(type(error), error, step)).rstrip()
+    # What we refuse is said by the error; where in our code that was is not the question either.
+    lines = [line for line in traceback.extract_tb(step) if not line.filename.startswith(_OURS)]
+    return "".join([*traceback.format_list(lines), *traceback.format_exception_only(error)]).rstrip()
 
 
 # -- suggestions --------------------------------------------------------------------------------------------
