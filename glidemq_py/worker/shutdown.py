@@ -89,15 +89,15 @@ class GracefulShutdown:
             if isinstance(result, BaseException):
                 _log.error("closing %r failed: %r", component, result)
         self.dispose()
-        self._done.set()
 
     async def wait(self) -> None:
-        """Wait until everything is closed."""
+        """Wait until everything is closed, or `dispose` was called."""
         await self._done.wait()
 
     def dispose(self) -> None:
-        """Stop listening for signals without closing anything."""
+        """Stop listening for signals and close nothing: `wait` returns, and so does the end of the ``async with``."""
         self._stack.close()
+        self._done.set()
 
     async def __aenter__(self) -> Self:
         self._stack.enter_context(_handling(self._on_signal))

@@ -1,0 +1,76 @@
+"""Closing several components together: at a signal, when told to, at the end of the block, or not at all."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from glidemq_py import graceful_shutdown
+
+
+class Part:
+    """Counts its closings; ``error`` is what they raise."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.closings: list[bool] = []
+        self._error = error
+        self.told = asyncio.Event()
+
+    async def close(self, *, force: bool = False) -> None:
+        self.closings.append(force)
+        self.told.set()
+        if self._error is not None:
+            raise self._error
+
+
+class Slow(Part):
+    """Closes when it is forced to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._forced = asyncio.Event()
+
+    async def close(self, *, force: bool = False) -> None:
+        await super().close(force=force)
+        if force:
+            self._forced.set()
+        await self._forced.wait()
+
+
+async def test_one_that_fails_does_not_keep_the_others_from_closing(caplog: pytest.LogCaptureFixture) -> None:
+    broken, sound = Part(OSError("no")), Part()
+    async with graceful_shutdown(broken, sound) as shutdown:
+        await shutdown.shutdown()
+        await shutdown.wait()
+    assert (broken.closings, sound.closings) == ([False], [False])
+    assert "no" in caplog.text
+
+
+async def test_the_end_of_the_block_closes() -> None:
+    part = Part()
+    async with graceful_shutdown(part):
+        assert part.closings == []
+    assert part.closings == [False]
+
+
+async def test_dispose_closes_nothing_and_nobody_waits_any_more() -> None:
+    part, before = Part(), signal.getsignal(signal.SIGTERM)
+    async with graceful_shutdown(part) as shutdown, asyncio.timeout(5):
+        assert signal.getsignal(signal.SIGTERM) != before
+        waiting = asyncio.ensure_future(shutdown.wait())
+        shutdown.dispose()
+        await waiting
+        assert signal.getsignal(signal.SIGTERM) == before
+    assert part.closings == []
+
+
+async def test_a_signal_closes_and_a_second_one_hurries() -> None:
+    slow, quick = Slow(), Part()
+    async with graceful_shutdown(slow, quick) as shutdown, asyncio.timeout(5):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await quick.told.wait()
+        assert slow.closings == [False]
+        os.kill(os.getpid(), signal.SIGINT)
+        await shutdown.wait()
+    assert slow.closings == [False, True]
