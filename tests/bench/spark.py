@@ -1,7 +1,7 @@
 """Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write latency memory read]`.
 
 Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
-interleaved rounds.
+interleaved rounds, and every ratio the median of what it was in each round: the machine drifts from round to round.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,14 @@ from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.spark.write_options import BATCH_ROWS
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
 from glidemq_py.wire.calls.adding import add
+from tests.bench.alone import Alone
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200
 PEER_BATCH = 500
+RAW, PEER = "raw calls, one plain process", "foreachPartition, redis-py pipeline"
+TOGETHER = ((RAW, "append", "atomic"), ("task",), (PEER,))
+"""What is measured one right behind the other."""
 
 
 def session() -> Any:
@@ -55,13 +59,13 @@ def frame_of(spark: Any, rows: int) -> Any:
 class Bench:
     """A server, a session, and what is measured on them."""
 
-    def __init__(self, rows: int, rounds: int) -> None:
+    def __init__(self, rows: int, rounds: int, others: float) -> None:
         self.rows, self.rounds = rows, rounds
+        self.alone = Alone(others)
         self.place = ServerProcess(server_binary("valkey-9.1")).start()
         self.spark = session()
         self.frame = frame_of(self.spark, rows)
         self.resp = RespClient.from_url(self.place.url)
-        self.figures: dict[str, float] = {}
 
     def close(self) -> None:
         self.resp.close()
@@ -113,27 +117,36 @@ class Bench:
     def write(self) -> None:
         """Rates of all ways to write."""
         ways: dict[str, Callable[[], None]] = {
-            "raw calls, one plain process": self.raw,
-            "foreachPartition, redis-py pipeline": self.peer,
+            RAW: self.raw,
             "append": lambda: self.save(self.frame, "q", guarantee="append"),
-            "task": lambda: self.save(self.frame, "q", guarantee="task"),
             "atomic": lambda: self.save(self.frame, "q"),
+            "task": lambda: self.save(self.frame, "q", guarantee="task"),
+            PEER: self.peer,
         }
-        self.save(self.frame.limit(100), "warm")  # Spark's first lookup, the function library
         rates: dict[str, list[float]] = {name: [] for name in ways}
+
+        def run(names: Sequence[str]) -> list[float]:
+            return [self.rate(ways[name]) for name in names]
+
+        run(list(ways))  # the compilers of Java, the first imports, the function library
         for _ in range(self.rounds):
-            for name, way in ways.items():
-                self.empty()
-                began = time.perf_counter()
-                self._seconds = 0.0
-                way()
-                rates[name].append(self.rows / (self._seconds or time.perf_counter() - began))
+            for names in TOGETHER:
+                for name, rate in zip(names, self.alone.measure(lambda names=names: run(names)), strict=True):
+                    rates[name].append(rate)
         for name, found in rates.items():
-            self.figures[name] = statistics.median(found)
-        raw, peer = self.figures["raw calls, one plain process"], self.figures["foreachPartition, redis-py pipeline"]
-        for name, rate in self.figures.items():
-            print(f"  {name:<38} {rate:>9,.0f} rows/s   {rate / raw:5.2f} x raw   {rate / peer:5.2f} x pipeline")
-        print(f"  atomic / append {self.figures['atomic'] / self.figures['append']:.2f}")
+            print(f"  {name:<38} {statistics.median(found):>9,.0f} rows/s   of {min(found):,.0f} to {max(found):,.0f}")
+        for one, other, least in (("append", RAW, 0.9), ("append", PEER, 2.0), ("atomic", "append", 0.85)):
+            ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
+            text = " ".join(f"{ratio:.3f}" for ratio in ratios)
+            print(f"  {one} / {other}: {statistics.median(ratios):.2f} (at least {least}); the rounds: {text}")
+
+    def rate(self, way: Callable[[], None]) -> float:
+        """Rows a second of one way, into an empty server."""
+        self.empty()
+        began = time.perf_counter()
+        self._seconds = 0.0
+        way()
+        return self.rows / (self._seconds or time.perf_counter() - began)
 
     # -- other clients ------------------------------------------------------------------------------------------
 
@@ -141,24 +154,31 @@ class Bench:
         """What another client of the server waits for its replies meanwhile."""
         self.save(self.frame.limit(100), "warm")
         for guarantee in ("none", "append", "atomic"):
-            self.empty()
-            self.resp.execute("CONFIG", "RESETSTAT")
-            code = f"from tests.bench.spark import watch; watch({self.place.url!r})"
-            watcher = subprocess.Popen(
-                [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            assert watcher.stdin is not None
-            assert watcher.stdout is not None
-            watcher.stdout.readline()
-            if guarantee == "none":
-                time.sleep(3)
-            for _ in range(0 if guarantee == "none" else 2):
-                self.save(self.frame, "q", guarantee=guarantee)
-            watcher.stdin.close()
-            found = json.loads(watcher.stdout.read())
-            watcher.wait()
-            line = " ".join(f"{name} {ms:.2f} ms" for name, ms in found.items())
-            print(f"  beside {guarantee:<8} {line}   longest call {self.longest():.1f} ms")
+            runs = [self.alone.measure(lambda way=guarantee: self.beside(way)) for _ in range(self.rounds)]
+            for name in ("p50", "p99", "max", "longest call"):
+                ms = [run[name] for run in runs]
+                text = " ".join(f"{each:.2f}" for each in ms)
+                print(f"  beside {guarantee:<8} {name:<12} {statistics.median(ms):6.2f} ms; the rounds: {text}")
+
+    def beside(self, guarantee: str) -> dict[str, float]:
+        """Waiting times of another client, in ms, while frames are saved."""
+        self.empty()
+        self.resp.execute("CONFIG", "RESETSTAT")
+        code = f"from tests.bench.spark import watch; watch({self.place.url!r})"
+        watcher = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert watcher.stdin is not None
+        assert watcher.stdout is not None
+        watcher.stdout.readline()
+        if guarantee == "none":
+            time.sleep(3)
+        else:
+            self.save(self.frame, "q", guarantee=guarantee)
+        watcher.stdin.close()
+        found: dict[str, float] = json.loads(watcher.stdout.read())
+        watcher.wait()
+        return found | {"longest call": self.longest()}
 
     def longest(self) -> float:
         """Milliseconds of the slowest FCALL that the server knows of."""
@@ -170,7 +190,7 @@ class Bench:
 
     def memory(self) -> None:
         """Memory of the JVM and its Python processes after frames of growing size."""
-        for rows in (self.rows // 4, self.rows, self.rows * 4):
+        for rows in (100_000, 1_000_000):
             self.empty()
             frame = self.spark.range(0, rows, numPartitions=2).selectExpr("'n' as name", "repeat('x', 200) as data")
             self.save(frame, "q", dataFormat="text", guarantee="append")
@@ -190,15 +210,19 @@ class Bench:
         code = f"from tests.bench.spark import fill; fill({self.place.url!r}, {self.rows})"
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
         for schema in (None, "id string, data string"):
-            rates: list[float] = []
-            for _ in range(self.rounds + 1):
-                reader = self.spark.read.format("glidemq").options(url=self.place.url, queue="q", state="completed")
-                frame = (reader if schema is None else reader.schema(schema)).load()
-                began = time.perf_counter()
-                frame.write.format("noop").mode("overwrite").save()
-                rates.append(self.rows / (time.perf_counter() - began))
+            self.read_rate(schema)
+            rates = [self.alone.measure(lambda asked=schema: self.read_rate(asked)) for _ in range(self.rounds)]
             name = "all fifteen columns" if schema is None else schema
-            print(f"  read, {name:<32} {statistics.median(rates[1:]):>9,.0f} jobs/s")
+            text = " ".join(f"{rate:,.0f}" for rate in rates)
+            print(f"  read, {name:<22} {statistics.median(rates):>9,.0f} jobs/s; the rounds: {text}")
+
+    def read_rate(self, schema: str | None) -> float:
+        """Jobs read a second."""
+        reader = self.spark.read.format("glidemq").options(url=self.place.url, queue="q", state="completed")
+        frame = (reader if schema is None else reader.schema(schema)).load()
+        began = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return self.rows / (time.perf_counter() - began)
 
 
 # -- what runs in processes of its own -----------------------------------------------------------------------------
@@ -267,14 +291,16 @@ def processes(parent: int) -> list[tuple[str, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["write", "latency", "memory", "read"])
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--others", type=float, default=0.08, help="what others may take of a core; more: again")
     given = parser.parse_args()
-    bench = Bench(given.rows, given.rounds)
+    bench = Bench(given.rows, given.rounds, given.others)
     try:
         for what in given.what:
             print(f"{what} ({given.rows:,} rows)")
             getattr(bench, what)()
+            print(f"  {bench.alone}")
     finally:
         bench.close()
 
