@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.options.job import NO_OPTIONS, JobOptions
-from glidemq_py.options.names import validate_job_name, validate_queue_name
+from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
 from glidemq_py.options.stored import stored_names
 from glidemq_py.queue.rows import stored_row
 from glidemq_py.spark.api import pa, pc
@@ -22,12 +22,40 @@ __all__ = ["RowEncoder"]
 
 _REMEMBERED: Final = 4_096
 _PART_ROWS: Final = 1_000
-_PART_BYTES: Final = 1024 * 1024
+_FANNED_ROWS: Final = 10_000  # to many queues: each shall have several rows of a part
+_PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
 
+_SOME_ID: Final = JobOptions(job_id="x")
+
 _Tail = tuple[bytes, bytes]
 """Of a packed row: what stands before its name, and what behind its data."""
+
+
+class _Named(NamedTuple):
+    """What rows have in common that differ in their id alone."""
+
+    head: bytes
+    options: str
+    """The end of their stored options."""
+    behind: bytes
+    """What comes after the id."""
+
+    @classmethod
+    def of(cls, options: JobOptions) -> _Named:
+        named = JobOptions.merge(options, _SOME_ID)
+        text = named.to_wire_json()
+        row = stored_row("", "", text, named)
+        before = _SOME_ID.to_wire_json()[:-1]  # the id is the first of the options
+        if not text.startswith(before):
+            raise AssertionError(text)
+        return cls(array_head(len(row)), text[len(before) :], b"".join(map(pack, row[4:])))
+
+    def tail(self, job_id: str) -> _Tail:
+        """Of one row. Raises GlideMQValidationError."""
+        options = f'{{"jobId":{json.dumps(validate_job_id(job_id))}{self.options}'
+        return self.head, pack(options) + pack(job_id) + self.behind
 
 
 class RowEncoder:
@@ -44,7 +72,7 @@ class RowEncoder:
         self._columns = plan.options
         self._known_names: set[str] = set()
         self._known_queues: set[str] = {options.keys.name}
-        self._known_options: dict[tuple[Any, ...], tuple[JobOptions, _Tail]] = {}
+        self._known_options: dict[tuple[Any, ...], tuple[_Tail, _Named]] = {}
         self._row = 0
         self._name = None if options.job_name is None else pack(options.job_name)
         self._constant = self._tail(options.defaults)
@@ -56,7 +84,8 @@ class RowEncoder:
             GlideMQValidationError: names the column, the row in its partition, and the value.
         """
         # In small parts: the server has work at once, and what is made of a part fits into the processor's cache.
-        step = max(1, min(_PART_ROWS, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
+        most = _FANNED_ROWS if "queue" in self._plan.columns else _PART_ROWS
+        step = max(1, min(most, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, step):
             part = batch.slice(first, step)
             yield from self._encode(part)
@@ -69,7 +98,7 @@ class RowEncoder:
         head, tail = self._constant if not self._columns else self._tails(batch)
         rows = pack_rows((head, *names, *texts, tail))
         if queues is None:
-            yield self._write.keys.name, PackedRows(rows)
+            yield self._write.keys.name, PackedRows.of(rows)
         else:
             yield from by_key(queues, rows)
 
@@ -166,12 +195,10 @@ class RowEncoder:
         try:
             if found is None:
                 options = self._options(key)
-                found = (options, self._tail(options))
+                found = (self._tail(options), _Named.of(options))
                 if len(self._known_options) < _REMEMBERED:
                     self._known_options[key] = found
-            if job_id is None:
-                return found[1]
-            return self._tail(JobOptions.merge(found[0], JobOptions(job_id=job_id)))
+            return found[0] if job_id is None else found[1].tail(job_id)
         except GlideMQValidationError as error:
             raise self._at(renamed(error, ""), "", i) from None
 

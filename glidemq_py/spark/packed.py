@@ -18,16 +18,29 @@ class PackedRows:
     """Rows of one queue, in order.
 
     Args:
-        array: an Arrow array of type binary without nulls: a packed row each.
+        data: all of them, end to end, and maybe others.
+        offsets: where each begins, and where the last one ends: an array of NumPy.
     """
 
-    def __init__(self, array: Any) -> None:
+    __slots__ = ("_data", "_offsets")
+
+    def __init__(self, data: memoryview, offsets: Any) -> None:
+        self._data = data
+        self._offsets = offsets
+
+    @classmethod
+    def of(cls, array: Any) -> PackedRows:
+        """Of an Arrow array of type binary without nulls: a packed row each."""
         _, offsets, data = array.buffers()
-        self._bytes = memoryview(data)
-        self._offsets: Any = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+        found: Any = np.frombuffer(offsets, np.int32)
+        return cls(memoryview(data), found[array.offset : array.offset + len(array) + 1])
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
+
+    def part(self, first: int, end: int) -> PackedRows:
+        """Some of them."""
+        return PackedRows(self._data, self._offsets[first : end + 1])
 
     def size(self, first: int, end: int) -> int:
         """Bytes of some of them."""
@@ -35,12 +48,14 @@ class PackedRows:
 
     def fitting(self, first: int, room: int) -> int:
         """The end of those from ``first`` on that fit into so many bytes together."""
+        if self.size(first, len(self)) <= room:
+            return len(self)
         end = np.searchsorted(self._offsets, int(self._offsets[first]) + room, side="right")
         return max(first, int(end) - 1)
 
     def copy(self, first: int, end: int) -> bytes:
         """Some of them, end to end."""
-        return bytes(self._bytes[self._offsets[first] : self._offsets[end]])
+        return bytes(self._data[self._offsets[first] : self._offsets[end]])
 
 
 def pack_rows(parts: Sequence[Any]) -> Any:
@@ -81,7 +96,7 @@ def by_key(keys: Any, rows: Any) -> Iterator[tuple[str, PackedRows]]:
         counts = np.bincount(codes).tolist()
     else:
         counts = [len(rows)]
-    first = 0
+    packed, first = PackedRows.of(rows), 0
     for name, count in zip(names, counts, strict=True):
-        yield name, PackedRows(rows.slice(first, count))
+        yield name, packed.part(first, first + count)
         first += count

@@ -1,0 +1,143 @@
+"""Rows that are packed by the column are what an add of each of them alone would send."""
+
+# ruff: noqa: E402  # what comes with an extra is looked for first
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="comes with the extra `spark`")
+pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
+
+from glidemq_py.errors import ColumnError
+from glidemq_py.options.job import JobOptions
+from glidemq_py.queue.rows import stored_row
+from glidemq_py.spark.encoding import RowEncoder
+from glidemq_py.spark.packed import PackedRows, pack_rows, packed_texts
+from glidemq_py.spark.sinks import Batches
+from glidemq_py.spark.write_options import WriteOptions
+from glidemq_py.spark.write_schema import WritePlan
+from glidemq_py.wire.calls.adding import Row, request
+from glidemq_py.wire.calls.packing import unpack
+
+IDS = (None, "a", "7", 'ünï-"x"', "z" * 200)
+DELAYS = (None, 0, 500)
+KEYS = (None, "k")
+OPTS = (None, '{"jobId": "of-opts", "attempts": 5}', '{"ttl": 5000}')
+
+
+class Sent:
+    """Instead of a sink."""
+
+    pieces: dict[str, int]
+    added = 0
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[Any]]] = []
+
+    def send(self, queue: str, request: bytes) -> None:
+        rows, quiet = unpack(request)
+        assert quiet is True
+        self.calls.append((queue, rows))
+
+    def rows(self, queue: str) -> list[Any]:
+        return [row for name, rows in self.calls if name == queue for row in rows]
+
+
+def options(**given: Any) -> WriteOptions:
+    return WriteOptions.parse({"queue": "q", "url": "valkey://localhost"} | given, streaming=False)
+
+
+def sent(plan: WritePlan, write: WriteOptions, *batches: Any) -> Sent:
+    sink = Sent()
+    collected, encoder = Batches(sink, write), RowEncoder(plan, write)
+    for batch in batches:
+        for queue, rows in encoder.encode(batch):
+            collected.put(queue, rows)
+    collected.end()
+    assert collected.rows == sum(len(rows) for _, rows in sink.calls)
+    return sink
+
+
+def expected(name: str, data: str, write: WriteOptions, values: tuple[Any, ...]) -> Row:
+    job_id, delay, key, text = values
+    given = JobOptions()
+    if text is not None:
+        given = JobOptions(job_id="of-opts", attempts=5) if "jobId" in text else JobOptions(ttl=5000)
+    given = JobOptions.merge(given, JobOptions(delay=delay, ordering=key))
+    given = JobOptions.merge(JobOptions.merge(write.defaults, given), JobOptions(job_id=job_id))
+    return stored_row(name, data, given.to_wire_json(), given)
+
+
+@pytest.mark.parametrize("defaults", [{}, {"attempts": "3", "backoff": '{"type": "exponential", "delay": 9}'}])
+def test_options_of_rows(defaults: dict[str, str]):
+    write, values = options(**defaults), list(itertools.product(IDS, DELAYS, KEYS, OPTS))
+    names = [f"n{i % 3}" for i in range(len(values))]
+    texts = [f'{{"i":{i},"é":"ü"}}' for i in range(len(values))]
+    queues = [None if i % 4 else "other" for i in range(len(values))]
+    kinds = (pa.string(), pa.int64(), pa.string(), pa.string())
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*values, strict=True), kinds, strict=True)]
+    every = ["name", "data", "jobId", "delay", "orderingKey", "opts", "queue"]
+    batch = pa.RecordBatch.from_arrays([pa.array(names), pa.array(texts), *columns, pa.array(queues)], every)
+    places = {name: place for place, name in enumerate(every) if name != "data"}
+    plan = WritePlan(columns=places, data_kind="json", data_columns=((1, "data"),))
+    found = sent(plan, write, batch)
+    for queue, shown in (("q", None), ("other", "other")):
+        rows = zip(names, texts, values, queues, strict=True)
+        want = [expected(name, text, write, value) for name, text, value, at in rows if at == shown]
+        assert found.rows(queue) == unpack_of(want)
+
+
+def unpack_of(rows: list[Row]) -> list[Any]:
+    """As they come back from MessagePack: tuples are lists."""
+    return list(unpack(request(rows, True))[0])
+
+
+def test_calls_follow_from_the_rows_alone():
+    rng = random.Random(5)
+    texts = ['"' + "x" * rng.choice((0, 10, 300, 5_000)) + '"' for _ in range(3_000)]
+    plan = WritePlan(columns={}, data_kind="json", data_columns=((0, "data"),))
+    write = options(jobName="n", batchSize="40", maxBatchBytes="9000")
+    seen: list[list[tuple[str, list[Any]]]] = []
+    for size in (1, 7, 1_000, 3_000):
+        batches = [pa.RecordBatch.from_arrays([pa.array(texts[i : i + size])], ["data"]) for i in range(0, 3_000, size)]
+        seen.append(sent(plan, write, *batches).calls)
+    assert all(calls == seen[0] for calls in seen)
+    assert [row[1] for _, rows in seen[0] for row in rows] == texts
+    assert max(len(rows) for _, rows in seen[0]) <= 40
+    sizes = [sum(len(row[1]) for row in rows) for _, rows in seen[0]]
+    assert max(sizes) <= 9_000
+    assert sum(sizes[:-1]) > 3_000 * len(sizes[:-1])  # and are not sent far from full
+
+
+def test_a_row_beyond_the_bound_goes_alone():
+    plan = WritePlan(columns={}, data_kind="json", data_columns=((0, "data"),))
+    texts = ["1", '"' + "x" * 500 + '"', "2", "3"]
+    batch = pa.RecordBatch.from_arrays([pa.array(texts)], ["data"])
+    calls = sent(plan, options(jobName="n", maxBatchBytes="100"), batch).calls
+    assert [[row[1] for row in rows] for _, rows in calls] == [["1"], [texts[1]], ["2", "3"]]
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string"])
+def test_parts_of_columns(kind: str):
+    whole = pa.array(["cut off", "ab", "", "é" * 70_000, "cut off"], getattr(pa, kind)())
+    packed = PackedRows.of(pack_rows((b"\x91", *packed_texts(whole.slice(1, 3)))))
+    assert len(packed) == 3
+    assert [unpack(packed.copy(i, i + 1)) for i in range(3)] == [["ab"], [""], ["é" * 70_000]]
+    assert unpack(packed.part(1, 2).copy(0, 1)) == [""]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "where"),
+    [("name", ["a", "", "b"], 1_501), ("queue", ["a", "b:c", "b"], 1_501), ("data", ["1", "x", "2"], 1_501)],
+)
+def test_an_error_names_the_row_of_the_partition(column: str, values: list[str], where: int):
+    many = {"data": ["1"] * 2_000} | {column: values[:1] * 1_500 + values[1:] + values[:1] * 498}
+    batch = pa.RecordBatch.from_arrays([pa.array(each) for each in many.values()], list(many))
+    places = {name: place for place, name in enumerate(many) if name != "data"}
+    plan = WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),))
+    with pytest.raises(ColumnError) as failure:
+        sent(plan, options(jobName="n"), batch)
+    assert failure.value.option == column or f"column '{column}'" in str(failure.value)
+    assert f"{where:,}" in str(failure.value) or str(where) in str(failure.value)
