@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job import QueueLink
 from glidemq_py.model.groups import GroupInfo, GroupLimits
 from glidemq_py.options.checks import check_choice, check_int
@@ -100,15 +101,20 @@ class QueueLimits:
         Args:
             key: the group's ordering key; a group that does not exist yet is made.
             concurrency, rate_limit, token_bucket: as in `Ordering`; None keeps what there is, False takes it away.
+
+        Raises:
+            GlideMQValidationError: a limit cannot be, or none is given.
         """
         name = validate_ordering_key(key)
+        if concurrency is None and rate_limit is None and token_bucket is None:
+            raise GlideMQValidationError("concurrency", None, "or another limit must be given: nothing would be set")
         width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
         rate: limiting.Setting = _setting(rate_limit)
-        if rate_limit:
+        if rate_limit is not None and rate_limit is not False:
             limit = parse_limit("rate_limit", rate_limit, RateLimit)
             rate = limit.max, limit.duration
         bucket: limiting.Setting = _setting(token_bucket)
-        if token_bucket:
+        if token_bucket is not None and token_bucket is not False:
             tokens = parse_limit("token_bucket", token_bucket, TokenBucket)
             bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
         link = await self._connected()
