@@ -36,7 +36,7 @@ end
 
 -- A job that comes back after its end joins anew, behind all that are there, unless its sequence has had its turn: it
 -- may have been skipped, or be one of the group's former life.
-local function rejoin(q, id, h)
+M.rejoin = function(q, id, h)
   local key = q.P .. 'group:' .. h.groupKey
   local width = tonumber(string.match(redis.call('HGET', q.J .. id, 'opts') or '', '"concurrency":%s*(%d+)') or '')
   redis.call('HSETNX', key, 'maxConcurrency', G.int(math.max(1, width or 1)))
@@ -52,7 +52,7 @@ end
 M.turn_of = function(q, id, h)
   local g, seq = M.group(q, h.groupKey), G.count_of(h.orderingSeq)
   if h.slot == '0' and seq > 0 and seq >= g.nextSeq then
-    rejoin(q, id, h)
+    M.rejoin(q, id, h)
     return M.group(q, h.groupKey), G.count_of(h.orderingSeq)
   end
   return g, seq

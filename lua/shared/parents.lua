@@ -47,11 +47,8 @@ F.release = function(q, id, now)
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
     due = due_of(h, now),
   })
-  if h.groupKey and not h.orderingSeq then
-    -- What a retry wrote of its slot before it had a turn would have it join once more, and its turn stop the group.
-    redis.call('HDEL', key, 'slot')
-    redis.call('HSET', key, 'orderingSeq', G.int(G.groups.next_seq(q, h.groupKey)))
-  end
+  -- A retry may have written that it holds no slot, before it ever had a turn: it joins once all the same.
+  if h.groupKey and not h.orderingSeq then G.groups.rejoin(q, id, h) end
   redis.call('HSET', key, 'state', state, 'eid', entry)
   redis.call('ZREM', q.waiting_children, id)
   G.emit(q.events, 'active', id)

@@ -1,6 +1,16 @@
 -- A failed job as good as new: all its attempts before it, no mark of a revocation (W41) or of stalls, and its slot
 -- in its group to be taken anew (W6).
 
+-- A parent that failed before its children had ended has never had a turn in its group; without one nothing would let
+-- it go on once it is parked.
+local function rejoin(q, id, h, state)
+  if G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
+    redis.call('HSET', q.J .. id, 'slot', '0')
+  elseif state ~= 'waiting-children' then
+    G.groups.rejoin(q, id, h)
+  end
+end
+
 -- h: name, priority, lifo, groupKey of a job that has failed. The caller takes it out of the index of failed jobs.
 G.retry_failed = function(q, id, now, h)
   local key = q.J .. id
@@ -15,6 +25,6 @@ G.retry_failed = function(q, id, now, h)
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed')
-  if h.groupKey then redis.call('HSET', key, 'slot', '0') end
+  if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end

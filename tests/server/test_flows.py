@@ -384,6 +384,32 @@ async def test_a_parent_of_a_group_that_is_tried_again(
             await soon(job.wait_until_finished())
 
 
+async def test_a_parent_that_never_had_a_turn_gets_one_when_it_is_tried_again(
+    url: str, queue: Queue, flows: FlowProducer
+) -> None:
+    """Its group is full when it comes; it waits there, and goes on when there is room."""
+    ordering: dict[str, Any] = {"ordering": {"key": "k"}}
+    node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
+    async with Worker(queue.name, Adder(), url) as worker:
+        await Told(worker).wait("failed")
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> int:
+        if job.name == "holds":
+            began.set()
+            await go.wait()
+        return 1
+
+    async with Worker(queue.name, handle, url, concurrency=3):
+        await queue.add("holds", **ordering)
+        await soon(began.wait())
+        await node.job.retry()
+        while await node.job.get_state() is not JobState.GROUP_WAITING:  # noqa: ASYNC110  nothing tells of it
+            await asyncio.sleep(0.01)
+        go.set()
+        assert await soon(node.job.wait_until_finished()) == 1
+
+
 @pytest.mark.parametrize("count", [3, 300])
 async def test_a_budget_is_there_before_the_jobs(
     queue: Queue, flows: FlowProducer, resp: RespClient, count: int
