@@ -20,7 +20,7 @@ from glidemq_py.errors import JobStateError
 from glidemq_py.options.checks import check_bool, check_int, check_several
 from glidemq_py.options.dead_letter import DeadLetterInput
 from glidemq_py.options.job import JobOptions
-from glidemq_py.options.names import validate_job_id, validate_job_name
+from glidemq_py.options.names import validate_given_id, validate_job_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.producer.producer import add_bulk_ids, added_id
@@ -144,7 +144,9 @@ class Broadcast(BroadcastLetters, Generic[DataT]):
         Results and failures are kept for a day.
         """
         link = await self._queue._connected()
-        return await get_delivery(link, validate_job_id(str(message_id)), validate_subscription(subscription))
+        return await get_delivery(
+            link, validate_given_id(message_id, "message_id"), validate_subscription(subscription)
+        )
 
     async def subscribe(self, name: str, start_from: str = "$") -> None:
         """Make a subscription before there is a worker for it; one that exists stays as it is.

@@ -9,7 +9,7 @@ from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobState
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.model.states import JobState
 from glidemq_py.options.checks import check_int
-from glidemq_py.options.names import validate_given_id, validate_job_id
+from glidemq_py.options.names import validate_given_id
 from glidemq_py.queue import Queue, reading
 from glidemq_py.queue.dead_letters import envelope_of, remove_letter
 from glidemq_py.wire.calls import broadcasting
@@ -32,7 +32,7 @@ class BroadcastLetters:
             JobStateError: the subscription is yet to get it, or is at it.
             GlideMQValidationError: there is no such subscription.
         """
-        await self._redeliver(validate_job_id(str(message_id)), validate_subscription(subscription), "")
+        await self._redeliver(validate_given_id(message_id, "message_id"), validate_subscription(subscription), "")
 
     async def get_dead_letter_jobs(
         self, subscription: str | None = None, start: int = 0, end: int = -1

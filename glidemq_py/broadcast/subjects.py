@@ -21,7 +21,7 @@ def match_subject(pattern: str, subject: str) -> bool:
     """True if the subject matches: token by token, ``*`` any one token, a last ``>`` one or more of them.
 
     Raises:
-        GlideMQValidationError: the pattern cannot be: ``>`` stands anywhere but at its end.
+        GlideMQValidationError: the pattern cannot be: ``>`` stands anywhere but at its end; or the subject is no text.
     """
     return _matches(_tokens(pattern), subject)
 
@@ -31,7 +31,7 @@ def compile_subject_matcher(patterns: Iterable[str] | None) -> Callable[[str], b
 
     Raises GlideMQValidationError as `match_subject`.
     """
-    compiled = [_tokens(pattern) for pattern in patterns or ()]
+    compiled = [_tokens(pattern) for pattern in parse_subjects("patterns", patterns)]
     if not compiled:
         return None
     return lambda subject: any(_matches(tokens, subject) for tokens in compiled)
@@ -77,6 +77,8 @@ def _tokens(pattern: object, option: str = "subject pattern") -> list[str]:
 
 
 def _matches(pattern: list[str], subject: str) -> bool:
+    if not isinstance(subject, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError("subject", subject, "must be a str")
     tokens = subject.split(".")
     if pattern[-1] == ">":
         pattern = pattern[:-1]

@@ -102,6 +102,19 @@ class JobDataError(UnrecoverableError):
     """The job's data is not what its handler takes."""
 
 
+class JobNotReadError(GlideMQError, AttributeError):
+    """What was asked of a `Job` is in its record, which was not read that far: ``await job.reload()`` reads it."""
+
+    attribute: str | None
+
+    def __init__(self, attribute: str | None = None) -> None:
+        super().__init__(attribute)
+        self.attribute = attribute
+
+    def __str__(self) -> str:
+        return f"{self.attribute} is not known of this job: `await job.reload()` reads all of its record"
+
+
 class BudgetExceededError(GlideMQError):
     """The budget of the job's flow is used up; its handler was not called."""
 

@@ -229,6 +229,8 @@ def _nodes(plan: list[Planned], now: int) -> list[JobNode]:
         job._data = planned.data
         job.timestamp = now
         job.priority = planned.options.priority or 0
+        job._given = planned.options
+        job._delay = planned.options.delay or 0
         state = JobState.WAITING_CHILDREN if planned.inner else None
         node = JobNode(job, state=state)
         nodes.append(node)

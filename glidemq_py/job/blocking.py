@@ -72,11 +72,6 @@ class BlockingJob(Generic[DataT, ResultT]):
         return self._job.attempts_made
 
     @property
-    def delay(self) -> int:
-        """See `Job`."""
-        return self._job.delay
-
-    @property
     def priority(self) -> int:
         """See `Job`."""
         return self._job.priority
@@ -105,16 +100,6 @@ class BlockingJob(Generic[DataT, ResultT]):
     def failed_type(self) -> str | None:
         """See `Job`."""
         return self._job.failed_type
-
-    @property
-    def stacktrace(self) -> tuple[str, ...]:
-        """See `Job`."""
-        return self._job.stacktrace
-
-    @property
-    def state(self) -> JobState | None:
-        """See `Job`."""
-        return self._job.state
 
     @property
     def queue_name(self) -> str:
@@ -334,60 +319,75 @@ class BlockingJob(Generic[DataT, ResultT]):
         wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
 
     @property
+    def state(self) -> JobState | None:
+        """Where it stood when it was read, ``active`` in a handler (`get_state` asks anew); None where not known."""
+        return self._job.state
+
+    @property
+    def stacktrace(self) -> tuple[str, ...]:
+        """Tracebacks of the last failures, newest last, bounded."""
+        return self._job.stacktrace
+
+    @property
+    def delay(self) -> int:
+        """As stored, ms. Not known in a handler before `reload`."""
+        return self._job.delay
+
+    @property
     def parent_id(self) -> str | None:
-        """Id of the job that waits for it, where that is one (`get_parents` asks for all). Of `Queue.get_job` only."""
+        """Id of the job that waits for it, where that is one (`get_parents` asks for all)."""
         return self._job.parent_id
 
     @property
     def parent_queue(self) -> str | None:
-        """Name of that job's queue. Of `Queue.get_job` only."""
+        """Name of that job's queue."""
         return self._job.parent_queue
 
     @property
     def parent_ids(self) -> tuple[str, ...]:
-        """Ids of the jobs that wait for it, for a job of a graph. Of `Queue.get_job` only."""
+        """Ids of the jobs that wait for it, for a job of a graph."""
         return self._job.parent_ids
 
     @property
     def parent_queues(self) -> tuple[str, ...]:
-        """Names of their queues, in the same order. Of `Queue.get_job` only."""
+        """Names of their queues, in the same order."""
         return self._job.parent_queues
 
     @property
     def group_key(self) -> str | None:
-        """Key of the group whose limits hold for it; None where it has none. Of `Queue.get_job` only."""
+        """Key of the group whose limits hold for it; None where it has none."""
         return self._job.group_key
 
     @property
     def ordering_seq(self) -> int | None:
-        """Its place in a group that keeps order; None where it has none. Of `Queue.get_job` only."""
+        """Its place in a group that keeps order; None where it has none."""
         return self._job.ordering_seq
 
     @property
     def cost(self) -> float | None:
-        """Tokens that it takes from its group's bucket; None where it does not say. Of `Queue.get_job` only."""
+        """Tokens that it takes from its group's bucket; None where it does not say."""
         return self._job.cost
 
     @property
     def expire_at(self) -> int | None:
-        """When its ``ttl`` is over, epoch ms; None without one. Of `Queue.get_job` only."""
+        """When its ``ttl`` is over, epoch ms; None without one."""
         return self._job.expire_at
 
     @property
     def scheduler_name(self) -> str | None:
-        """The scheduler that waits for its end (`repeat_after_complete`); else None. Of `Queue.get_job` only."""
+        """The scheduler that waits for its end (`repeat_after_complete`); else None."""
         return self._job.scheduler_name
 
     @property
     def scheduled_for(self) -> int | None:
         """The instant of its scheduler that it is for, epoch ms; of several missed ones that it stands for, the
-        first. None where no scheduler of ours has added it. Of `Queue.get_job` only.
+        first. None where no scheduler of ours has added it.
         """
         return self._job.scheduled_for
 
     @property
     def tpm_tokens(self) -> float | None:
-        """What its handler said with `report_tokens`; None where it said nothing. Of `Queue.get_job` only."""
+        """What its handler said with `report_tokens`; None where it said nothing."""
         return self._job.tpm_tokens
 
     @property
@@ -399,6 +399,10 @@ class BlockingJob(Generic[DataT, ResultT]):
     def discarded(self) -> bool:
         """In a handler: whether `discard` was called."""
         return self._job.discarded
+
+    def reload(self) -> None:
+        """Read the job's record, as it is now: everything that `Queue.get_job` would read. See `Job.reload`."""
+        wait_for(self._job, self._job.reload())
 
     def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
         """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read. See `Job.stream`."""

@@ -62,7 +62,7 @@ class JobControl:
 
     id: str
     priority: int
-    delay: int
+    _delay: int | None
     _link: QueueLink
 
     async def change_priority(self, priority: int) -> None:
@@ -75,12 +75,12 @@ class JobControl:
 
     async def change_delay(self, delay: Milliseconds) -> None:
         """Have it become due ``delay`` (ms or timedelta) from now; 0 = at once. Raises as `change_priority`."""
-        self.delay = await change_delay(self._link, self.id, delay)
+        self._delay = await change_delay(self._link, self.id, delay)
 
     async def promote(self) -> None:
         """Have it become due at once. Raises JobStateError if it is not delayed, JobNotFoundError if it is gone."""
         await promote(self._link, self.id)
-        self.delay = 0
+        self._delay = 0
 
     async def revoke(self) -> RevokeOutcome:
         """Have it not run, or stop running; see `Queue.revoke`."""

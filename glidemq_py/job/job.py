@@ -23,6 +23,7 @@ from glidemq_py.job.fallbacks import JobFallbacks
 from glidemq_py.job.family import JobFamily
 from glidemq_py.job.link import QueueLink
 from glidemq_py.job.origins import JobOrigins
+from glidemq_py.job.reloading import JobReloading
 from glidemq_py.job.steps import JobSteps
 from glidemq_py.job.streaming import JobStreams
 from glidemq_py.job.suspension import JobSuspension
@@ -32,6 +33,7 @@ from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.model.usage import read_usage
 from glidemq_py.options.checks import check_int
+from glidemq_py.options.job import JobOptions
 from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import control
@@ -61,8 +63,8 @@ _UNREAD: Any = object()
 
 
 class Job(
-    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobOrigins, JobStreams, JobUsageReports, JobVectors,
-    Generic[DataT, ResultT],
+    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobOrigins, JobReloading, JobStreams,
+    JobUsageReports, JobVectors, Generic[DataT, ResultT],
 ):  # fmt: skip
     """A job. Times are epoch ms by the server's clock, durations ms.
 
@@ -72,11 +74,9 @@ class Job(
         outcome: what `Queue.add` did: added, duplicate, skipped or replaced; `id` is the job that stands.
         timestamp: when it was added; 0 where not known.
         attempts_made: attempts that have failed so far.
-        delay: as stored. priority: 0 = none, 1 = most urgent.
+        priority: 0 = none, 1 = most urgent.
         processed_on: when its last attempt began. finished_on: when it ended.
         failed_reason, failed_type: message and type name of the last failure.
-        stacktrace: of the last failures, newest last, bounded.
-        state: where it stood when it was read (`get_state` asks anew).
     """
 
     id: str
@@ -84,18 +84,20 @@ class Job(
     outcome: JobOutcome = JobOutcome.ADDED
     timestamp: int = 0
     attempts_made: int = 0
-    delay: int = 0
     priority: int = 0
     stalled_count: int = 0
     processed_on: int | None = None
     finished_on: int | None = None
     failed_reason: str | None = None
     failed_type: str | None = None
-    stacktrace: tuple[str, ...] = ()
-    state: JobState | None = None
+    _delay: int | None = None
+    _stacktrace_text: str | None = None
+    _state: JobState | None = None
     _data: Any = _UNREAD
     _data_text: str | None = None
     _opts_text: str = "{}"
+    _given: JobOptions | None = None
+    """What it was added with, for the job that `Queue.add` returned."""
     _result_text: str | None = None
     _progress_text: str | None = None
     _attempt: Attempt | None = None
@@ -113,27 +115,33 @@ class Job(
     def from_record(cls, link: QueueLink, record: JobRecord) -> Job[DataT, ResultT]:
         """The job of a hash that was read."""
         job = cls(link, record.id, record.name)
-        job.timestamp = record.timestamp or 0
-        job.attempts_made = record.attempts_made
-        job.delay = record.delay
-        job.priority = record.priority
-        job.stalled_count = record.stalled_count
-        job.processed_on = record.processed_on
-        job.finished_on = record.finished_on
-        job.failed_reason = record.failed_reason
-        job.failed_type = record.failed_type
-        job.stacktrace = record.stacktrace
-        job.state = record.state
-        job._data_text = record.data
-        job._opts_text = record.opts
-        job._result_text = record.returnvalue
-        job._progress_text = record.progress
-        job._signals_text = record.signals
-        job.fallback_index = record.fallback_index
-        job._budget_key = record.budget_key
-        job._record = record
-        job._usage = read_usage(record.usage)
+        job._apply(record)
         return job
+
+    def _apply(self, record: JobRecord) -> None:
+        self.name = record.name
+        self.timestamp = record.timestamp or 0
+        self.attempts_made = record.attempts_made
+        self._delay = record.delay
+        self.priority = record.priority
+        self.stalled_count = record.stalled_count
+        self.processed_on = record.processed_on
+        self.finished_on = record.finished_on
+        self.failed_reason = record.failed_reason
+        self.failed_type = record.failed_type
+        self._state = record.state
+        self._stacktrace_text = None
+        self._data, self._data_text = _UNREAD, record.data
+        self._given, self._opts_text = None, record.opts
+        self._result_text = record.returnvalue
+        self._progress_text = record.progress
+        self._signals_text = record.signals
+        self.fallback_index = record.fallback_index
+        self._budget_key = record.budget_key
+        self._record = record
+        if not self._is_run:
+            # In a handler it is what this attempt has reported: limits and budgets count it.
+            self._usage = read_usage(record.usage)
 
     # -- what it holds ------------------------------------------------------------------------------------
 
@@ -162,8 +170,9 @@ class Job(
     @property
     def opts(self) -> Mapping[str, Any]:
         """The options as stored (camelCase, data-model.md section 4.1); empty where they cannot be read."""
+        given = self._given
         try:
-            opts = json.loads(self._opts_text)
+            opts = json.loads(self._opts_text if given is None else given.to_wire_json())
         except SerializationError:
             return {}
         return cast("Mapping[str, Any]", opts) if isinstance(opts, dict) else {}

@@ -55,4 +55,6 @@ class QueueLink:
     compression: Compression = "none"
     pace: Pace = LOOP_PACE
     has_usage: bool = False
+    no_continuations: str | None = None
+    """Why handlers of this link's jobs cannot be gone on with by a function (``on_resume``); None where they can."""
     """The queue's name stands among those that have usage."""

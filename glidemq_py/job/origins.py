@@ -1,8 +1,16 @@
-"""Where a job comes from and what it is bound to, as its record says: parents, group, scheduler, budget."""
+"""What a job's record says beside what every handler is given: where it stands, parents, group, scheduler, budget.
+
+What was not read is not known, and asking for it is an error, never an answer: None means that there is none.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from glidemq_py.errors import JobNotReadError
+from glidemq_py.model.record import MAX_STACKTRACES
+from glidemq_py.model.states import JobOutcome, JobState
 
 if TYPE_CHECKING:
     from glidemq_py.job.attempt import Attempt
@@ -12,74 +20,120 @@ __all__ = ["JobOrigins"]
 
 
 class JobOrigins:
-    """The part of `Job` for what `Queue.get_job` reads beside the rest; jobs of lists and in handlers lack it."""
+    """The part of `Job` for what `Queue.get_job` and `Job.reload` read.
 
+    Jobs of handlers, lists and adds lack most of it: they raise `JobNotReadError`.
+    """
+
+    _delay: int | None
+    _state: JobState | None
+    _stacktrace_text: str | None
+    outcome: JobOutcome
     _record: JobRecord | None = None
     _attempt: Attempt | None
     _budget_key: str | None
 
+    def _known(self, attribute: str, field: str) -> JobRecord:
+        record = self._record
+        if record is None or field not in record.asked_for:
+            raise JobNotReadError(attribute)
+        return record
+
+    @property
+    def _is_run(self) -> bool:
+        return self._attempt is not None and self._attempt.fence > 0
+
+    @property
+    def state(self) -> JobState | None:
+        """Where it stood when it was read, ``active`` in a handler (`get_state` asks anew); None where not known."""
+        return JobState.ACTIVE if self._is_run else self._state
+
+    @property
+    def stacktrace(self) -> tuple[str, ...]:
+        """Tracebacks of the last failures, newest last, bounded."""
+        if self._stacktrace_text is None:
+            return () if self._record is None else self._record.stacktrace
+        try:
+            read: Any = json.loads(self._stacktrace_text)
+        except ValueError:
+            return ()
+        lines = cast("list[object]", read) if isinstance(read, list) else []
+        return tuple(line for line in lines if isinstance(line, str))[-MAX_STACKTRACES:]
+
+    @property
+    def delay(self) -> int:
+        """As stored, ms. Not known in a handler before `reload`."""
+        if self._delay is not None:
+            return self._delay
+        if not self._is_run and self.outcome is JobOutcome.ADDED:
+            return 0  # nothing was said of it when it was added
+        raise JobNotReadError("delay")
+
     @property
     def parent_id(self) -> str | None:
-        """Id of the job that waits for it, where that is one (`get_parents` asks for all). Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.parent_id
+        """Id of the job that waits for it, where that is one (`get_parents` asks for all)."""
+        return self._known("parent_id", "parentId").parent_id
 
     @property
     def parent_queue(self) -> str | None:
-        """Name of that job's queue. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.parent_queue
+        """Name of that job's queue."""
+        return self._known("parent_queue", "parentQueue").parent_queue
 
     @property
     def parent_ids(self) -> tuple[str, ...]:
-        """Ids of the jobs that wait for it, for a job of a graph. Of `Queue.get_job` only."""
-        return () if self._record is None else self._record.parent_ids
+        """Ids of the jobs that wait for it, for a job of a graph."""
+        return self._known("parent_ids", "parentIds").parent_ids
 
     @property
     def parent_queues(self) -> tuple[str, ...]:
-        """Names of their queues, in the same order. Of `Queue.get_job` only."""
-        return () if self._record is None else self._record.parent_queues
+        """Names of their queues, in the same order."""
+        return self._known("parent_queues", "parentQueues").parent_queues
 
     @property
     def group_key(self) -> str | None:
-        """Key of the group whose limits hold for it; None where it has none. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.group_key
+        """Key of the group whose limits hold for it; None where it has none."""
+        return self._known("group_key", "groupKey").group_key
 
     @property
     def ordering_seq(self) -> int | None:
-        """Its place in a group that keeps order; None where it has none. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.ordering_seq
+        """Its place in a group that keeps order; None where it has none."""
+        return self._known("ordering_seq", "orderingSeq").ordering_seq
 
     @property
     def cost(self) -> float | None:
-        """Tokens that it takes from its group's bucket; None where it does not say. Of `Queue.get_job` only."""
-        if self._record is None or self._record.cost is None:
+        """Tokens that it takes from its group's bucket; None where it does not say."""
+        cost = self._known("cost", "cost").cost
+        if cost is None:
             return None
-        tokens = self._record.cost / 1_000  # the record has thousandths
+        tokens = cost / 1_000  # the record has thousandths
         return int(tokens) if tokens.is_integer() else tokens
 
     @property
     def expire_at(self) -> int | None:
-        """When its ``ttl`` is over, epoch ms; None without one. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.expire_at
+        """When its ``ttl`` is over, epoch ms; None without one."""
+        return self._known("expire_at", "expireAt").expire_at
 
     @property
     def scheduler_name(self) -> str | None:
-        """The scheduler that waits for its end (`repeat_after_complete`); else None. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.scheduler_name
+        """The scheduler that waits for its end (`repeat_after_complete`); else None."""
+        return self._known("scheduler_name", "schedulerName").scheduler_name
 
     @property
     def scheduled_for(self) -> int | None:
         """The instant of its scheduler that it is for, epoch ms; of several missed ones that it stands for, the first.
-        None where no scheduler of ours has added it. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.scheduled_for
+        None where no scheduler of ours has added it."""
+        return self._known("scheduled_for", "scheduledFor").scheduled_for
 
     @property
     def tpm_tokens(self) -> float | None:
-        """What its handler said with `report_tokens`; None where it said nothing. Of `Queue.get_job` only."""
-        return None if self._record is None else self._record.tpm_tokens
+        """What its handler said with `report_tokens`; None where it said nothing."""
+        return self._known("tpm_tokens", "tpmTokens").tpm_tokens
 
     @property
     def budget_key(self) -> str | None:
         """Key of the budget of its flow; None without one."""
+        if self._budget_key is None and self._record is None and not self._is_run:
+            raise JobNotReadError("budget_key")
         return self._budget_key
 
     @property

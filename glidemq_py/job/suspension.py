@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from glidemq_py.errors import JobSignal, SuspendError
+from glidemq_py.errors import JobSignal, SuspendError, UnsupportedOptionError
 from glidemq_py.model.suspension import Signal, parse_signals, parse_signals_field
 from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_text
@@ -63,15 +63,18 @@ class JobSuspension:
             timeout: ms or timedelta; the job fails for good if no signal has come by then. None = for ever.
             on_resume: called with `signals` instead of the handler, plain or async, where the same worker object
                 resumes the job; an optimization that may not happen, so the handler must get there too. What it
-                returns is the job's result, and the job's own `timeout` holds for it.
+                returns is the job's result, and the job's own `timeout` holds for it. Not in batches and sandboxes.
 
         Raises:
             SuspendError: the signal; let it pass.
+            UnsupportedOptionError: ``on_resume``, in a batch or a sandbox.
             GlideMQValidationError, GlideMQError: it cannot be done.
         """
         self._in_handler("suspend")
         if on_resume is not None:
             check_callable("on_resume", on_resume, "signals")
+            if self._link.no_continuations is not None:
+                raise UnsupportedOptionError("on_resume", on_resume, self._link.no_continuations)
         signal = SuspendError(
             None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
             None if timeout is None else to_ms("timeout", timeout, minimum=1),

@@ -9,7 +9,7 @@ Payload text (data, returnvalue, progress, signals) stays text here: its codec i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
@@ -79,6 +79,8 @@ class JobRecord:
     usage: Mapping[str, str] | None = None
     extra: Mapping[str, str] | None = None
     malformed: tuple[str, ...] = ()
+    asked_for: Collection[str] = ()
+    """Names of the fields that were read, whether they were there or not."""
 
     @property
     def is_malformed(self) -> bool:
@@ -93,7 +95,7 @@ class JobRecord:
             job_id: id from the key; the hash's own `id` field is not trusted.
             fields: text by field name; None and "" mean absent.
         """
-        record = cls(id=job_id)
+        record = cls(id=job_id, asked_for=fields.keys())
         bad: list[str] = []
         for field, text in fields.items():
             if not text:

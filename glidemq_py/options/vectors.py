@@ -118,6 +118,8 @@ def check_field(option: str, name: object) -> str:
 
 def encode_vector(option: str, embedding: Iterable[float]) -> bytes:
     """The numbers as little-endian float32. Raises GlideMQValidationError for what float32 cannot hold."""
+    if isinstance(embedding, (str, bytes, bytearray)):
+        raise GlideMQValidationError(option, embedding, "must be a list of numbers")
     try:
         numbers = [float(number) for number in embedding]
     except (TypeError, ValueError, OverflowError) as error:

@@ -56,8 +56,9 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
     job._data = data
     if options is NO_OPTIONS:
         return job
-    if options.delay:
-        job.delay = options.delay
+    if job.outcome is JobOutcome.ADDED or job.outcome is JobOutcome.REPLACED:
+        job._given = options
+        job._delay = options.delay or 0
     if options.priority:
         job.priority = options.priority
     return job

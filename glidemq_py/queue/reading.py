@@ -9,9 +9,10 @@ from typing import Any, TypeVar, cast
 from glidemq_py.client.counting import complete_counts
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.job import Job, QueueLink
+from glidemq_py.job.reloading import LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobCounts, JobState, WorkerInfo
-from glidemq_py.model.usage import USAGE_FIELDS, JobUsage
+from glidemq_py.model.usage import JobUsage
 from glidemq_py.options.checks import check_int
 from glidemq_py.queue.usage import usages_of
 from glidemq_py.wire import json
@@ -24,19 +25,6 @@ _RowT = TypeVar("_RowT")
 MAX_PAGE = 1_000
 ROWS_A_CALL = 200
 """A job's record takes the server about ten microseconds to read; more than this many would hold it for too long."""
-
-_HAS_USAGE = "usage:bucketTs"
-_FIELDS = (
-    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
-    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
-    "budgetKey", _HAS_USAGE,
-)  # fmt: skip
-_ORIGIN = (
-    "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
-    "schedulerName", "scheduledFor", "tpmTokens",
-)  # fmt: skip
-"""Asked for of single jobs alone: most jobs have none of them, and each is looked for in the whole record."""
-_ALL_FIELDS = (*_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
 
 _LISTABLE = (
     JobState.WAITING,
@@ -68,22 +56,14 @@ def listed_states() -> tuple[JobState, ...]:
     return _LISTABLE
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "surrogateescape")
-
-
 def _wanted(fields: tuple[str, ...], bare: bool) -> tuple[str, ...]:
     return tuple(name for name in fields if name != "data") if bare else fields
 
 
 async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job[Any, Any] | None:
     """A job by its id, ``bare``: without its data; None if there is none."""
-    wanted = _wanted(_ALL_FIELDS, bare)
-    values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
-    fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
-    if fields["state"] is None and fields["name"] is None:
-        return None
-    return Job.from_record(link, JobRecord.parse(job_id, fields))
+    record = await read_record(link, job_id, _wanted(RECORD_FIELDS, bare))
+    return None if record is None else Job.from_record(link, record)
 
 
 async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_RowT]:
@@ -104,9 +84,9 @@ async def iterate(
     link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = (),
     cursor: str = "",
 ) -> AsyncIterator[Job[Any, Any]]:  # fmt: skip
-    """Every job in ``state`` (and called ``name``; ``bare``: without data; ``also``: with these fields of `_ORIGIN`),
-    page by page, from ``cursor`` on; one that keeps its state comes exactly once."""
-    wanted = (*also, *_wanted(_FIELDS, bare))
+    """Every job in ``state`` (and called ``name``; ``bare``: without data; ``also``: with these fields of
+    `RECORD_FIELDS`), page by page, from ``cursor`` on; one that keeps its state comes exactly once."""
+    wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
     seen_at = ""
     seen: set[str] = set()
@@ -122,7 +102,7 @@ async def iterate(
             seen.add(job_id)
             job = _listed(link, job_id, wanted, values, usages.get(job_id))
             if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
-                job.state = state  # its time has come, and its record says so when a worker takes it
+                job._state = state  # its time has come, and its record says so when a worker takes it
             yield job
         cursor = found.cursor
         if not cursor:

@@ -12,9 +12,11 @@ from glidemq_py.testing.servers import SERVER_BINARIES, ClusterProcess, ServerPr
 
 if TYPE_CHECKING:
     from glidemq_py.client.memory import Clock, MemoryServer
+    from glidemq_py.testing.broadcast import TestBroadcast, TestBroadcastWorker
     from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
     from glidemq_py.testing.queue import TestQueue
-    from glidemq_py.testing.worker import JobRun, TestWorker, run_until_empty, run_until_idle
+    from glidemq_py.testing.stepping import JobRun, run_until_empty, run_until_idle
+    from glidemq_py.testing.worker import TestWorker
 
 __all__ = [
     "SERVER_BINARIES",
@@ -25,6 +27,8 @@ __all__ = [
     "RespClient",
     "RespError",
     "ServerProcess",
+    "TestBroadcast",
+    "TestBroadcastWorker",
     "TestQueue",
     "TestWorker",
     "assert_enqueued",
@@ -40,10 +44,12 @@ _LATER: Final = {
     "assert_enqueued": "glidemq_py.testing.enqueued",
     "assert_not_enqueued": "glidemq_py.testing.enqueued",
     "TestQueue": "glidemq_py.testing.queue",
-    "JobRun": "glidemq_py.testing.worker",
+    "JobRun": "glidemq_py.testing.stepping",
+    "TestBroadcast": "glidemq_py.testing.broadcast",
+    "TestBroadcastWorker": "glidemq_py.testing.broadcast",
     "TestWorker": "glidemq_py.testing.worker",
-    "run_until_empty": "glidemq_py.testing.worker",
-    "run_until_idle": "glidemq_py.testing.worker",
+    "run_until_empty": "glidemq_py.testing.stepping",
+    "run_until_idle": "glidemq_py.testing.stepping",
 }
 
 

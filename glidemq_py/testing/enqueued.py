@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pprint import pformat
 from typing import Any, Final, cast
 
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job import Job
 from glidemq_py.model.states import JobState
 from glidemq_py.options.checks import check_int
@@ -34,6 +35,11 @@ class _Wanted:
         delay: Milliseconds | None,
         where: Callable[[Job[Any, Any]], bool] | None,
     ) -> None:
+        given: Any = contains
+        if given is not None and not isinstance(given, Mapping):
+            raise GlideMQValidationError("contains", given, "must be a mapping")
+        if where is not None and not callable(where):
+            raise GlideMQValidationError("where", where, "must be a function that takes a job")
         self._exact: dict[str, Any] = {}
         if name is not None:
             self._exact["name"] = name
@@ -134,6 +140,8 @@ async def assert_not_enqueued(
 
 
 async def _pending(queue: Queue[Any, Any]) -> list[Job[Any, Any]]:
+    if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError("queue", queue, "must be a Queue")
     return [job for state in _STATES for job in await queue.get_jobs(state)]
 
 

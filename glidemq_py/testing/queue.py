@@ -12,6 +12,7 @@ from glidemq_py.job import Job
 from glidemq_py.options.times import Milliseconds
 from glidemq_py.queue import Queue
 from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
+from glidemq_py.testing.stepping import own_server
 from glidemq_py.testing.worker import TestWorker
 
 __all__ = ["TestQueue"]
@@ -42,7 +43,7 @@ class TestQueue(Queue[DataT, ResultT], Generic[DataT, ResultT]):
     def __init__(
         self, name: str = "test", server: MemoryServer | None = None, *, clock: Clock | None = None, **options: Any
     ) -> None:
-        self.server = server if server is not None else MemoryServer(clock or Clock())
+        self.server = own_server(server, clock)
         super().__init__(name, self.server, **options)
 
     @property

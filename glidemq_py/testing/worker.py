@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import os
-import socket
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self
+from collections.abc import Callable
+from typing import Any, Self
 
-from glidemq_py.client.memory import Clock, MemoryServer
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.job import Job
-from glidemq_py.options.checks import check_int
-from glidemq_py.options.times import MAX_DURATION_MS
+from glidemq_py.broadcast import BroadcastWorker
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.queue import Queue
-from glidemq_py.wire import json
+from glidemq_py.testing.stepping import Stepping, server_of
 from glidemq_py.worker import Worker
-from glidemq_py.worker.opening import Opening, Parts
-from glidemq_py.worker.running_out import is_worked_off
 
-__all__ = ["JobRun", "TestWorker", "run_until_empty", "run_until_idle"]
-
-Outcome = Literal["completed", "failed", "retrying", "delayed", "suspended", "waiting-children"]
-
-_NEVER: Final = 9_999_999_999_999
-_ATTEMPTS: Final = 10_000
-_MOST: Final = 2**53
-_OUTCOMES: Final[tuple[Outcome, ...]] = (
-    "completed", "failed", "retrying", "delayed", "suspended", "waiting-children",
-)  # fmt: skip
+__all__ = ["TestWorker"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
-    """One attempt that a `TestWorker` has made.
-
-    Attributes:
-        job: as the handler saw it.
-        outcome: ``completed``, ``failed`` (for good), ``retrying``, ``delayed``, ``suspended`` or ``waiting-children``.
-        result: what the handler returned, if it completed.
-        error: what it raised, if it did.
-    """
-
-    job: Job[Any, Any]
-    outcome: Outcome
-    result: Any = None
-    error: BaseException | None = None
-
-
-class TestWorker(Worker):
+class TestWorker(Stepping):
     """A `Worker` that runs jobs only while one of its steps is awaited: nothing happens in the background.
 
     The handlers run as in the real worker, by the same code: concurrency, time-outs, retries, signals, lifespan. Use
@@ -70,19 +35,11 @@ class TestWorker(Worker):
     __test__ = False  # pytest: no test class
 
     def __init__(self, queue: Queue[Any, Any], handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
-        server: object = getattr(queue, "_connection", None)
-        if not isinstance(server, MemoryServer):
-            raise GlideMQValidationError("queue", queue, "must be a queue on a MemoryServer, such as a TestQueue")
+        server = server_of("queue", queue, queue, "a queue on a MemoryServer, such as a TestQueue")
         for name in ("prefix", "serializer", "compression"):
             options.setdefault(name, getattr(queue.options, name))
         super().__init__(queue.name, handler, server, **options)
-        self.server: MemoryServer = server
-        self.runs: list[JobRun] = []
-        self._due = _DueTime()
-        self._enough = math.inf
-        self._life.is_paused = True
-        for outcome in _OUTCOMES:
-            self.on(outcome, _Recorder(self, outcome))
+        self._step_on(server)
 
     @classmethod
     def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
@@ -91,221 +48,14 @@ class TestWorker(Worker):
         The worker's own connection becomes the queue's server, so that its tasks add jobs there.
 
         Raises:
+            GlideMQValidationError: it is one of a broadcast (`TestBroadcastWorker.of`).
             GlideMQError: the worker has been started, or has been used to add jobs.
         """
+        if not isinstance(worker, Worker):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("worker", worker, "must be a Worker")
+        if isinstance(worker, BroadcastWorker):
+            raise GlideMQValidationError("worker", worker, "is of a broadcast: use TestBroadcastWorker.of")
         worker.override(connection=queue._connection, prefix=queue.options.prefix)
         test = cls(queue, worker._handler)
-        test.options, test._queue_options = worker.options, worker._queue_options
-        test._tasks, test._lifespan = worker._tasks, worker._lifespan
+        test._take_over(worker)
         return test
-
-    @property
-    def clock(self) -> Clock:
-        """The server's time."""
-        return self.server.clock
-
-    def _prepare(self) -> Opening:
-        return replace(super()._prepare(), in_background=False)
-
-    async def start(self) -> None:
-        """Connect, and enter the lifespan. A step does so by itself. Raises as `Worker.start`."""
-        await super().start()
-        parts = self._life.parts
-        assert parts is not None
-        due: Any = self._due
-        parts.exchange.answers.due_timer = due
-        # `Queue.get_workers` shows it until it is closed: no heartbeat comes by itself, and the clock may leap.
-        about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
-        await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
-
-    async def _ready(self) -> Parts:
-        if self._life.parts is None:
-            await self.start()
-        assert self._life.parts is not None
-        if self._life.is_closing:
-            raise GlideMQError("the worker is closed")
-        return self._life.parts
-
-    # -- steps ----------------------------------------------------------------------------------------------
-
-    async def run_one(self) -> JobRun | None:
-        """Take one job, run it to the end of this attempt, hand it in. None if no job is ready."""
-        before = len(self.runs)
-        parts = await self._ready()
-        exchange = parts.exchange
-        usual = exchange._most, exchange._limit
-        exchange._most = exchange._limit = 1
-        try:
-            await self._exchange_with(parts, once=True)
-        finally:
-            exchange._most, exchange._limit = usual
-        return self.runs[before] if len(self.runs) > before else None
-
-    async def run_until_idle(self, limit: int = _ATTEMPTS) -> list[JobRun]:
-        """Run what is ready now, and what becomes ready by that, until nothing is. Time does not move. Schedulers that
-        are due are fired first.
-
-        Returns:
-            The attempts, in the order in which they ended.
-
-        Raises:
-            GlideMQError: there were more than ``limit`` attempts: jobs that add one another for ever, say.
-        """
-        check_int("limit", limit, 1, _MOST)
-        before = len(self.runs)
-        self._enough = before + limit
-        try:
-            await self._exchange_with(await self._ready())
-        finally:
-            self._enough = math.inf
-        if len(self.runs) - before > limit:
-            raise GlideMQError(f"after {len(self.runs) - before} attempts there is still something ready")
-        return self.runs[before:]
-
-    def _recorded(self, run: JobRun) -> None:
-        self.runs.append(run)
-        if len(self.runs) > self._enough and self._life.parts is not None:
-            self._life.parts.exchange.taking = False
-
-    async def run_until_empty(self, limit: int = _ATTEMPTS) -> list[JobRun]:
-        """The same, and whenever nothing is ready move the clock to what is due next: delayed jobs, retries, limits.
-
-        Schedulers never end, so they are not waited for; what the clock passes they fire.
-
-        Returns:
-            The attempts, in the order in which they ended.
-
-        Raises:
-            GlideMQError: after ``limit`` attempts there was still something due.
-        """
-        return await run_until_empty(self, limit=limit)
-
-    async def recover_stalled(self) -> list[str]:
-        """Look for jobs that lost their worker, as every worker does now and then; ids of those that are ready again.
-
-        Move the clock on by the lock duration first: only then is a job that nobody works on stalled.
-        """
-        recovered: list[str] = []
-        self.on("stalled", recovered.append)
-        try:
-            await (await self._ready()).recovery.look()
-        finally:
-            self.off("stalled", recovered.append)
-        return recovered
-
-    async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
-        exchange = parts.exchange
-        while await parts.schedules.fire() == 0:
-            pass  # there is more that is due now
-        self._due.clear()
-        exchange.taking = True
-        try:
-            exchange.look_for_jobs()
-            if once:
-                exchange.taking = False
-            await exchange.until(
-                lambda: exchange.is_settled and exchange.is_recovered and not (exchange.hungry and exchange.may_take)
-            )
-        finally:
-            exchange.taking = False
-        await parts.outbox.look()
-        await parts.sleepers.look()
-
-    async def _next_due(self) -> int | None:
-        """Ms until there may be something to do; None if nothing is due ever."""
-        parts = await self._ready()
-        times: list[int] = []
-        # (A limit that is used up has its time, whether or not there is a job that waits for it.)
-        if self._due.milliseconds is not None and not await is_worked_off(parts.link):
-            times.append(self._due.milliseconds)
-        throttle = parts.exchange.throttle
-        if throttle.holding:
-            # A pause of this worker alone is timed by the loop.
-            times.append(max(1, math.ceil((throttle._until - throttle._loop.time()) * 1000)))
-        first = await parts.link.transport.command("ZRANGE", parts.link.keys.suspended, "0", "0", "WITHSCORES")
-        deadline = next(iter(first.values())) if first else _NEVER
-        if deadline < _NEVER:
-            times.append(max(1, int(deadline) - self.clock.now()))
-        return min(times) if times else None
-
-    def _advanced(self, milliseconds: int) -> None:
-        """The clock was moved: a pause of this worker counts it as well."""
-        throttle = self._life.parts.exchange.throttle if self._life.parts is not None else None
-        if throttle is None or not throttle.holding:
-            return
-        throttle._until -= milliseconds / 1000
-        if throttle._until <= throttle._loop.time():
-            throttle.close()
-            throttle._let_go()
-
-
-class _DueTime:
-    """In the place of the exchange's timer: nothing rings, the earliest time is remembered."""
-
-    def __init__(self) -> None:
-        self.milliseconds: int | None = None
-
-    def set(self, milliseconds: int) -> None:
-        if self.milliseconds is None or milliseconds < self.milliseconds:
-            self.milliseconds = milliseconds
-
-    def clear(self) -> None:
-        self.milliseconds = None
-
-    cancel = clear
-
-
-class _Recorder:
-    """A listener that writes down one outcome."""
-
-    def __init__(self, worker: TestWorker, outcome: Outcome) -> None:
-        self._worker = worker
-        self._outcome: Outcome = outcome
-
-    def __call__(self, job: Job[Any, Any], what: Any = None) -> None:
-        if self._outcome == "completed":
-            self._worker._recorded(JobRun(job=job, outcome="completed", result=what))
-        else:
-            self._worker._recorded(JobRun(job=job, outcome=self._outcome, error=what))
-
-
-async def run_until_idle(*workers: TestWorker, limit: int = _ATTEMPTS) -> list[JobRun]:
-    """`TestWorker.run_until_idle` for workers of several queues that give each other work. Raises as it does."""
-    runs: list[JobRun] = []
-    while True:
-        more = [run for worker in workers for run in await worker.run_until_idle(limit)]
-        runs += more
-        if not more:
-            return runs
-        if len(runs) > limit:
-            raise GlideMQError(f"after {len(runs)} attempts there is still something ready")
-
-
-async def run_until_empty(*workers: TestWorker, limit: int = _ATTEMPTS) -> list[JobRun]:
-    """`TestWorker.run_until_empty` for workers of several queues that give each other work.
-
-    Raises:
-        GlideMQError: after ``limit`` attempts there was still something due.
-        GlideMQValidationError: the workers have different clocks.
-    """
-    clocks = {id(worker.clock): worker.clock for worker in workers}
-    if len(clocks) != 1:
-        raise GlideMQValidationError("workers", workers, "must be workers of one server")
-    (clock,) = clocks.values()
-    runs: list[JobRun] = []
-    moves = 0
-    while True:
-        runs += await run_until_idle(*workers, limit=limit)
-        due = _earliest([await worker._next_due() for worker in workers])
-        if due is None:
-            return runs
-        moves += 1
-        if len(runs) >= limit or moves > 10 * limit:
-            raise GlideMQError(f"after {len(runs)} attempts there is still something due, in {due} ms")
-        clock.advance(due)
-        for worker in workers:
-            worker._advanced(due)
-
-
-def _earliest(times: Iterable[int | None]) -> int | None:
-    return min((max(1, time) for time in times if time is not None), default=None)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Final
 
+from glidemq_py.errors import SuspendError, UnsupportedOptionError
 from glidemq_py.options.batch import BatchOptions
 from glidemq_py.telemetry.processing import observed_batch_handler
 from glidemq_py.telemetry.state import TELEMETRY
@@ -23,9 +24,11 @@ from glidemq_py.worker.routes import Handler, Route
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.threads import HandlerThreads
 
-__all__ = ["BatchRunner"]
+__all__ = ["NO_CONTINUATIONS", "BatchRunner"]
 
 _log = logging.getLogger(__name__)
+
+NO_CONTINUATIONS: Final = "a job that was suspended in a batch comes back in another one, where `job.signals` says so"
 
 
 class _Batch:
@@ -171,6 +174,10 @@ class BatchRunner(Endings):
         self._hand_in.withhold(len(batch.runs) - self._options.size)
         for run in batch.runs:
             del self._batch_of[run]
+
+    def _suspends(self, run: Run, signal: SuspendError) -> None:
+        if signal.on_resume is not None:
+            raise UnsupportedOptionError("on_resume", signal.on_resume, NO_CONTINUATIONS)
 
     def _cancel(self, run: Run, why: str) -> None:
         batch = self._batch_of.get(run)

@@ -22,7 +22,7 @@ from glidemq_py.schedule import ScheduleDuty
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.serializers import serializer_of
-from glidemq_py.worker.batching import BatchRunner
+from glidemq_py.worker.batching import NO_CONTINUATIONS, BatchRunner
 from glidemq_py.worker.children_watch import ChildrenWatch
 from glidemq_py.worker.connecting import connect_patiently
 from glidemq_py.worker.duties import StalledRecovery
@@ -105,6 +105,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     link = QueueLink(
         transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
         serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
+        no_continuations=None if options.batch is None else NO_CONTINUATIONS,
     )  # fmt: skip
     source = opening.source or QueueSource(keys, consumer, options)
     await source.open(link)

@@ -58,11 +58,15 @@ class Run:
             job.priority = _int(priority)
         if progress:
             job._progress_text = progress
+        if trace:
+            job._stacktrace_text = trace
         if stalled:
             job.stalled_count = _int(stalled)
         if more is not None:
             job._signals_text = more[0] or None
             job.fallback_index = _int(more[1])
+            job.failed_reason = more[2] or None
+            job.failed_type = more[3] or None
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)

@@ -38,6 +38,7 @@ class Throttle:
         self.holding = False
         """No job is to be taken now."""
         self._until = 0.0
+        self._ahead = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, milliseconds: float) -> None:
@@ -56,6 +57,19 @@ class Throttle:
         self._timer = None
         self._over()
 
+    @property
+    def left(self) -> float:
+        """Milliseconds for which it still holds; 0 where it does not."""
+        return max(0.0, self._until - self._loop.time()) * 1000 if self.holding else 0.0
+
+    def passed(self, milliseconds: float) -> None:
+        """Time has passed of which the event loop knows nothing: a test has moved the clock."""
+        self._ahead += milliseconds / 1000
+        self._until -= milliseconds / 1000
+        if self.holding and self._until <= self._loop.time():
+            self.close()
+            self._let_go()
+
     def tokens(self, batch: Iterable[Finished]) -> Tokens | None:
         """What exchange takes as its tokens; the worker's own window is charged here."""
         limit = self._tokens
@@ -68,7 +82,7 @@ class Throttle:
 
     def _charge(self, tokens: int) -> None:
         assert self._tokens is not None
-        now, length = self._loop.time() * 1000, self._tokens.duration
+        now, length = (self._loop.time() + self._ahead) * 1000, self._tokens.duration
         window = int(now // length)
         if window != self._window:
             self._window, self._used = window, 0

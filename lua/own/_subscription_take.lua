@@ -68,14 +68,18 @@ S.take_entry = function(q, t, entry, fields, deliveries)
     if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
     return drop(t, id, entry, alone, why)
   end
-  local attempts, stalled, trace = '0', false, false
+  local attempts, stalled, trace, record = '0', false, false, nil
   if alone or deliveries > 1 then
-    local record = redis.call('HMGET', S.record_key(q, id, t.group), 'a', 'stalled', 'stacktrace')
+    record = redis.call('HMGET', S.record_key(q, id, t.group), 'a', 'stalled', 'stacktrace', 'failedReason', 'failedType')
     attempts, stalled, trace = record[1] or '0', record[2], record[3]
   end
   t.bytes = t.bytes + #h[DATA]
   t.jobs[#t.jobs + 1] = { id, entry, S.fence(deliveries, alone), h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts,
     h[PROGRESS], stalled, h[PRIORITY], trace }
+  if record then
+    local job = t.jobs[#t.jobs]
+    job[13], job[14], job[15], job[16] = false, false, record[4], record[5]
+  end
 end
 
 -- Claims an entry that pends for somebody else, or for this consumer without its knowing, and takes it.

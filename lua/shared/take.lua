@@ -90,8 +90,8 @@ local function write_active(q, taking, id, entry, h)
   taking.jobs[#taking.jobs + 1] = job
   -- It has run before: what only such a job can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
-    local more = redis.call('HMGET', key, 'signals', 'fallbackIndex')
-    if more[1] or more[2] then job[13], job[14] = more[1], more[2] end
+    local more = redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType')
+    for i = 1, 4 do job[12 + i] = more[i] end
   end
 end
 

@@ -317,3 +317,19 @@ def test_what_is_no_queue_and_no_clock_is_refused() -> None:
             TestWorker(thing, double)  # type: ignore[arg-type]
     with pytest.raises(GlideMQValidationError, match="clock"):
         MemoryServer(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scope", ["queue", "worker", "both"])
+async def test_a_token_limit_goes_by_the_clock(scope: str) -> None:
+    async def use(job: Job) -> None:
+        await job.report_tokens(60)
+
+    limit = {"max_tokens": 100, "duration": 60_000, "scope": scope}
+    async with TestQueue() as queue, queue.worker(use, token_limiter=limit) as worker:
+        await queue.add_bulk([("n",)] * 6)
+        began = queue.clock.now()
+        assert len(await worker.run_until_idle()) == 2
+        queue.clock.advance(60_000)  # by the test itself
+        assert len(await worker.run_until_idle()) == 2
+        assert len(await worker.run_until_empty()) == 2
+        assert queue.clock.now() - began <= 180_000

@@ -10,7 +10,16 @@ import threading
 import time
 from typing import Any
 
-from glidemq_py import DelayedError, GlideMQError, Job, Message, RateLimitError, UnrecoverableError, current_job
+from glidemq_py import (
+    DelayedError,
+    GlideMQError,
+    Job,
+    Message,
+    RateLimitError,
+    SuspendError,
+    UnrecoverableError,
+    current_job,
+)
 
 
 class OwnError(ValueError):
@@ -62,6 +71,19 @@ async def async_message(given: Message) -> Any:
         await given.update_data(1)
     except GlideMQError as error:
         return [type(given).__name__, given.subject, given.data, type(error).__name__]
+
+
+def reloaded(job: Job) -> Any:
+    job.blocking.reload()
+    return [job.delay, job.expire_at is not None]
+
+
+def suspends(job: Job) -> None:
+    job.suspend(on_resume=lambda _: None)
+
+
+def raises_suspend(job: Job) -> None:
+    raise SuspendError(on_resume=lambda _: None)
 
 
 def crash(given: Message) -> None:

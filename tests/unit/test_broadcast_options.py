@@ -109,3 +109,15 @@ async def test_options_that_cannot_be_honoured_are_refused(option: str, value: A
     with pytest.raises(UnsupportedOptionError, match=rf"jobs\[1\]\.{option}"):
         await broadcast.publish_bulk([("a", 1), ("a", 1, options)])
     await broadcast.close()
+
+
+@pytest.mark.parametrize("patterns", ["orders.*", 3, b"x", [3], ["a.>.b"]])
+def test_matchers_of_what_is_no_list_of_patterns(patterns: Any) -> None:
+    with pytest.raises(GlideMQValidationError, match="patterns"):
+        compile_subject_matcher(patterns)
+
+
+@pytest.mark.parametrize("subject", [None, 3, b"a.b", ["a"]])
+def test_what_is_no_subject_is_said(subject: Any) -> None:
+    with pytest.raises(GlideMQValidationError, match="subject"):
+        match_subject("a.*", subject)

@@ -28,6 +28,7 @@ EXPORTED = {
     "EmbeddedServerError", "EventsLostError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
+    "JobNotReadError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
     "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StagedWriteError", "StaleAttemptError",
     "UnknownOptionError", "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",

@@ -29,6 +29,8 @@ class Clock:
         self.running = running
         self._micros = time.time_ns() // 1000 if start is None else start * 1000
         self._since = time.monotonic_ns()
+        self.moved = 0
+        """Milliseconds by which it was advanced in all."""
         self._told: list[Callable[[], None]] = []
 
     def now(self) -> int:
@@ -44,7 +46,9 @@ class Clock:
 
         Raises GlideMQValidationError: time cannot go back.
         """
-        self._micros += to_ms("by", by) * 1000
+        milliseconds = to_ms("by", by)
+        self.moved += milliseconds
+        self._micros += milliseconds * 1000
         for tell in tuple(self._told):
             tell()
         return self.now()

@@ -39,8 +39,8 @@ FOREIGN_CONSUMER_PREFIX = "worker-"
 
 TakenJob = list[Any]
 """id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
-stacktrace; absent fields are False (``lua/shared/take.lua``). Of a job that has run before also, where there are any,
-signals and fallbackIndex."""
+stacktrace; absent fields are False (``lua/shared/take.lua``). Of a job that has run before also
+signals, fallbackIndex, failedReason and failedType."""
 
 Finished = list[object]
 Keep = int | tuple[int, int]

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from glidemq_py.errors import DelayedError, GlideMQError, WaitingChildrenError
+from glidemq_py.errors import DelayedError, GlideMQError, SuspendError, UnsupportedOptionError, WaitingChildrenError
 from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.current import label_log_records, running_job
 from glidemq_py.job.job import Job
@@ -44,6 +44,8 @@ ATTEMPT_FIELDS: Final = ("tokens", "discarded")
 
 JOB_FIELDS: Final = ("_data_text", "_progress_text")
 """The same of the job."""
+
+_NO_CONTINUATIONS: Final = "a function cannot leave the sandbox's process: the handler runs again, with `job.signals`"
 
 Work = queue.SimpleQueue[Job[Any, Any] | None]
 Handler = Callable[[Any], Any]
@@ -151,7 +153,7 @@ class _Session:
         keys = QueueKeys(start["prefix"], start["queue"])
         self._link = QueueLink(
             transport=AskingTransport(self._ask), keys=keys, waiter=AskingWaiter(self._ask, keys.prefix, keys.name),
-            serializer=start["serializer"], compression=start["compression"],
+            serializer=start["serializer"], compression=start["compression"], no_continuations=_NO_CONTINUATIONS,
         )  # fmt: skip
         self._job: Job[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -239,6 +241,8 @@ class _Session:
 
     def _plain(self, error: BaseException) -> BaseException:
         """With data as it would be stored, where a signal carries some."""
+        if isinstance(error, SuspendError) and error.on_resume is not None:
+            return UnsupportedOptionError("on_resume", None, _NO_CONTINUATIONS)
         if isinstance(error, (DelayedError, WaitingChildrenError)) and error.replace:
             serializer = self._link.serializer
             try:

@@ -72,8 +72,6 @@ def _text(error: BaseException) -> str:
 def _pickled(error: BaseException) -> bytes | None:
     if type(error).__module__ != _OURS:
         return None
-    if isinstance(error, errors.SuspendError):
-        error.on_resume = None  # an optimization that does not happen here
     error.args = tuple(_clean(arg) if isinstance(arg, str) else arg for arg in error.args)
     try:
         return pickle.dumps(error)

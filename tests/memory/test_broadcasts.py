@@ -1,0 +1,164 @@
+"""`TestBroadcast` and `TestBroadcastWorker`: subscriptions in memory, step by step."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Message, Queue, Worker
+from glidemq_py.testing import (
+    Clock,
+    MemoryServer,
+    TestBroadcast,
+    TestBroadcastWorker,
+    TestQueue,
+    TestWorker,
+    assert_enqueued,
+    run_until_empty,
+    run_until_idle,
+)
+
+HANDLERS = Path(__file__).parent.parent / "server" / "sandboxed_handlers.py"
+
+
+async def shout(message: Message) -> Any:
+    if message.attempts_made == 0 and message.data == "weak":
+        raise ValueError("again")
+    return f"{message.subject}!"
+
+
+def told(runs: Any) -> list[tuple[str, str]]:
+    return [(run.job.subject, run.outcome) for run in runs]
+
+
+async def test_subscriptions_step_by_themselves() -> None:
+    async with (
+        TestBroadcast() as broadcast,
+        broadcast.worker(shout, subscription="all") as everything,
+        broadcast.worker(lambda message: None, subscription="orders", subjects=["orders.*"]) as orders,
+    ):
+        await broadcast.publish("orders.new", "weak", attempts=2, backoff=60_000)
+        await broadcast.publish("users.new", "strong")
+        assert (everything.runs, orders.runs) == ([], [])
+        run = await everything.run_one()
+        assert run is not None
+        assert repr(run.job) == "<Message '1' 'orders.new' of broadcast 'test'>"
+        assert run.outcome == "retrying"
+        assert told(await everything.run_until_idle()) == [("users.new", "completed")]
+        assert told(await orders.run_until_idle()) == [("orders.new", "completed")]
+        broadcast.clock.advance(timedelta(minutes=1))
+        assert told(await orders.run_until_idle()) == []  # the retry is the other's
+        (last,) = await everything.run_until_idle()
+        assert (last.result, last.job.attempts_made) == ("orders.new!", 1)
+        await broadcast.assert_published("orders.new", "weak", count=1)
+        await broadcast.assert_not_published("users.gone")
+        assert not (await broadcast.queue.check(settle=50)).findings
+
+
+async def test_time_moves_to_what_is_due_and_dead_letters_are_there() -> None:
+    async def fail(message: Message) -> None:
+        raise ValueError("never")
+
+    async with TestBroadcast(dead_letter_queue="dead") as broadcast, broadcast.worker(fail) as worker:
+        await broadcast.publish("late", 1, delay=timedelta(days=1), attempts=3, backoff=1_000)
+        runs = await run_until_empty(worker)
+        assert [run.outcome for run in runs] == ["retrying", "retrying", "failed"]
+        (letter,) = await broadcast.get_dead_letter_jobs()
+        assert (letter.data["subscription"], letter.data["attemptsMade"]) == ("test", 2)
+        assert await broadcast.replay_dead_letter_job(letter.id)
+        assert [run.outcome for run in await worker.run_until_empty()] == ["retrying", "retrying", "failed"]
+
+
+async def test_batches_and_tokens_in_memory() -> None:
+    async def handle(messages: list[Message]) -> list[Any]:
+        return [message.data for message in messages]
+
+    async with TestBroadcast() as broadcast, broadcast.worker(handle, batch={"size": 2}) as worker:
+        await broadcast.publish_bulk([("x", n) for n in range(3)])
+        assert [run.result for run in await worker.run_until_idle()] == [0, 1, 2]
+
+
+async def test_a_stalled_message_comes_again_in_memory() -> None:
+    server = MemoryServer()
+    async with TestBroadcast("b", server) as broadcast:
+        await broadcast.subscribe("s")
+        await broadcast.publish("x", 1)
+        server.execute("XREADGROUP", "GROUP", "s", "dead", "STREAMS", "glide:{b}:stream", ">")
+        async with broadcast.worker(shout, subscription="s") as worker:
+            assert await worker.run_until_idle() == []
+            broadcast.clock.advance(31_000)
+            assert await worker.recover_stalled() == ["1"]
+            assert told(await worker.run_until_idle()) == [("x", "completed")]
+
+
+async def test_a_service_s_worker_is_tried() -> None:
+    service = BroadcastWorker("test", shout, subscription="s", subjects=["a.>"], start_from="0-0", concurrency=3)
+    async with TestBroadcast() as broadcast:
+        await broadcast.publish_bulk([("a.b", 1), ("c", 2)])
+        async with TestBroadcastWorker.of(service, broadcast) as worker:
+            assert told(await worker.run_until_idle()) == [("a.b", "completed")]
+            assert worker.options.concurrency == 3
+            assert not worker.runs[0].job.cancelled.is_set()
+
+
+async def test_a_sandboxed_service_is_tried_in_its_sandbox() -> None:
+    service = Worker("test", f"{HANDLERS}:echo")
+    async with TestQueue() as queue, TestWorker.of(service, queue) as worker:
+        await queue.add("n", 4)
+        (run,) = await worker.run_until_idle()
+        assert run.outcome == "completed", run.error
+
+
+async def test_refused_arguments() -> None:
+    wrong: Any
+    async with TestBroadcast() as broadcast:
+        for wrong in (None, 1.5, b"x", []):
+            with pytest.raises(GlideMQValidationError):
+                await broadcast.get_delivery(wrong, "s")
+            with pytest.raises(GlideMQValidationError):
+                await broadcast.redeliver(wrong, "s")
+        for wrong in (None, 3, "", {}):
+            with pytest.raises(GlideMQValidationError, match="messages"):
+                await broadcast.publish_bulk(wrong)
+            with pytest.raises(GlideMQValidationError, match="jobs"):
+                await broadcast.queue.add_bulk(wrong)
+            with pytest.raises(GlideMQValidationError):
+                await run_until_empty(wrong)
+            with pytest.raises(GlideMQValidationError):
+                await run_until_idle(wrong)
+            with pytest.raises(GlideMQValidationError):
+                TestWorker.of(wrong, broadcast.queue)
+            with pytest.raises(GlideMQValidationError, match="queue"):
+                await assert_enqueued(wrong)
+        for wrong in (0, "x", []):
+            with pytest.raises(GlideMQValidationError, match="contains"):
+                await broadcast.assert_published(contains=wrong)
+            with pytest.raises(GlideMQValidationError, match="where"):
+                await broadcast.assert_published(where=wrong)
+            with pytest.raises(GlideMQValidationError, match="server"):
+                TestQueue("q", wrong)
+            with pytest.raises(GlideMQValidationError, match="server"):
+                TestBroadcast("b", wrong)
+            with pytest.raises(GlideMQValidationError, match="clock"):
+                TestQueue("q", clock=wrong)
+        with pytest.raises(GlideMQValidationError, match="clock"):
+            TestQueue("q", broadcast.server, clock=Clock())
+
+
+async def test_what_cannot_be_tried() -> None:
+    real: Broadcast[Any] = Broadcast("b", "valkey://127.0.0.1:1")
+    with pytest.raises(GlideMQValidationError, match="MemoryServer"):
+        TestBroadcastWorker(real, shout, subscription="s")
+    wrong: Any = "b"
+    with pytest.raises(GlideMQValidationError, match="MemoryServer"):
+        TestBroadcastWorker(wrong, shout, subscription="s")
+    async with TestBroadcast() as broadcast, TestQueue() as queue:
+        with pytest.raises(GlideMQValidationError, match="TestBroadcastWorker"):
+            TestWorker.of(BroadcastWorker("b", shout, subscription="s"), queue)
+        plain: Any = Worker("b", shout)
+        with pytest.raises(GlideMQValidationError, match="BroadcastWorker"):
+            TestBroadcastWorker.of(plain, broadcast)
+        other: Any = Queue("b", "valkey://127.0.0.1:1")
+        with pytest.raises(GlideMQValidationError, match="MemoryServer"):
+            TestBroadcastWorker(other, shout, subscription="s")

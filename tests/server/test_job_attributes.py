@@ -1,0 +1,245 @@
+"""What a job says of itself is what its record says, wherever the job was met, or it says that it does not know."""
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    Broadcast,
+    BroadcastWorker,
+    FlowProducer,
+    Job,
+    JobNotFoundError,
+    JobNotReadError,
+    JobState,
+    Message,
+    Queue,
+    SuspendError,
+    UnrecoverableError,
+    Worker,
+)
+from tests.server.test_broadcast import working
+from tests.server.test_broadcast_extras import TARGET
+from tests.server.worker_support import Told
+
+ATTRIBUTES = sorted(
+    {name for name, value in inspect.getmembers(Job) if not name.startswith("_") and not callable(value)}
+    | {"id", "name"} - {"blocking", "cancelled"}
+)
+OF_THE_OBJECT = {"outcome", "blocking", "cancelled", "context", "discarded"}
+"""Not in any record."""
+
+
+def picture(job: Job) -> dict[str, Any]:
+    """Every attribute; JobNotReadError in the place of what it does not know."""
+    found: dict[str, Any] = {}
+    for name in ATTRIBUTES:
+        if name in OF_THE_OBJECT:
+            continue
+        try:
+            found[name] = getattr(job, name)
+        except JobNotReadError as error:
+            assert name == error.attribute  # noqa: PT017  one of many
+            found[name] = JobNotReadError
+    return found
+
+
+async def in_hand(queue: Queue[Any, Any], job: Job) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """A handler's job, the same after `reload`, and what `get_job` reads meanwhile."""
+    before = picture(job)
+    read = await queue.get_job(job.id)
+    assert read is not None
+    await job.reload()
+    return before, picture(job), picture(read)
+
+
+def assert_true(before: dict[str, Any], after: dict[str, Any], read: dict[str, Any]) -> None:
+    said = {name: value for name, value in before.items() if value is not JobNotReadError and name != "usage"}
+    assert said == {name: read[name] for name in said}
+    after.pop("usage")
+    read.pop("usage")
+    assert after == read
+
+
+JOBS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "priority": {"priority": 3},
+    "delayed": {"delay": 1},
+    "retried": {"attempts": 3, "backoff": 1},
+    "in a group": {"ordering": {"key": "k", "token_bucket": {"capacity": 10, "refill_rate": 10}}, "cost": 2},
+    "ordered": {"ordering": {"key": "o", "concurrency": 1}, "ttl": 60_000},
+    "fallbacks": {"attempts": 2, "fallbacks": [{"model": "small"}]},
+    "lifo": {"lifo": True, "timeout": 10_000, "remove_on_complete": 5},
+}
+
+
+@pytest.mark.parametrize("kind", list(JOBS))
+async def test_a_handlers_job_says_what_its_record_says(core_url: str, queue_name: str, kind: str):
+    options = JOBS[kind]
+    pictures: list[Any] = []
+
+    async def handle(job: Job) -> None:
+        if options.get("attempts") and not job.attempts_made:
+            raise KeyError("first")
+        pictures.append(await in_hand(queue, job))
+        if options.get("attempts"):
+            assert (job.failed_type, len(job.stacktrace)) == ("KeyError", 1)
+
+    async with Queue[Any, Any](queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
+        told = Told(worker)
+        added = await queue.add("n", {"a": 1}, **options)
+        await told.wait("completed")
+        assert_true(*pictures[0])
+        assert pictures[0][0]["state"] is JobState.ACTIVE
+        assert (added.delay, added.priority) == (options.get("delay", 0), options.get("priority", 0))
+
+
+async def test_members_of_flows_know_their_family_after_reload(url: str, queue_name: str):
+    pictures: dict[str, Any] = {}
+
+    async def handle(job: Job) -> None:
+        pictures[job.name] = await in_hand(queue, job)
+
+    async with (
+        Queue[Any, Any](queue_name, url) as queue,
+        FlowProducer(url) as flows,
+        Worker(queue_name, handle, url) as worker,
+    ):
+        told = Told(worker)
+        tree = await flows.add(
+            {"name": "root", "queue": queue_name, "children": [{"name": "leaf", "queue": queue_name}]},
+            budget={"max_total_tokens": 1_000},
+        )
+        await told.wait("completed", 2)
+        for each in pictures.values():
+            assert_true(*each)
+        before, after, _ = pictures["leaf"]
+        assert before["parent_id"] is JobNotReadError
+        assert (after["parent_id"], after["parent_queue"]) == (tree.job.id, queue_name)
+        assert before["budget_key"] == after["budget_key"] is not None
+
+
+async def test_a_suspended_and_a_scheduled_job(url: str, queue_name: str):
+    pictures: dict[str, Any] = {}
+
+    async def handle(job: Job) -> None:
+        if job.name == "waits":
+            await job.wait_for_signal("go")
+        pictures[job.name] = await in_hand(queue, job)
+
+    async with Queue[Any, Any](queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        job = await queue.add("waits")
+        await told.wait("suspended")
+        await queue.signal(job.id, "go", 1)
+        await queue.upsert_job_scheduler("again", repeat_after_complete=60_000, template={"name": "again"})
+        await told.wait("completed", 2)
+    for each in pictures.values():
+        assert_true(*each)
+    assert pictures["again"][1]["scheduler_name"] == "again"
+
+
+async def test_jobs_of_lists_and_adds(url: str, queue_name: str):
+    async with Queue[Any, Any](queue_name, url) as queue:
+        added = await queue.add("n", 1, attempts=3, ttl=60_000, delay=5)
+        assert added.opts == {"attempts": 3, "ttl": 60_000, "delay": 5}
+        (listed,) = await queue.get_jobs("delayed")
+        for job in (added, listed):
+            with pytest.raises(JobNotReadError, match=r"reload"):
+                _ = job.expire_at
+            assert getattr(job, "parent_id", "unknown") == "unknown"
+            await job.reload()
+            assert job.expire_at == job.timestamp + 60_000
+            assert (job.parent_id, job.parent_ids, job.delay) == (None, (), 5)
+        twice = await queue.add("n", 1, job_id=added.id, delay=70)
+        with pytest.raises(JobNotReadError):
+            _ = twice.delay  # that is the other's to say
+        await added.remove()
+        with pytest.raises(JobNotFoundError):
+            await listed.reload()
+
+
+async def test_plain_functions_and_sandboxes_reload(url: str, queue_name: str):
+    def handle(job: Job) -> Any:
+        job.blocking.reload()
+        return [job.delay, job.expire_at is not None]
+
+    async with Queue[Any, Any](queue_name, url) as queue:
+        for handler in (handle, f"{TARGET}:reloaded"):
+            async with Worker(queue_name, handler, url):
+                assert await queue.add_and_wait("n", ttl=60_000) == [0, True]
+
+
+async def test_a_message_keeps_what_is_its_subscriptions_own(url: str, queue_name: str):
+    found: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        if not message.attempts_made:
+            raise KeyError("first")
+        before = (message.attempts_made, message.failed_type, message.failed_reason, len(message.stacktrace))
+        await message.reload()
+        found.append(before)
+        found.append((message.attempts_made, message.failed_type, message.failed_reason, len(message.stacktrace)))
+        found.append((message.state, message.expire_at is not None))
+
+    worker = BroadcastWorker(queue_name, handle, url, subscription="s")
+    async with Broadcast(queue_name, url) as broadcast, working(worker) as told:
+        await broadcast.publish("x", 1, attempts=2, ttl=60_000)
+        await told.wait("completed")
+    assert found == [(1, "KeyError", "'first'", 1)] * 2 + [(JobState.ACTIVE, True)]
+
+
+# -- on_resume where it could never be called -------------------------------------------------------------------
+
+
+async def test_on_resume_is_refused_in_batches(url: str, queue_name: str):
+    async def handle(jobs: list[Job]) -> list[Any]:
+        return list(await asyncio.gather(*map(one, jobs), return_exceptions=True))
+
+    async def one(job: Job) -> None:
+        if job.name == "raised":
+            job.suspend(on_resume=lambda _: None)
+        raise SuspendError(on_resume=lambda _: None)
+
+    async with Queue[Any, Any](queue_name, url) as queue:
+        await queue.add_bulk([("raised", None, {"attempts": 1}), ("given",)])
+        async with Worker(queue_name, handle, url, batch={"size": 2}) as worker:
+            told = Told(worker)
+            await told.wait("failed", 2)
+        assert {type(error).__name__ for _, error in told.of("failed")} == {"UnsupportedOptionError"}
+        assert "on_resume" in str(told.of("failed")[0][1])
+
+
+@pytest.mark.parametrize("function", ["suspends", "raises_suspend"])
+async def test_on_resume_is_refused_in_sandboxes(url: str, queue_name: str, function: str):
+    worker = Worker(queue_name, f"{TARGET}:{function}", url)
+    async with Queue[Any, Any](queue_name, url) as queue, worker:
+        told = Told(worker)
+        await queue.add("n")
+        await told.wait("failed")
+        assert type(told.of("failed")[0][1]).__name__ == "UnsupportedOptionError"
+
+
+async def test_what_a_message_cannot_do_is_said_at_once(url: str, queue_name: str):
+    said: list[str] = []
+
+    async def handle(message: Message) -> None:
+        for attempt in (
+            message.suspend, lambda: message.wait_for_signal("x"), message.move_to_waiting_children,
+            lambda: message.rate_limit_group(1), message.retry, message.wait_until_finished,
+        ):  # fmt: skip
+            try:
+                given = attempt()
+                if inspect.isawaitable(given):
+                    await given
+            except Exception as error:
+                said.append(type(error).__name__)
+        raise UnrecoverableError("done")
+
+    worker = BroadcastWorker(queue_name, handle, url, subscription="s")
+    async with Broadcast(queue_name, url) as broadcast, working(worker) as told:
+        await broadcast.publish("x")
+        await told.wait("failed")
+    assert said == ["GlideMQError"] * 6
