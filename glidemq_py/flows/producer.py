@@ -9,7 +9,13 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import ClosedError, GlideMQValidationError
+from glidemq_py.errors import (
+    BulkAddError,
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+)
 from glidemq_py.flows.adding import add_planned
 from glidemq_py.flows.graph import DagNode, validate_dag
 from glidemq_py.flows.node import JobNode
@@ -148,18 +154,39 @@ class FlowProducer:
     async def add_bulk(
         self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> list[JobNode]:
-        """Add several trees, one after the other; everything is checked before the first. Raises as `add`: those
-        before the one that failed have been added then.
+        """Add several trees, one after the other; everything is checked before the first.
 
         Args:
             flows: as `add` takes them.
             budget: what the jobs of each of them may use together: each tree has one of its own.
+
+        Returns:
+            The root of each tree.
+
+        Raises:
+            BulkAddError: some trees were not added, or it is not known whether they were; `results` has for each
+                position its root or the error, as `add` would have raised it. A tree that is refused stops no other
+                one; after a lost connection the rest is not sent.
+            GlideMQValidationError: nothing was added.
         """
         roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_several("flows", flows, "trees"))]
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]
-        return [await self._add_tree(transport, plan, limits) for plan in plans]
+        results: list[JobNode | GlideMQError] = []
+        for plan in plans:
+            try:
+                results.append(await self._add_tree(transport, plan, limits))
+            except GlideMQConnectionError as error:
+                skipped = GlideMQConnectionError("not sent: an earlier tree failed")
+                results += [error, *[skipped] * (len(plans) - len(results) - 1)]
+                break
+            except GlideMQError as error:
+                results.append(error)
+        roots_added = [result for result in results if isinstance(result, JobNode)]
+        if len(roots_added) < len(plans):
+            raise BulkAddError(results)
+        return roots_added
 
     async def add_dag(
         self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None

@@ -63,8 +63,8 @@ class FlowProducer:
     def add_bulk(
         self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> list[JobNode]:
-        """Add several trees, one after the other; everything is checked before the first. Raises as `add`: those
-        before the one that failed have been added then. See `FlowProducer.add_bulk`.
+        """Add several trees, one after the other; everything is checked before the first. Raises BulkAddError. See
+        `FlowProducer.add_bulk`.
         """
         return run_now(self._core.add_bulk(flows, budget=budget))
 

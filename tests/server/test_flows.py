@@ -11,6 +11,7 @@ import pytest
 from glidemq_py import (
     AmbiguousResultError,
     Budget,
+    BulkAddError,
     CycleError,
     DagNode,
     DuplicateJobError,
@@ -20,6 +21,7 @@ from glidemq_py import (
     GlideMQValidationError,
     Job,
     JobCostError,
+    JobNode,
     JobState,
     Queue,
     UnsupportedOptionError,
@@ -447,6 +449,23 @@ async def test_budgets_of_several_trees(queue: Queue, flows: FlowProducer) -> No
     assert len(keys) == 2
     with pytest.raises(GlideMQValidationError, match="budget"):
         await flows.add_bulk(trees, budget={"max_total_cost": -1})
+    await queue.obliterate()
+
+
+async def test_a_tree_that_is_refused_stops_no_other(queue: Queue, flows: FlowProducer) -> None:
+    trees = [
+        FlowJob("root", queue.name, options={"job_id": job_id}, children=[FlowJob("leaf", queue.name)])
+        for job_id in ("one", "one", "two")
+    ]
+    with pytest.raises(BulkAddError, match="1 of 3") as told:
+        await flows.add_bulk(trees)
+    first, second, third = told.value.results
+    assert isinstance(first, JobNode)
+    assert isinstance(second, DuplicateJobError)
+    assert isinstance(third, JobNode)
+    assert (first.job.id, third.job.id) == ("one", "two")
+    counts = await queue.get_job_counts()
+    assert (counts.waiting_children, counts.waiting) == (2, 2)
     await queue.obliterate()
 
 
