@@ -15,6 +15,9 @@ __all__ = ["get_slice"]
 _RANKED: Final = (JobState.COMPLETED, JobState.FAILED, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
 """States in which the server finds a position at once."""
 
+_PASSED_A_CALL: Final = 500
+"""Positions passed over by one call: half a millisecond of the server's time, where no record is read."""
+
 
 async def get_slice(
     link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, also: tuple[str, ...] = ()
@@ -40,7 +43,7 @@ async def _cursor_at(link: QueueLink, state: JobState, position: int) -> str | N
         return f"r:{position}"
     cursor = ""
     while position:
-        call = reading.page(link.keys.meta, state, cursor, min(position, MAX_PAGE), ())
+        call = reading.page(link.keys.meta, state, cursor, min(position, _PASSED_A_CALL), ())
         found = await link.transport.call(call)
         position, cursor = position - len(found.rows), found.cursor
         if not cursor:
