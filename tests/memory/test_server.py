@@ -132,7 +132,7 @@ def test_neither_the_package_nor_pytest_imports_it() -> None:
 
 
 async def test_it_is_fast() -> None:
-    """A tenth of a second and ten milliseconds a job, on a machine that has something else to do: far below it is."""
+    """Half a second and fifty milliseconds a job are ten times what it takes: a machine may have other things to do."""
 
     async def one() -> float:
         start = time.perf_counter()
@@ -142,10 +142,10 @@ async def test_it_is_fast() -> None:
         return time.perf_counter() - start
 
     await one()
-    assert min([await one() for _ in range(5)]) < 0.1
+    assert min([await one() for _ in range(5)]) < 0.5
     async with TestQueue() as queue, queue.worker(echo) as worker:
         start = time.perf_counter()
         for number in range(100):
             await queue.add("n", number)
             await worker.run_one()
-        assert (time.perf_counter() - start) / 100 < 0.01
+        assert (time.perf_counter() - start) / 100 < 0.05
