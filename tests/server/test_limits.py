@@ -396,7 +396,7 @@ async def test_no_job_is_taken_when_the_tokens_of_a_window_are_used(
         raw = Raw(resp, queue_name)
         assert raw.job(jobs[0].id)["tpmTokens"] == "60"
         for key in resp.keys(raw.key("tpm:*").replace("{", "\\{")):
-            assert resp.execute("PTTL", key) > 0
+            assert resp.execute("PTTL", key) != -1  # it goes by itself, or has gone already
 
 
 async def test_tokens_of_failed_attempts_count_too(url: str, queue_name: str, resp: RespClient) -> None:
