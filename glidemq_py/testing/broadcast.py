@@ -8,11 +8,12 @@ from typing import Any, Generic, Self
 from typing_extensions import TypeVar
 
 from glidemq_py.broadcast import Broadcast, BroadcastWorker
-from glidemq_py.client.memory import Clock, MemoryServer
+from glidemq_py.client.memory import MemoryServer
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.job import Job
 from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
-from glidemq_py.testing.stepping import Stepping, own_server, server_of
+from glidemq_py.testing.in_memory import InMemory, server_of
+from glidemq_py.testing.stepping import Stepping
 
 __all__ = ["TestBroadcast", "TestBroadcastWorker"]
 
@@ -70,7 +71,7 @@ class TestBroadcastWorker(Stepping, BroadcastWorker):
         return test
 
 
-class TestBroadcast(Broadcast[DataT], Generic[DataT]):
+class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
     """A `Broadcast` in memory, for tests: everything that a broadcast does, without a server.
 
     Its clock stands still until it is moved (``broadcast.clock.advance(...)``).
@@ -85,19 +86,6 @@ class TestBroadcast(Broadcast[DataT], Generic[DataT]):
         EmbeddedServerError: the extra `testing` is not installed.
         GlideMQValidationError: an option cannot be.
     """
-
-    __test__ = False  # pytest: no test class
-
-    def __init__(
-        self, name: str = "test", server: MemoryServer | None = None, *, clock: Clock | None = None, **options: Any
-    ) -> None:
-        self.server = own_server(server, clock)
-        super().__init__(name, self.server, **options)
-
-    @property
-    def clock(self) -> Clock:
-        """The server's time."""
-        return self.server.clock
 
     def worker(
         self, handler: Callable[[Any], Any] | str, *, subscription: str = "test", **options: Any

@@ -7,12 +7,11 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from glidemq_py.client.memory import Clock, MemoryServer
 from glidemq_py.job import Job
 from glidemq_py.options.times import Milliseconds
 from glidemq_py.queue import Queue
 from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
-from glidemq_py.testing.stepping import own_server
+from glidemq_py.testing.in_memory import InMemory
 from glidemq_py.testing.worker import TestWorker
 
 __all__ = ["TestQueue"]
@@ -21,7 +20,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class TestQueue(Queue[DataT, ResultT], Generic[DataT, ResultT]):
+class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
     """A `Queue` in memory, for tests: everything that a queue does, without a server.
 
     Its clock stands still until it is moved (``queue.clock.advance(...)``), so a delayed job is not due, however long
@@ -37,19 +36,6 @@ class TestQueue(Queue[DataT, ResultT], Generic[DataT, ResultT]):
         EmbeddedServerError: the extra `testing` is not installed.
         GlideMQValidationError: an option cannot be.
     """
-
-    __test__ = False  # pytest: no test class
-
-    def __init__(
-        self, name: str = "test", server: MemoryServer | None = None, *, clock: Clock | None = None, **options: Any
-    ) -> None:
-        self.server = own_server(server, clock)
-        super().__init__(name, self.server, **options)
-
-    @property
-    def clock(self) -> Clock:
-        """The server's time."""
-        return self.server.clock
 
     def worker(self, handler: Callable[[Any], Any] | None = None, **options: Any) -> TestWorker:
         """A `TestWorker` of this queue."""

@@ -18,7 +18,7 @@ from glidemq_py.wire import json
 from glidemq_py.worker import Worker
 from glidemq_py.worker.opening import Opening, Parts
 
-__all__ = ["JobRun", "Stepping", "own_server", "run_until_empty", "run_until_idle", "server_of"]
+__all__ = ["JobRun", "Stepping", "run_until_empty", "run_until_idle"]
 
 Outcome = Literal["completed", "failed", "retrying", "delayed", "suspended", "waiting-children"]
 
@@ -45,25 +45,6 @@ class JobRun:
     outcome: Outcome
     result: Any = None
     error: BaseException | None = None
-
-
-def server_of(option: str, holder: object, queue: object, say: str) -> MemoryServer:
-    """The server in memory on which a queue is. Raises GlideMQValidationError for any other, or none."""
-    server: object = getattr(queue, "_connection", None)
-    if not isinstance(server, MemoryServer):
-        raise GlideMQValidationError(option, holder, f"must be {say}")
-    return server
-
-
-def own_server(server: MemoryServer | None, clock: Clock | None) -> MemoryServer:
-    """The server that was given, or one of its own with the clock. Raises GlideMQValidationError."""
-    if server is None:
-        return MemoryServer(Clock() if clock is None else clock)
-    if not isinstance(server, MemoryServer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError("server", server, f"must be a MemoryServer, not {type(server).__name__}")
-    if clock is not None:
-        raise GlideMQValidationError("clock", clock, "cannot be given with a server, which has its own")
-    return server
 
 
 class Stepping(Worker):

@@ -8,7 +8,8 @@ from typing import Any, Self
 from glidemq_py.broadcast import BroadcastWorker
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.queue import Queue
-from glidemq_py.testing.stepping import Stepping, server_of
+from glidemq_py.testing.in_memory import server_of
+from glidemq_py.testing.stepping import Stepping
 from glidemq_py.worker import Worker
 
 __all__ = ["TestWorker"]
