@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -39,18 +38,6 @@ from glidemq_py.worker.flow_duty import FlowDuty
 from tests.server.worker_support import Raw, Told, soon
 
 pytestmark = pytest.mark.usefixtures("clean_check")
-
-
-@pytest.fixture
-async def flows(url: str) -> AsyncIterator[FlowProducer]:
-    async with FlowProducer(url) as producer:
-        yield producer
-
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
 
 
 class Adder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,18 +12,6 @@ from tests.server.worker_support import soon
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 LEVELS = 1_200
-
-
-@pytest.fixture
-async def flows(url: str) -> AsyncIterator[FlowProducer]:
-    async with FlowProducer(url) as producer:
-        yield producer
-
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
 
 
 async def handle(job: Job) -> Any:

@@ -9,7 +9,6 @@ import itertools
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ from tests.server.worker_support import soon
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 MARK_AFTERWARDS_MS = 600_000
-
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
 
 
 class Killed(BaseException):
@@ -187,7 +180,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 async def test_a_process_that_is_killed_while_it_adds(url: str, queue_name: str, number: int) -> None:
     """SIGKILL, in earnest: before the flow is written down, before its first step, in the middle, before the last."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PRODUCER, url, queue_name, str(number), cwd=Path(__file__).parents[2]
+        sys.executable, "-c", PRODUCER, url, queue_name, str(number), cwd=Path(__file__).parents[3]
     )
     assert await process.wait() == -signal.SIGKILL
     handler, other = Counting(), f"{queue_name}-b"
