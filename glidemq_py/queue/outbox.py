@@ -48,6 +48,8 @@ class Outbox:
         self._holder = secrets.token_hex(8)
         self._busy = link.pace.lock()
         self._elsewhere = False
+        self.left = False
+        """Whether the last round left entries: of a kind that is not delivered here, or for another holder."""
         self.writes = 0
         """Staged writes of the queue that had not ended at the last look."""
 
@@ -72,6 +74,8 @@ class Outbox:
         link, cursor, count = self._link, "", 0
         done: list[str] = []
         failure: GlideMQError | None = None
+        left = False
+        self.left = True
         while True:
             reply = await link.transport.call(outbox(link.keys.meta, self._holder, _HOLD_MS, cursor, done))
             done = []
@@ -90,6 +94,8 @@ class Outbox:
                 else:
                     done += [entry.id for entry in entries]
             count += len(done)
+            left = left or len(done) < len(reply.entries)
+        self.left = left or self._elsewhere
         if failure is not None:
             raise failure
         return count

@@ -39,7 +39,7 @@ class Answers:
         self.short_lock: Callable[[int], None] | None = None
         """Told the lock duration of a taken job that has one of its own."""
         self.owes: Callable[[], None] | None = None
-        """Told that a call put something into the outbox."""
+        """Called when a reply reports that the outbox has entries."""
         self.schedules: Callable[[int], None] | None = None
         """Told the revision of the schedulers by every answer of a queue that has any."""
 

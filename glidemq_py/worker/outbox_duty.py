@@ -1,8 +1,9 @@
 """A duty that one worker does for all: delivering what the queue owes to other queues, its dead letters above all.
 The same look tells of staged writes that were decided and not finished; they are published then.
 
-The exchange that puts something into the outbox says so, and it is delivered at once. What a worker that died, or
-somebody without an exchange, left there is found by looking now and then.
+Every exchange reports whether the outbox has entries, and they are delivered at once. A call that is no exchange (an
+operator's remove, revoke or drain) wakes an idle worker, whose exchange then reports them. The periodic look finds what
+was not reported: no worker was idle, or the one that was woken died.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _SELDOM_S: Final = 10.0
 """For queues that are not known to owe anything to anybody."""
 _LAST_PAUSE_S: Final = 30.0
 _GOODBYE_S: Final = 2.0
+_AGAIN_S: Final = 0.1
+_AGAIN_MAX_S: Final = 5.0
+"""The shortest pause after a round that left entries, doubled with each such round: every exchange reports them."""
 
 
 class OutboxDuty(Duty):
@@ -45,12 +49,12 @@ class OutboxDuty(Duty):
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Something has been put into the outbox."""
+        """The outbox has entries."""
         self._expected = True
         self._woken.set()
 
     async def _repeat(self) -> None:
-        failures = 0
+        failures = rounds_in_vain = 0
         while True:
             self._woken.clear()
             try:
@@ -60,6 +64,9 @@ class OutboxDuty(Duty):
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 _log.log(level, "queue %r: what it owes to other queues: %s", self._link.keys.name, error)
+            rounds_in_vain = rounds_in_vain + 1 if self._outbox.left else 0
+            if rounds_in_vain:
+                await asyncio.sleep(min(_AGAIN_MAX_S, _AGAIN_S * 2 ** min(rounds_in_vain - 1, 10)))
             pause = min(_LAST_PAUSE_S, (_LOOK_S if self._expected else _SELDOM_S) * 2 ** min(failures, 10))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):

@@ -3,8 +3,9 @@
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
---   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted, 8 = this call put
---     something into the outbox; from 65536 on: the revision of the schedulers (shared/schedules.lua), where there is one
+--   flags: 1 = paused, 2 = nothing ready was left, 4 = a limit of the queue allowed less than wanted, 8 = the outbox has
+--     entries, of this call or of another; from 65536 on: the revision of the schedulers (shared/schedules.lua), where
+--     there is one
 --   tokens: absent, or {max, duration ms, tokens that each finished job has reported}, see shared/limit_tokens.lua
 --   idle: the token of a call that stood behind a blocking read (functions.md, "Waking"): retired, it takes nothing
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
@@ -36,14 +37,24 @@ local function take(q, taking, want, limiter, tokens)
   return flags
 end
 
+-- Whether all jobs stand in the stream, and whether the outbox has entries. Most queues have nothing but stream jobs:
+-- one look instead of one at each of the other places.
+local function look_around(q)
+  local places = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.outbox)
+  if places == 0 then return true, false end
+  local outbox = redis.call('EXISTS', q.outbox)
+  local entries = outbox == 1 and redis.pcall('XLEN', q.outbox)
+  return places == outbox, type(entries) == 'number' and entries > 0
+end
+
 local function run(q, taking, request, want)
   local finished, quiet = request[3], request[4]
   local statuses, tokens = G.finish(q, taking, finished, quiet, request[5]), request[7]
   if tokens then G.count_tokens(q, tokens[2], taking.now, tokens[3], statuses) end
   local passed = request[9] and G.budgets.settle(q, request[9], finished, statuses)
-  -- Most queues hold nothing but stream jobs: one look instead of one at each of the other places.
-  taking.stream_only = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited) == 0
   local next_due, flags = -1, 0
+  local stream_only, outbox_has_entries = look_around(q)
+  taking.stream_only = stream_only
   if not taking.stream_only then
     next_due = earlier(G.promote_due(q, taking.now, PROMOTE_MAX, quiet), G.due_groups(q, taking))
   end
@@ -56,7 +67,7 @@ local function run(q, taking, request, want)
   end
   G.kick_groups(q, taking)
   if taking.parked then next_due = earlier(next_due, G.next_group(q, taking.now)) end
-  if G.owes(q) then flags = flags + OWES end
+  if outbox_has_entries or G.owes(q) then flags = flags + OWES end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
   return cmsgpack.pack({
     taking.now, statuses, taking.jobs, earlier(next_due, taking.next_due), flags, taking.dropped,

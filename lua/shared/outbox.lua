@@ -5,9 +5,9 @@
 
 G.outbox_put = function(q, kind, ...)
   redis.call('XADD', q.outbox, '*', 'kind', kind, ...)
+  -- An exchange says so in its reply. Every other call wakes one idle worker, whose exchange then reports the entries.
+  if not q.defer and not G.owes(q) then G.wake(q, 1) end
   rawset(q, 'owes', true)
-  -- An exchange says so in its reply; whoever else puts something there wakes a worker that will find it.
-  if not q.defer then G.wake(q, 1) end
 end
 
 -- Whether this call has put something there: a worker is told to deliver at once.

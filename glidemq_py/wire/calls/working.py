@@ -71,7 +71,7 @@ class ExchangeFlags(IntFlag):
     EXHAUSTED = 2
     LIMITED = 4
     OWES = 8
-    """This call put something into the outbox."""
+    """The outbox has entries: this call or another one put them there."""
 
 
 SCHEDULES = 65536

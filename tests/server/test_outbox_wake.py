@@ -1,0 +1,94 @@
+"""Outbox entries that no worker wrote are delivered at once: their writer wakes an idle worker.
+
+The periodic look of the outbox task is set to an hour here, so nothing but the wake-up can deliver in time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py.errors import JobFailedError
+from glidemq_py.options.dead_letter import DeadLetterOptionsDict
+from glidemq_py.testing import RespClient
+from glidemq_py.worker import outbox_duty
+from tests.server.worker_support import Raw, soon, until
+
+AN_HOUR_S = 3_600.0
+
+
+@pytest.fixture(autouse=True)
+def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_duty, "_LOOK_S", AN_HOUR_S)
+    monkeypatch.setattr(outbox_duty, "_SELDOM_S", AN_HOUR_S)
+
+
+async def handle(job: Job) -> Any:
+    return job.name
+
+
+async def _idle(worker: Worker, queue: Queue) -> None:
+    """A job has run, so the worker is past its start, where it delivers once."""
+    await soon((await queue.add("first")).wait_until_finished())
+
+
+@pytest.mark.parametrize("way", ["remove", "revoke", "drain"])
+@pytest.mark.parametrize("policy", ["fail_parent", "ignore"])
+async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str, way: str, policy: str) -> None:
+    async with (
+        FlowProducer(core_url) as flows,
+        Queue(f"{queue_name}-c", core_url) as children,
+        Worker(queue_name, handle, core_url),
+        Worker(children.name, handle, core_url) as worker,
+    ):
+        await _idle(worker, children)
+        child = FlowJob("child", children.name, None, {"delay": 3_600_000, "on_failure": policy})
+        node = await flows.add(FlowJob("parent", queue_name, None, None, [child]))
+        (below,) = node.children
+        if way == "remove":
+            await below.job.remove()
+        elif way == "revoke":
+            await children.revoke(below.job.id)
+        else:
+            await children.drain(delayed=True)
+        if policy == "ignore":
+            assert await soon(node.job.wait_until_finished()) == "parent"
+        else:
+            with pytest.raises(JobFailedError):
+                await soon(node.job.wait_until_finished())
+
+
+async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+    letters = f"{queue_name}-dead"
+    dead: DeadLetterOptionsDict = {"name": letters, "on": ["revoked"]}
+    async with (
+        Queue(queue_name, core_url, dead_letter_queue=dead) as queue,
+        Worker(queue_name, handle, core_url, dead_letter_queue=dead) as worker,
+    ):
+        await _idle(worker, queue)
+        job = await queue.add("late", delay=3_600_000)
+        await queue.revoke(job.id)
+        await soon(until(lambda: Raw(core_resp, letters).run("XLEN", "stream") == 1))
+
+
+async def test_entries_of_an_unknown_kind_are_not_reported_in_vain(
+    core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every exchange reports them; the task looks less and less often."""
+    rounds = 0
+    look = outbox_duty.OutboxDuty.look
+
+    async def counted(self: outbox_duty.OutboxDuty) -> None:
+        nonlocal rounds
+        rounds += 1
+        await look(self)
+
+    monkeypatch.setattr(outbox_duty.OutboxDuty, "look", counted)
+    Raw(core_resp, queue_name).run("XADD", "outbox", "*", "kind", "of a later version")
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        for _ in range(200):
+            await soon((await queue.add("next")).wait_until_finished())
+        assert rounds < 20
+        assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 1
