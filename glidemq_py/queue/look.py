@@ -46,6 +46,7 @@ _KINDS = {
     "state": FindingKind.MISPLACED,
     "twice": FindingKind.TWICE,
     "stale": FindingKind.STALE_DEDUPLICATION,
+    "popped": FindingKind.LOST_JOB,
 }
 _WHY = {
     "gone": "names a job that does not exist",
@@ -55,6 +56,7 @@ _WHY = {
     "state": "names a job whose state does not belong there",
     "twice": "names a job that stands elsewhere too",
     "stale": "its time is over and its job has ended",
+    "popped": "names a job that a peer's worker popped and never activated",
 }
 GROUP, QUEUE = "group", "queue"
 Key: TypeAlias = tuple[str, ...]

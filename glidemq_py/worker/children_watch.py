@@ -14,7 +14,7 @@ from typing import Final
 from glidemq_py.client.transport import Transport
 from glidemq_py.job.link import QueueLink
 from glidemq_py.queue.duty import PeriodicDuty
-from glidemq_py.wire.calls.flows import ChildEnd, children_ended, fates, watch_children
+from glidemq_py.wire.calls.flows import ChildEnd, children_ended, fates, sweep_parents, watch_children
 from glidemq_py.wire.keys import split_member
 
 __all__ = ["ChildrenWatch"]
@@ -26,6 +26,8 @@ _NEXT_PAGE_S: Final = 1.0
 _AGE_MS: Final = 300_000
 _PAUSE_MS: Final = 50_000
 _AT_A_TIME: Final = 100
+_SWEEPS_MAX: Final = 100
+"""Most calls per look that take settled parents out of the index, each of up to 500 parents."""
 
 
 class ChildrenWatch(PeriodicDuty):
@@ -46,6 +48,9 @@ class ChildrenWatch(PeriodicDuty):
     async def look(self) -> bool:
         """Look at one page of parents; whether there are more. Raises GlideMQError."""
         keys, transport = self._link.keys, self._link.transport
+        for _ in range(_SWEEPS_MAX):
+            if not await transport.call(sweep_parents(keys.meta)):
+                break
         watched = await transport.call(watch_children(keys.meta, self._age, _PAUSE_MS))
         parents: dict[str, list[str]] = {}
         for parent, members in watched.rows:

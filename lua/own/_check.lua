@@ -61,18 +61,27 @@ local function was_watched_lately(q, id)
   return at ~= nil and at > G.now(q) - WATCH_OVERDUE
 end
 
--- Why a member of a place should not be there, or nil: 'gone', 'foreign', 'ghost', 'state' or 'twice'. entry: the
--- stream entry that is looked at. Second value: the record, where there is one.
+-- A popped job is activated within milliseconds, and recovered after a lock duration; this is twice the default one.
+local POPPED_OVERDUE = 60000
+
+-- Why a member of a place that fits its state should not be there all the same.
+local function misplaced(q, source, id, entry, h)
+  if source == 'list-popped' then return G.is_popped(q, id, G.now(q) - POPPED_OVERDUE) and 'popped' or nil end
+  if source ~= 'stream' and source ~= 'lifo' and source ~= 'priority' then return nil end
+  if h.eid and h.eid ~= '' and h.eid ~= entry and C.has_entry(q, id, h.eid) then return 'twice' end
+  -- Where the state is `waiting`, it is the member of the scheduled set that should not be there.
+  return h.state ~= 'waiting' and redis.call('ZSCORE', q.scheduled, id) and 'twice' or nil
+end
+
+-- Why a member of a place should not be there, or nil: 'gone', 'foreign', 'ghost', 'state', 'twice' or 'popped' (its
+-- worker died between pop and activation, and nothing has recovered the job). entry: the stream entry that is looked at.
+-- Second value: the record, where there is one.
 C.misfit = function(q, source, id, entry)
   local h, why = C.read(q, id)
   if source == 'stall-watch' and was_watched_lately(q, id) then return nil, h end
   if not h then return why end
   if not C.FITS[source][h.state] then return 'state', h end
-  local ready = source == 'stream' or source == 'lifo' or source == 'priority'
-  if ready and h.eid and h.eid ~= '' and h.eid ~= entry and C.has_entry(q, id, h.eid) then return 'twice', h end
-  -- Where the state is `waiting`, it is the member of the scheduled set that should not be there.
-  if ready and h.state ~= 'waiting' and redis.call('ZSCORE', q.scheduled, id) then return 'twice', h end
-  return nil, h
+  return misplaced(q, source, id, entry, h), h
 end
 
 -- Sets of which a member is taken out by name.

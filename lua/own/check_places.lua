@@ -3,7 +3,8 @@
 -- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
 --   list-popped, stall-watch, dedup-expiry, waiting-children, groupq:<group>
 -- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (it pends, and the stream has
---   it no more), stale (deduplication)   seen: {id, entry or place} flat, of stream, pending, lists and list-popped
+--   it no more), stale (deduplication), popped (and never activated)
+-- seen: {id, entry or place} flat, of stream, pending, lists and list-popped
 -- Bound: `count` members. Sets are read by SCANs of their own: what stays in them all the while is met, perhaps twice.
 -- Lists are read with overlap, as they shift while they are read.
 
@@ -70,7 +71,8 @@ local function set(p, key, cursor, count)
     -- Members of a broadcast retry are `id||group`.
     local member = page[2][i]
     local id = string.match(member, '^(.-)||') or member
-    if not look(p, id, member) and p.source == 'list-popped' then see(p, id, p.source) end
+    local why = look(p, id, member)
+    if p.source == 'list-popped' and (not why or why == 'popped') then see(p, id, p.source) end
   end
   return page[1] ~= '0' and page[1] or ''
 end

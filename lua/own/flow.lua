@@ -5,6 +5,8 @@
 --   KEYS 1 meta   ARGV 1 packed {parent id, members}   -> 'ok' | 'gone' | 'completed' | 'failed' (nothing is changed)
 -- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {children that have not ended, why one has failed that takes
 --   its parent along or false}
+-- sweep_parents: parents that wait no more leave the index of those that do: Node's own library releases them without
+--   knowing of it. KEYS 1 meta   -> 1 if there may be many more, else 0. Bound: 500 parents.
 -- children: a page of a parent's children.   KEYS 1 meta   ARGV 1 packed {parent id, cursor, count}
 --   -> packed {rows, cursor}   row: {member, '' | 'd' ended, nothing kept | 'v' and its result | 'f' and why it failed |
 --   'm' kept, but no room for it here}   cursor '' = the end; a child may come twice.
@@ -15,7 +17,8 @@ local F = G.flows
 -- Nothing waits for ever: a job that does not say otherwise takes its parents along.
 F.default_policy = 'fail_parent'
 
-local SWEPT = 20
+-- Parents that are looked at at a time, how often at most in one call, and from which share of settled ones on again.
+local SAMPLE, SAMPLES_MAX, AGAIN_FROM = 100, 5, 5
 local PAGE_BYTES = 1048576
 
 -- Whether the rest of its flow is still to come. Where no step has been done for so long that its mark is gone, it is not
@@ -27,17 +30,41 @@ F.is_building = function(q, id, token)
   return false
 end
 
--- Some of the parents that wait: one that a Node peer has released waits no more, and none waits for nothing.
-F.sweep = function(q, now)
-  for _, id in ipairs(redis.call('ZRANDMEMBER', q.waiting_children, SWEPT)) do
-    local h = G.pick(q.J .. id, 'state', 'building')
-    if h.state ~= 'waiting-children' then
-      redis.call('ZREM', q.waiting_children, id)
-    elseif not F.is_building(q, id, h.building) and F.open(q, id) <= 0 then
-      F.release(q, id, now)
-    end
+-- Whether the parent has left the index by now: one that a Node peer has released (or removed) waits no more, and none
+-- waits for nothing. `h`: its state and `building`.
+F.settle = function(q, id, h, now)
+  if h.state ~= 'waiting-children' then
+    redis.call('ZREM', q.waiting_children, id)
+    return true
   end
+  if F.is_building(q, id, h.building) or F.open(q, id) > 0 then return false end
+  F.release(q, id, now)
+  return true
 end
+
+local function state_of(q, id)
+  local values = redis.pcall('HMGET', q.J .. id, 'state', 'building')
+  return { state = values[1] or nil, building = values[2] or nil }
+end
+
+-- Takes settled parents out of the index, by random samples: again while many of a sample were settled. Returns whether
+-- there may be many more. An index of up to SAMPLE parents is read as a whole.
+F.sweep = function(q, now)
+  for _ = 1, SAMPLES_MAX do
+    local sample, settled = redis.call('ZRANDMEMBER', q.waiting_children, SAMPLE), 0
+    for _, id in ipairs(sample) do
+      if F.settle(q, id, state_of(q, id), now) then settled = settled + 1 end
+    end
+    if #sample < SAMPLE or settled < AGAIN_FROM then return false end
+  end
+  return true
+end
+
+G.export('sweep_parents', { 'allow-oom' }, function(keys)
+  local q = G.queue(keys[1])
+  if redis.call('EXISTS', q.waiting_children) == 0 then return 0 end
+  return F.sweep(q, G.now(q)) and 1 or 0
+end)
 
 G.export('children_ended', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])

@@ -19,11 +19,12 @@ local function rank_of(q, c)
   return redis.call('ZCOUNT', q.waiting_children, '-inf', '(' .. c.score)
 end
 
--- Children of one page of its set that are not counted; how many were looked at.
-local function uncounted(q, c, id)
+-- Children of one page of its set that are not counted; how many were looked at. A parent that waits no more leaves the
+-- index.
+local function uncounted(q, c, id, now)
   local key, open = q.J .. id, {}
   local h = G.pick(key, 'state', 'building')
-  if h.state ~= 'waiting-children' or F.is_building(q, id, h.building) then
+  if F.settle(q, id, h, now) or F.is_building(q, id, h.building) then
     c.within = '0'
     return open, 1
   end
@@ -36,13 +37,13 @@ local function uncounted(q, c, id)
 end
 
 -- One page from the cursor on; true if it ends within the index.
-local function page(q, c, oldest, rows)
+local function page(q, c, now, oldest, rows)
   local rank, looked = rank_of(q, c), 0
   local found = redis.call('ZRANGE', q.waiting_children, rank, rank + PARENTS - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local id, score = found[i], found[i + 1]
     if tonumber(score) > oldest then return false end
-    local open, cost = uncounted(q, c, id)
+    local open, cost = uncounted(q, c, id, now)
     if #open > 0 then rows[#rows + 1] = { id, open } end
     c.id, c.score, looked = id, score, looked + cost
     if c.within ~= '0' or looked >= MEMBERS then return true end
@@ -57,7 +58,7 @@ G.export('watch_children', { 'allow-oom' }, function(keys, args)
   local stored = redis.call('GET', key)
   local c = stored and cmsgpack.unpack(stored) or { at = 0, within = '0' }
   if c.at > now then return cmsgpack.pack({ rows, 0 }) end
-  local more = page(q, c, now - r[1], rows)
+  local more = page(q, c, now, now - r[1], rows)
   if not more then c = { at = now + r[2], within = '0' } end
   redis.call('SET', key, cmsgpack.pack(c), 'PX', KEPT_MS)
   return cmsgpack.pack({ rows, more and 1 or 0 })

@@ -38,6 +38,7 @@ end
 
 -- Out of a list or a set; `member` is the job's name there.
 local function take_out(q, place, id, member, why)
+  if why == 'popped' then return G.return_popped(q, id) and 1 or 0 end
   if C.SETS[place] then return redis.call(C.SETS[place], q.P .. place, member) end
   return redis.call('LREM', q.P .. place, why == 'twice' and 1 or 0, id) > 0 and 1 or 0
 end

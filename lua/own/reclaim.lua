@@ -2,6 +2,7 @@
 -- KEYS 1 meta
 -- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix}
 -- -> packed {recovered ids, failed ids, cursor, held}     held = 0: somebody else does it now, nothing was looked at
+-- First call of a round: list jobs that a peer popped and never activated, too (reclaim_popped.lua).
 -- Bound: 100 pending entries or list jobs a call; call again with the cursor until it is ''.
 -- Jobs in a group are their library's own to recover: they hold a slot that would have to be released.
 -- lock_ms: how long a job may go without a heartbeat, where neither its own lockDuration nor that of its worker
@@ -147,6 +148,7 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
     G.sweep_dedup(q, run.now)
     G.sweep_groups(q, run.now)
     G.flows.sweep(q, run.now)
+    for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
     G.trim_metrics(q.metrics_completed, run.now)
     G.trim_metrics(q.metrics_failed, run.now)
     sweep_consumers(q, run.foreign)

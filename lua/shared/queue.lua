@@ -4,7 +4,8 @@
 local STATIC = {
   id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
   events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
-  list_active_ids = 'list-active-ids', wake = 'wake', workers = 'workers', stall_watch = 'stall-watch',
+  list_active_ids = 'list-active-ids', list_popped = 'list-popped', wake = 'wake',
+  workers = 'workers', stall_watch = 'stall-watch',
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', retired = 'retired',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',

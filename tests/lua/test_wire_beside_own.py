@@ -2,10 +2,12 @@
 
 import pytest
 
+from glidemq_py.model.findings import FindingKind
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import suspending, working
+from glidemq_py.wire.calls import flows, suspending, working
 from glidemq_py.wire.calls.adding import row
 from tests.lua import wire_support
+from tests.lua.check_support import assert_mends, check
 from tests.lua.own_support import OwnQueue
 from tests.lua.wire_support import WireQueue
 
@@ -102,3 +104,110 @@ def test_a_parent_that_goes_on_because_its_child_was_drained_is_not_lost(wire: W
     assert own.finish(working.waiting_children(*parent.token)) == [10]
     assert wire.call("drain", ["stream", "scheduled", "events", "id", "lifo", "priority"], 0, "workers") == 1
     assert own.take_one().id == parent.id
+
+
+# -- a peer that died ----------------------------------------------------------------------------------------
+
+LOCK = 30_000
+
+
+def _reclaim(own: OwnQueue) -> working.ReclaimReply:
+    reply = own.run(working.reclaim(own.meta, "py-1", 1, LOCK, 1, False, ""))
+    assert isinstance(reply, working.ReclaimReply)
+    return reply
+
+
+def _pop(wire: WireQueue, own: OwnQueue, count: int = 1) -> list[str]:
+    """The wire face reads the server's clock; here the pop is dated by the test's."""
+    ids = wire.pop(count)
+    for job_id in ids:
+        assert wire.redis("ZADD", "list-popped", "XX", own.now, job_id) == 0
+    return ids
+
+
+@pytest.mark.parametrize("options", [{"lifo": 1}, {"priority": 3}], ids=["lifo", "priority"])
+def test_ours_recover_a_job_that_a_dead_peer_popped(wire: WireQueue, own: OwnQueue, options: dict[str, int]) -> None:
+    """W15: the peer died between pop and activation."""
+    job_id = wire.add(**options)
+    wire.promote()
+    assert _pop(wire, own) == [job_id]
+    own.advance(LOCK - 1)
+    assert _reclaim(own).recovered == []
+    own.advance(1)
+    assert _reclaim(own).recovered == [job_id]
+    assert (wire.redis("EXISTS", "list-popped"), wire.list_active()) == (0, 0)
+    job = own.take_one()
+    assert own.finish(job.completed()) == [0]
+    assert (wire.state(job_id), wire.list_active()) == ("completed", 0)
+    assert check(own).ok
+
+
+def test_a_popped_job_that_is_gone_or_has_ended_is_counted_out(wire: WireQueue, own: OwnQueue) -> None:
+    gone, ended = wire.add(lifo=1), wire.add(lifo=1)
+    _pop(wire, own, 2)
+    own.redis("DEL", f"job:{gone}")
+    own.redis("HSET", f"job:{ended}", "state", "failed")
+    own.advance(LOCK)
+    assert _reclaim(own).recovered == []
+    assert (wire.redis("EXISTS", "list-popped"), wire.list_active(), wire.redis("LLEN", "lifo")) == (0, 0, 0)
+
+
+def test_a_slow_peer_does_not_run_what_ours_have_recovered(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = wire.add(lifo=1)
+    _pop(wire, own)
+    own.advance(LOCK)
+    assert _reclaim(own).recovered == [job_id]
+    assert own.take_one().id == job_id
+    assert wire.activate(job_id, "") == "GROUP_FULL"
+
+
+def test_the_check_reports_a_popped_job_that_nothing_recovered(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = wire.add(lifo=1)
+    _pop(wire, own)
+    assert check(own).ok
+    own.advance(120_000)
+    assert_mends(own, (FindingKind.LOST_JOB, job_id))
+    assert own.take_one().id == job_id
+
+
+def test_many_popped_jobs_are_recovered_in_bounded_pieces(wire: WireQueue, own: OwnQueue) -> None:
+    ids = {wire.add(lifo=1) for _ in range(450)}
+    _pop(wire, own, 1000)
+    own.advance(LOCK)
+    sizes = [len(_reclaim(own).recovered) for _ in range(4)]
+    assert (sum(sizes), max(sizes)) == (len(ids), 200)
+
+
+# -- parents that a peer's own library releases ----------------------------------------------------------------
+
+
+def _wait_and_go(own: OwnQueue, count: int, state: str) -> None:
+    """Parents in the index of those that wait, which a peer has released without knowing of it."""
+    for i in range(count):
+        own.put_job(f"p{i}", state=state)
+        own.redis("ZADD", "waiting-children", own.now - 1_000_000, f"p{i}")
+
+
+@pytest.mark.parametrize("state", ["completed", "waiting", "failed"])
+def test_parents_that_a_peer_released_leave_the_index(own: OwnQueue, state: str) -> None:
+    _wait_and_go(own, 1_200, state)
+    own.put_job("open", state="waiting-children")
+    own.redis("ZADD", "waiting-children", own.now, "open")
+    own.redis("SADD", "deps:open", "glide:{other}:1")
+    calls = 0
+    while own.run(flows.sweep_parents(own.meta)):
+        calls += 1
+    assert 1 < calls < 20
+    assert own.counts()["waiting_children"] < 100
+    _reclaim(own)
+    assert own.redis("ZRANGE", "waiting-children", 0, -1) == ["open"]
+    assert own.counts()["waiting_children"] == 1
+
+
+def test_looking_after_parents_takes_settled_ones_out(own: OwnQueue) -> None:
+    _wait_and_go(own, 300, "completed")
+    pages = 0
+    while own.run(flows.watch_children(own.meta, 1_000, 500)).more:
+        pages += 1
+        assert pages < 50
+    assert own.redis("EXISTS", "waiting-children") == 0

@@ -29,6 +29,7 @@ __all__ = [
     "flow_step",
     "flows_due",
     "open_children",
+    "sweep_parents",
     "watch_children",
 ]
 
@@ -105,6 +106,11 @@ def children_ended(meta: str, ends: Sequence[ChildEnd]) -> Call[bool]:
 def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
     """Have a parent wait for children of other queues: 'ok', 'gone', or the state in which it has ended."""
     return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
+
+
+def sweep_parents(meta: str) -> Call[bool]:
+    """Take parents that wait no more out of the index of waiting parents; True if there may be many more."""
+    return Call("sweep_parents", meta, (), bool, repeatable=True)
 
 
 def open_children(meta: str, parent: str) -> Call[Open]:
