@@ -52,22 +52,22 @@ class TestBroadcastWorker(Stepping, BroadcastWorker):
 
     @classmethod
     def of(cls, worker: BroadcastWorker, broadcast: Broadcast[Any]) -> Self:
-        """A test worker with the handler, subscription, subjects, options and lifespan of one that is not running.
+        """Return a test worker with the handler, subscription, subjects, options and lifespan of one that is not running.
+
+        The worker itself is not started, and can be given to any number of tests.
 
         Raises:
-            GlideMQError: the worker has been started.
+            GlideMQError: the worker is running.
             GlideMQValidationError: it is none of a broadcast, or the broadcast is on a real server.
         """
         if not isinstance(worker, BroadcastWorker):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("worker", worker, "must be a BroadcastWorker")
-        server = _server(broadcast)
-        worker.override(connection=server, prefix=broadcast.queue.options.prefix)
         assert worker._handler is not None
         test = cls(
             broadcast, worker._handler, subscription=worker.subscription, start_from=worker.start_from,
             subjects=worker.subjects or None,
         )  # fmt: skip
-        test._take_over(worker)
+        test._take_over(worker, broadcast.queue)
         return test
 
 

@@ -13,7 +13,9 @@ from glidemq_py.client.memory import Clock, MemoryServer
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.job import Job
 from glidemq_py.options.checks import check_int
-from glidemq_py.options.times import MAX_DURATION_MS
+from glidemq_py.options.times import MAX_DURATION_MS, Milliseconds
+from glidemq_py.queue import Queue
+from glidemq_py.testing.borrowing import Borrowing
 from glidemq_py.wire import json
 from glidemq_py.worker import Worker
 from glidemq_py.worker.opening import Opening, Parts
@@ -58,6 +60,7 @@ class Stepping(Worker):
 
     server: MemoryServer
     runs: list[JobRun]
+    _borrowing: Borrowing | None = None
 
     def _step_on(self, server: MemoryServer) -> None:
         """To be called once, when all else is made."""
@@ -70,8 +73,12 @@ class Stepping(Worker):
         for outcome in _OUTCOMES:
             self.on(outcome, _Recorder(self, outcome))
 
-    def _take_over(self, worker: Worker) -> None:
-        """Be in the place of a worker that is not running: its options, tasks, sandbox and lifespan."""
+    def _take_over(self, worker: Worker, queue: Queue[Any, Any]) -> None:
+        """Use the options, tasks, sandbox and lifespan of a worker, whose tasks add to the queue until `close`.
+
+        Raises GlideMQError if the worker is running.
+        """
+        self._borrowing = Borrowing(worker, queue)
         self.options, self._queue_options = worker.options, worker._queue_options
         self._tasks, self._lifespan, self._sandbox = worker._tasks, worker._lifespan, worker._sandbox
 
@@ -93,6 +100,17 @@ class Stepping(Worker):
         # `Queue.get_workers` shows it until it is closed: no heartbeat comes by itself, and the clock may leap.
         about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
         await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
+
+    async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
+        """Leave the lifespan and disconnect. The worker that was given to `of` adds its jobs where it did before.
+
+        Raises as `Worker.close`.
+        """
+        try:
+            await super().close(timeout, force=force)
+        finally:
+            if self._borrowing is not None:
+                await self._borrowing.end()
 
     async def _ready(self) -> Parts:
         if self._life.parts is None:

@@ -44,19 +44,20 @@ class TestWorker(Stepping):
 
     @classmethod
     def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
-        """A test worker with the handler, tasks, options and lifespan of a worker that is not running.
+        """Return a test worker with the handler, tasks, options and lifespan of a worker that is not running.
 
-        The worker's own connection becomes the queue's server, so that its tasks add jobs there.
+        Until the test worker is closed, the jobs that the worker's tasks add go to ``queue``, whatever the worker's own
+        queue is called. The worker itself is not started, and can be given to any number of tests.
 
         Raises:
-            GlideMQValidationError: it is one of a broadcast (`TestBroadcastWorker.of`).
-            GlideMQError: the worker has been started, or has been used to add jobs.
+            GlideMQValidationError: it is one of a broadcast (`TestBroadcastWorker.of`), or the queue is on a real
+                server.
+            GlideMQError: the worker is running.
         """
         if not isinstance(worker, Worker):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("worker", worker, "must be a Worker")
         if isinstance(worker, BroadcastWorker):
             raise GlideMQValidationError("worker", worker, "is of a broadcast: use TestBroadcastWorker.of")
-        worker.override(connection=queue._connection, prefix=queue.options.prefix)
         test = cls(queue, worker._handler)
-        test._take_over(worker)
+        test._take_over(worker, queue)
         return test

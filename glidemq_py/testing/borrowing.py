@@ -1,0 +1,93 @@
+"""A service's own worker, used by a test: its jobs go to the test's server until the test ends."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from glidemq_py.client.connect import Connection
+from glidemq_py.errors import GlideMQError
+from glidemq_py.options.queue import QueueOptions
+from glidemq_py.queue import Queue
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.worker import Worker
+
+__all__ = ["Borrowing"]
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the jobs of a worker are."""
+
+    connection: Connection
+    queue_name: str
+    options: QueueOptions
+    keys: QueueKeys
+    queue: Queue[Any, Any] | None = None
+
+    @classmethod
+    def of(cls, worker: Worker) -> _Place:
+        return cls(worker._connection, worker.queue_name, worker._queue_options, worker._keys, worker._queue)
+
+    def apply(self, worker: Worker) -> None:
+        worker._connection, worker.queue_name = self.connection, self.queue_name
+        worker._queue_options, worker._keys, worker._queue = self.options, self.keys, self.queue
+
+
+class Borrowing:
+    """Moves a worker's jobs to a queue of a test, and back at `end`.
+
+    The last borrowing that has not ended counts. One that was never ended (a test that failed before it closed its
+    test worker) does not stand in the way of the next.
+
+    Args:
+        worker: must not be running.
+        queue: where its tasks add their jobs until `end`.
+
+    Raises:
+        GlideMQError: the worker is running.
+    """
+
+    def __init__(self, worker: Worker, queue: Queue[Any, Any]) -> None:
+        if worker.is_running:
+            raise GlideMQError(f"{worker!r} is running; TestWorker.of needs a worker that is not")
+        self._worker = worker
+        owner = _BORROWED.get(worker)
+        if owner is None:
+            owner = _BORROWED[worker] = _Borrowed(_Place.of(worker))
+        prefix = queue.options.prefix
+        options = replace(worker._queue_options, prefix=prefix)
+        self.place: Final = _Place(queue._connection, queue.name, options, QueueKeys(prefix, queue.name))
+        owner.borrowings.append(weakref.ref(self))
+        owner.apply(worker)
+
+    async def end(self) -> None:
+        """Return the worker to where it was before, and close the queue that its tasks used meanwhile. Idempotent."""
+        owner = _BORROWED.get(self._worker)
+        if owner is not None:
+            owner.borrowings = [each for each in owner.borrowings if each() not in (None, self)]
+            owner.apply(self._worker)
+            if not owner.borrowings:
+                del _BORROWED[self._worker]
+        queue, self.place.queue = self.place.queue, None
+        if queue is not None:
+            await queue.close()
+
+
+class _Borrowed:
+    """The borrowings of one worker that have not ended, oldest first."""
+
+    def __init__(self, own: _Place) -> None:
+        self._own = self._applied = own
+        self.borrowings: list[weakref.ref[Borrowing]] = []
+
+    def apply(self, worker: Worker) -> None:
+        """Put the worker where its last borrowing wants it, or back where it belongs."""
+        self._applied.queue = worker._queue
+        living = [found for each in self.borrowings if (found := each()) is not None]
+        self._applied = living[-1].place if living else self._own
+        self._applied.apply(worker)
+
+
+_BORROWED: Final[weakref.WeakKeyDictionary[Worker, _Borrowed]] = weakref.WeakKeyDictionary()

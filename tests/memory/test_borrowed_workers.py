@@ -1,0 +1,134 @@
+"""A worker that a service defines can be used by any number of tests, one after the other or side by side."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from glidemq_py import BroadcastWorker, GlideMQError, Job, Worker
+from glidemq_py.testing import MemoryServer, TestBroadcast, TestBroadcastWorker, TestQueue, TestWorker
+
+entered: list[str] = []
+
+
+@asynccontextmanager
+async def lifespan(_: Worker) -> AsyncIterator[str]:
+    entered.append("in")
+    yield "context"
+    entered.append("out")
+
+
+service = Worker("emails", concurrency=3, lifespan=lifespan)
+
+
+@service.task(attempts=3)
+async def send(to: str) -> str:
+    return f"sent to {to}"
+
+
+async def shout(message: Any) -> str:
+    return str(message.data).upper()
+
+
+subscriber = BroadcastWorker("news", shout, subscription="s", start_from="0-0")
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3])
+async def test_module_level_worker_is_used_by_each_test(turn: int) -> None:
+    entered.clear()
+    async with TestQueue("emails") as queue, TestWorker.of(service, queue) as worker:
+        await send.add(f"{turn}")
+        await queue.assert_enqueued("send", {"to": f"{turn}"}, count=1)
+        assert [run.result for run in await worker.run_until_idle()] == [f"sent to {turn}"]
+        assert entered == ["in"]
+    assert entered == ["in", "out"]
+
+
+def test_each_test_may_have_its_own_event_loop() -> None:
+    for turn in ("1", "2"):
+        asyncio.run(test_module_level_worker_is_used_by_each_test(turn))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_module_level_subscriber_is_used_by_each_test(turn: int) -> None:
+    async with TestBroadcast("news") as news, TestBroadcastWorker.of(subscriber, news) as worker:
+        await news.publish("x", f"n{turn}")
+        assert [run.result for run in await worker.run_until_idle()] == [f"N{turn}"]
+
+
+async def test_tasks_add_where_they_did_before_once_the_test_worker_is_closed() -> None:
+    home = MemoryServer()
+    own = Worker("home", connection=home)
+
+    @own.task
+    async def work() -> str:
+        return "done"
+
+    await work.add()  # its queue is in use already
+    queue_before = own.queue
+    async with TestQueue("elsewhere") as queue, TestWorker.of(own, queue) as worker:
+        assert own.queue_name == "elsewhere"
+        await work.add()
+        await queue.assert_enqueued("work", count=1)
+        assert [run.result for run in await worker.run_until_idle()] == ["done"]
+    assert own.queue is queue_before
+    await work.add()
+    assert (await own.queue.get_job_counts()).waiting == 2
+    await own.queue.close()
+
+
+async def test_a_closed_worker_can_be_used() -> None:
+    own = Worker("q", lambda job: job.data, MemoryServer())
+    async with own:
+        pass
+    async with TestQueue("q") as queue, TestWorker.of(own, queue) as worker:
+        await queue.add("n", 7)
+        assert [run.result for run in await worker.run_until_idle()] == [7]
+
+
+async def test_a_running_worker_is_rejected() -> None:
+    async with Worker("q", lambda job: job.data, MemoryServer()) as own, TestQueue("q") as queue:
+        with pytest.raises(GlideMQError, match="is running"):
+            TestWorker.of(own, queue)
+
+
+async def test_a_test_worker_that_was_never_closed_is_no_obstacle() -> None:
+    left = TestQueue("emails")
+    forgotten = TestWorker.of(service, left)
+    await send.add("nobody")
+    await forgotten.run_one()
+    async with TestQueue("emails") as queue, TestWorker.of(service, queue) as worker:
+        await send.add("ann")
+        assert [run.result for run in await worker.run_until_idle()] == ["sent to ann"]
+    await send.add("bob")  # the one before counts again
+    assert [run.result for run in await forgotten.run_until_idle()] == ["sent to bob"]
+    await forgotten.close()
+    await forgotten.close()
+    assert service._connection is None
+
+
+async def test_a_forgotten_test_worker_does_not_keep_the_worker() -> None:
+    own = Worker("q", lambda job: job.data)
+    TestWorker.of(own, TestQueue("q"))
+    gc.collect()
+    async with TestQueue("q") as queue, TestWorker.of(own, queue):
+        assert own._connection is queue.server
+    assert own._connection is None
+
+
+async def test_two_test_workers_of_one_worker_end_in_any_order() -> None:
+    def handle(job: Job) -> Any:
+        return job.data
+
+    own = Worker("q", handle)
+    async with TestQueue("q") as queue:
+        first, second = TestWorker.of(own, queue), TestWorker.of(own, queue)
+        await queue.add_bulk([("n", 1), ("n", 2)])
+        assert [(await each.run_one()).result for each in (first, second)] == [1, 2]  # type: ignore[union-attr]
+        await first.close()
+        assert own._connection is queue.server
+        await second.close()
+    assert own._connection is None
