@@ -69,7 +69,6 @@ async def the_worker_of_the_service() -> None:
     async with TestQueue("invoices") as queue, TestWorker.of(service, queue) as worker:
         await invoice.add("ann", 1250)
         assert [run.result for run in await worker.run_until_idle()] == ["ann owes 12.50"]
-        await service.queue.close()
 
 
 async def several_queues() -> None:

@@ -136,7 +136,7 @@ EXPECTED = {
         r"all closed",
     ],
 }
-ELSEWHERE = {"demo", "test_emails", "typed_tasks"}
+ELSEWHERE = {"demo", "test_emails", "test_fixtures", "typed_tasks"}
 """Run by tests of their own: the first two below, the last by the tests of typed tasks."""
 
 
@@ -179,11 +179,12 @@ def test_every_example_is_run() -> None:
     assert EXPECTED.keys() <= programs
 
 
-def test_the_pytest_example_passes() -> None:
+@pytest.mark.parametrize(("name", "count"), [("test_emails", 2), ("test_fixtures", 4)])
+def test_the_pytest_examples_pass(name: str, count: int) -> None:
     registered = any(point.name == "glidemq" for point in importlib.metadata.entry_points(group="pytest11"))
     plugin = [] if registered else ["-p", "glidemq_py.testing.pytest_plugin"]
-    output = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, EXAMPLES / "test_emails.py", cwd=ROOT)
-    assert "2 passed" in output
+    output = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, EXAMPLES / f"{name}.py", cwd=ROOT)
+    assert f"{count} passed" in output
 
 
 # -- the demo ---------------------------------------------------------------------------------------------------

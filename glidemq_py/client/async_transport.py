@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar, cast
 
-import glide
 from glide_shared.exceptions import GlideError, RequestError
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.busy_poll import BusyPoll
 from glidemq_py.client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
+from glidemq_py.client.glide_modules import glide
 from glidemq_py.client.loader import load_arguments, loading_failed
 from glidemq_py.errors import ClosedError
 from glidemq_py.wire.calls import Call

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
-import glide_sync
 from glide_shared.exceptions import GlideError, RequestError
 
 from glidemq_py.client.connect import BlockingGlideClient, GlideConfig, create_blocking
 from glidemq_py.client.failures import is_function_missing, translate, was_lost
+from glidemq_py.client.glide_modules import glide_sync
 from glidemq_py.client.loader import load_arguments, loading_failed
 from glidemq_py.errors import ClosedError
 from glidemq_py.wire.calls import Call

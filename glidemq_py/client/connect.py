@@ -8,8 +8,6 @@ import socket
 from dataclasses import dataclass
 from typing import Any, cast
 
-import glide
-import glide_sync
 from glide_shared.config import (
     AdvancedGlideClientConfiguration,
     AdvancedGlideClusterClientConfiguration,
@@ -26,6 +24,7 @@ from glide_shared.config import (
 from glide_shared.exceptions import GlideError
 
 from glidemq_py.client.embedded import shared_embedded
+from glidemq_py.client.glide_modules import glide, glide_sync
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
 from glidemq_py.options.connection import DEFAULT_CONNECTION_TIMEOUT_MS, ConnectionOptions

@@ -52,7 +52,7 @@ class TestBroadcastWorker(Stepping, BroadcastWorker):
 
     @classmethod
     def of(cls, worker: BroadcastWorker, broadcast: Broadcast[Any]) -> Self:
-        """Return a test worker with the handler, subscription, subjects, options and lifespan of one that is not running.
+        """Return a test worker with the handler, subscription, options and lifespan of a worker that is not running.
 
         The worker itself is not started, and can be given to any number of tests.
 

@@ -1,34 +1,52 @@
-"""Pytest fixtures for the tests of whoever uses queues: a server in memory, and a real Valkey. Registered by itself on
-installation.
+"""Pytest fixtures for tests of programs that use queues: a queue and workers in memory, and a real Valkey.
 
-    async def test_welcome(glidemq_memory):
-        async with TestQueue("emails", glidemq_memory) as queue: ...
+Registered by installing the package.
 
-    async def test_welcome_for_real(glidemq_url, glidemq_queue_name):
+    async def test_welcome(glidemq_queue, glidemq_worker):
+        worker = glidemq_worker(send)
+        await glidemq_queue.add("welcome", {"to": "ann"})
+        assert (await worker.run_one()).result == "sent to ann"
+
+    async def test_welcome_on_a_server(glidemq_url, glidemq_queue_name):
         async with Queue(glidemq_queue_name, glidemq_url) as queue: ...
 
-The in-memory server is each test's own (extra `testing`). The real one is one for the whole run: keep tests apart by
-unique queue names, which is what `glidemq_queue_name` gives. The environment variable GLIDEMQ_TEST_SERVER chooses it:
-nothing for the embedded one (extra `embedded`), `docker` for a container (testcontainers; GLIDEMQ_TEST_IMAGE names the
-image), or a URL of a server that runs. Imported at the start of every pytest run where the package is installed, so
-nothing heavy is imported up here.
+Each test has its own server in memory (extra `testing`). The real server is one for the whole run: use unique queue
+names, which `glidemq_queue_name` returns. The environment variable GLIDEMQ_TEST_SERVER selects it: empty for the
+embedded one (extra `embedded`), `docker` for a container (testcontainers; GLIDEMQ_TEST_IMAGE names the image), or the
+URL of a running server. pytest imports this module at the start of every run where the package is installed, so
+nothing heavy is imported at the top.
 """
 
+import contextlib
+import functools
 import importlib
+import inspect
 import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from glidemq_py.errors import GlideMQValidationError
+
 if TYPE_CHECKING:
     from glidemq_py.client.memory import MemoryServer
+    from glidemq_py.testing.queue import TestQueue
+    from glidemq_py.testing.worker import TestWorker
 
-__all__ = ["GlideMQServer", "glidemq_memory", "glidemq_queue_name", "glidemq_server", "glidemq_url"]
+__all__ = [
+    "GlideMQServer",
+    "glidemq_memory",
+    "glidemq_queue",
+    "glidemq_queue_name",
+    "glidemq_server",
+    "glidemq_url",
+    "glidemq_worker",
+]
 
 _DEFAULT_IMAGE: Final = "valkey/valkey:9"
 
@@ -72,6 +90,54 @@ def glidemq_memory() -> "MemoryServer":
 
 
 @pytest.fixture
+def glidemq_queue(request: pytest.FixtureRequest, glidemq_memory: "MemoryServer") -> "TestQueue":
+    """Return a `TestQueue` on the test's in-memory server. It is closed when the test ends.
+
+    It is called "test" and has the default options; ``@pytest.mark.glidemq_queue("emails", serializer="msgpack")``
+    gives it a name and options of `TestQueue`.
+    """
+    from glidemq_py.testing.queue import TestQueue
+
+    node: pytest.Item = request.node
+    mark = node.get_closest_marker("glidemq_queue")
+    given: dict[str, Any] = {} if mark is None else {**mark.kwargs}
+    given["server"] = glidemq_memory
+    queue: TestQueue = TestQueue(*(() if mark is None else mark.args), **given)
+    _closing(request).append(queue)
+    return queue
+
+
+@pytest.fixture
+def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -> "Callable[..., TestWorker]":
+    """Return a function that makes a `TestWorker` of `glidemq_queue`. It is closed when the test ends.
+
+    ``glidemq_worker(handler, **options)`` takes a handler and the options of `Worker`; ``glidemq_worker(worker)`` a
+    `Worker` that the program under test defines, whose tasks then add their jobs to `glidemq_queue`.
+    ``queue=`` gives another queue on the test's server.
+
+    A test that is not a coroutine closes the worker itself: ``async with glidemq_worker(handler) as worker``.
+    """
+    from glidemq_py.testing.worker import TestWorker
+    from glidemq_py.worker import Worker
+
+    closing = _closing(request)
+
+    def make(handler: Any = None, /, *, queue: "TestQueue | None" = None, **options: Any) -> TestWorker:
+        on = glidemq_queue if queue is None else queue
+        if isinstance(handler, Worker):
+            if options:
+                name, value = next(iter(options.items()))
+                raise GlideMQValidationError(name, value, "must be an option of the worker that is given")
+            made = TestWorker.of(handler, on)
+        else:
+            made = TestWorker(on, handler, **options)
+        closing.append(made)
+        return made
+
+    return make
+
+
+@pytest.fixture
 def glidemq_url(glidemq_server: GlideMQServer) -> str:
     """The URL to give to Queue, Worker and the rest. The server is shared: use unique queue names."""
     return glidemq_server.url
@@ -83,6 +149,48 @@ def glidemq_queue_name(request: pytest.FixtureRequest) -> str:
     name = str(request.node.name)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
     test = re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
     return f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers", "glidemq_queue(name, **options): name and options of the fixture glidemq_queue, as for TestQueue"
+    )
+
+
+_CLOSING: Final = pytest.StashKey[list[Any]]()
+
+
+def _closing(request: pytest.FixtureRequest) -> list[Any]:
+    """What is closed when the test ends, last first: in the test's own event loop, whichever plugin runs it.
+
+    A fixture's own end could not do it: only pytest-asyncio or anyio knows the loop, and either may be missing.
+    """
+    item: Any = request.node
+    closing: list[Any] | None = item.stash.get(_CLOSING, None)
+    if closing is None:
+        closing = item.stash[_CLOSING] = []
+        if inspect.iscoroutinefunction(getattr(item, "obj", None)):
+            item.obj = _and_close(item.obj, closing)
+    request.addfinalizer(closing.clear)
+    return closing
+
+
+def _and_close(function: Callable[..., Any], closing: list[Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def test(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(_close, closing)
+            await function(*args, **kwargs)
+
+    return test
+
+
+async def _close(closing: list[Any]) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for each in closing:
+            stack.push_async_callback(each.close)
 
 
 def _container(image: str) -> Iterator[GlideMQServer]:

@@ -285,7 +285,6 @@ async def test_a_worker_of_the_service_is_tried() -> None:
         await send.add("ann")
         await queue.assert_enqueued("send", contains={"to": "ann"}, count=1)
         assert [run.result for run in await worker.run_until_idle()] == ["hello ann"]
-        await service.queue.close()
 
 
 async def test_a_lifespan_is_entered_and_left() -> None:

@@ -1,0 +1,32 @@
+"""Imports valkey-glide, and keeps its deprecated module names from warning programs that do not use them.
+
+GLIDE registers its old names (``glide.config`` and others) as modules that warn at any attribute access. Programs that
+look at every loaded module (``inspect.getmodule``, ``unittest.assertWarns``, Hypothesis, reloaders) read ``__file__``
+and other special attributes, and so got a DeprecationWarning, which is an error under ``-W error``, for an import that
+nobody wrote. Special attributes are now simply absent; importing a name from a deprecated module warns as before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import glide
+import glide_sync
+
+__all__ = ["glide", "glide_sync"]
+
+
+def _ignore_special_attributes(legacy: type[Any] | None) -> None:
+    warn = getattr(legacy, "__getattr__", None)
+    if legacy is None or warn is None:  # a version of GLIDE without these modules
+        return
+
+    def get(module: Any, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        return warn(module, name)
+
+    legacy.__getattr__ = get
+
+
+_ignore_special_attributes(getattr(glide, "_LegacyModule", None))
