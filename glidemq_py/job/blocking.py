@@ -219,6 +219,11 @@ class BlockingJob(Generic[DataT, ResultT]):
         return wait_for(self._job, self._job.is_revoked())
 
     @property
+    def step(self) -> str | None:
+        """The ``next_step`` with which an earlier attempt ended; None before. See `Job.step`."""
+        return self._job.step
+
+    @property
     def ordering_key(self) -> str | None:
         """Key of the group it belongs to; None for a job without `ordering`."""
         return self._job.ordering_key

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py.errors import ChildFailedError, SerializationError, WaitingChildrenError
-from glidemq_py.job.steps import SAME, next_data
+from glidemq_py.job.steps import SAME
 from glidemq_py.options.parent import JobRef
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import flows
@@ -45,6 +45,8 @@ class JobFamily:
         def _in_handler(self, what: str) -> Attempt: ...
 
         def _own(self, signal: JobSignal) -> JobSignal: ...
+
+        def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]: ...
 
     async def get_parents(self) -> list[JobRef]:
         """The jobs that wait for this one; several for a node of a `FlowProducer.add_dag`."""
@@ -130,10 +132,11 @@ class JobFamily:
 
         Children are added with ``parent=job``. Once they have ended the handler is called again, from its beginning:
         either it adds the same children again under ``job_id`` of their own (they are there already) and comes past
-        this call, or it goes by ``next_step``.
+        this call, or it goes by `step`.
 
         Args:
-            next_step: written into the job's data, which must be a mapping, as ``step``.
+            next_step: what `step` returns from now on. It is written into the job's data, which must be a mapping, as
+                ``step``.
             data: the job's data from now on; not given, it stays.
 
         Raises:
@@ -142,7 +145,7 @@ class JobFamily:
             GlideMQValidationError, GlideMQError: it cannot be done.
         """
         self._in_handler("move_to_waiting_children")
-        after, replace = next_data(None if next_step is None else self.data, next_step, data)
+        after, replace = self._next_data(next_step, data)
         found = await self._link.transport.call(flows.open_children(self._link.keys.meta, self.id))
         if found.failure:
             raise ChildFailedError(str(found.failure))

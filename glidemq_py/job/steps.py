@@ -6,7 +6,7 @@ what it says when the handler has ended with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from glidemq_py.job.attempt import Attempt
     from glidemq_py.job.link import QueueLink
 
-__all__ = ["SAME", "JobSteps", "next_data"]
+__all__ = ["SAME", "STEP_KEY", "JobSteps", "next_data"]
 
 SAME: Final[Any] = object()
 """Stands for data that is not given."""
+
+STEP_KEY: Final = "step"
+"""Where a job's data has its step, here and in glide-mq for Node."""
 
 
 def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]:
@@ -44,7 +47,7 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
         before = data
     if before is not None and not isinstance(before, Mapping):
         raise GlideMQValidationError("next_step", next_step, "needs data that is a mapping")
-    return {**cast("Mapping[str, Any]", before or {}), "step": next_step}, True
+    return {**cast("Mapping[str, Any]", before or {}), STEP_KEY: next_step}, True
 
 
 class JobSteps:
@@ -70,6 +73,32 @@ class JobSteps:
 
         async def _write(self, call: Any) -> None: ...
 
+    _check_step: Callable[[str], None] | None = None
+    """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
+
+    @property
+    def step(self) -> str | None:
+        """The ``next_step`` with which an earlier attempt ended; None before.
+
+        In `data` and on the wire it is the key ``step``, as glide-mq for Node writes and reads it. The arguments of a
+        task do not contain it, unless the task has a parameter of that name.
+
+        Raises:
+            JobDataError: the data cannot be read.
+        """
+        data: Any = self.data
+        step: object = cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
+        return step if isinstance(step, str) else None
+
+    def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]:
+        """What `next_data` returns for this job. Raises GlideMQValidationError."""
+        if next_step is None:
+            return next_data(None, None, data)
+        result = next_data(self.data, next_step, data)
+        if self._check_step is not None:
+            self._check_step(next_step)
+        return result
+
     @property
     def ordering_key(self) -> str | None:
         """Key of the group it belongs to; None for a job without `ordering`."""
@@ -94,7 +123,8 @@ class JobSteps:
 
         Args:
             when: how long from now (ms or timedelta), or at which moment (a datetime; naive is local time).
-            next_step: written into the job's data, which must be a mapping, as ``step``.
+            next_step: what `step` returns from now on. It is written into the job's data, which must be a mapping, as
+                ``step``.
             data: the job's data from now on; not given, it stays.
 
         Raises:
@@ -107,7 +137,7 @@ class JobSteps:
             until = max(1, epoch_ms(to_instant("when", when)))
         else:
             delay = to_ms("when", when)
-        after, replace = next_data(None if next_step is None else self.data, next_step, data)
+        after, replace = self._next_data(next_step, data)
         raise self._own(DelayedError(delay, until, after, replace))
 
     def rate_limit_group(

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 from glidemq_py.job import Job
+from glidemq_py.job.steps import STEP_KEY
 from glidemq_py.options.callables import signature_of
 from glidemq_py.wire.typed import Codec, Mismatch
 
@@ -37,7 +38,9 @@ class Resolved:
         namespace: local names for forward references.
     """
 
-    __slots__ = ("_codecs", "_name", "_names", "_positional", "_required", "_signature", "result", "takes_job")
+    __slots__ = (
+        "_codecs", "_name", "_names", "_positional", "_required", "_signature", "has_step", "result", "takes_job",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Resolved:
         self._positional = [each.name for each in parameters if each.kind is not keyword_only]
         self._required = frozenset(each.name for each in parameters if each.default is empty)
         self._codecs = {each: Codec(hints.get(each, Any), namespace) for each in signature.parameters}
+        self.has_step = STEP_KEY in self._names
         self.takes_job = takes_job
         self.result = Codec(hints.get("return", Any), namespace)
 
@@ -93,6 +97,8 @@ class Resolved:
             for name, value in cast("Mapping[str, Any]", given).items():
                 codec = self._codecs.get(name)
                 if codec is None:
+                    if name == STEP_KEY and isinstance(value, str):
+                        continue  # `job.step`: no argument
                     raise Mismatch(value, "there is no such parameter")
                 arguments[name] = codec.convert(value)
         except Mismatch as mismatch:
@@ -101,6 +107,16 @@ class Resolved:
             missing = ", ".join(repr(each) for each in self._positional_first(self._required - arguments.keys()))
             raise JobDataError(f"task {self._name!r}: the job's data lacks {missing}")
         return arguments
+
+    def check_step(self, next_step: str) -> None:
+        """Reject a step that the task's own parameter ``step`` could not take. Raises GlideMQValidationError."""
+        try:
+            self._codecs[STEP_KEY].convert(next_step)
+        except Mismatch as mismatch:
+            raise GlideMQValidationError(
+                "next_step", next_step,
+                f"does not fit the parameter 'step' of task {self._name!r}: {mismatch.problem}; rename the parameter",
+            ) from mismatch  # fmt: skip
 
     def _positional_first(self, names: frozenset[str]) -> list[str]:
         return [each for each in self._signature.parameters if each in names]

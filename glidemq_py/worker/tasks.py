@@ -179,6 +179,8 @@ class Task(Generic[P, ResultT, CallP, CallT]):
     def _run(self, job: Job[Any, Any]) -> Any:
         resolved = self._resolved
         arguments = resolved.read(job.data)
+        if resolved.has_step:
+            job._check_step = resolved.check_step
         return self._function(job, **arguments) if resolved.takes_job else self._function(**arguments)
 
     def _run_and_write(self, job: Job[Any, Any]) -> Any:

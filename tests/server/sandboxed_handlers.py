@@ -180,6 +180,12 @@ def steps(job: Job) -> Any:
     return job.data
 
 
+def next_steps(job: Job) -> Any:
+    if job.step is None:
+        job.move_to_delayed(5, next_step="second")
+    return [job.step, job.blocking.step, job.data]
+
+
 def own_delay(job: Job) -> Any:
     if job.data is None:
         raise OwnDelay(5, data="moved", replace=True)
@@ -205,7 +211,8 @@ def eat(job: Job) -> Any:
 DEEDS = {
     deed.__name__: deed
     for deed in (
-        echo, log, parent, use, die, hang, hang_with_child, look, fail, steps, own_delay, limited, discard, eat,
+        echo, log, parent, use, die, hang, hang_with_child, look, fail, steps, next_steps, own_delay, limited, discard,
+        eat,
     )
 }  # fmt: skip
 

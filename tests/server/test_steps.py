@@ -1,0 +1,165 @@
+"""`job.step`: what `next_step` wrote, beside the arguments of a task, and on the wire where peers look for it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import GlideMQValidationError, Job, JobDataError, JobFailedError, Queue, Worker
+from glidemq_py.testing import RespClient, TestQueue, TestWorker
+
+HANDLERS = "tests.server.sandboxed_handlers"
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_typed_task_continues_after_a_delay(
+    core_url: str, core_resp: RespClient, queue_name: str, in_thread: bool
+) -> None:
+    worker = Worker(queue_name, connection=core_url)
+    seen: list[tuple[str | None, str]] = []
+
+    def work(job: Job, customer: str, cents: int) -> str:
+        seen.append((job.step, customer))
+        if job.step is None:
+            job.move_to_delayed(1, next_step="collect")
+        if job.step == "collect":
+            job.move_to_delayed(1, next_step="ship")
+        return f"{customer} owes {cents}"
+
+    async def work_async(job: Job, customer: str, cents: int) -> str:
+        return work(job, customer, cents)
+
+    task = worker.task("order")(work if in_thread else work_async)
+    async with worker:
+        job = await task.add("ann", cents=5)
+        assert await job.wait_until_finished() == "ann owes 5"
+        assert seen == [(None, "ann"), ("collect", "ann"), ("ship", "ann")]
+        # Peers read and write the step in the data.
+        raw = core_resp.execute("HGET", f"glide:{{{queue_name}}}:job:{job.id}", "data")
+        assert json.loads(raw) == {"customer": "ann", "cents": 5, "step": "ship"}
+        read = await worker.queue.get_job(job.id)
+        assert read is not None
+        assert (read.step, read.attempts_made) == ("ship", 0)
+
+
+async def test_typed_task_continues_after_its_children(core_url: str, queue_name: str) -> None:
+    worker = Worker(queue_name, connection=core_url, concurrency=3)
+
+    @worker.task
+    async def count(text: str) -> int:
+        return len(text)
+
+    @worker.task
+    async def report(job: Job, texts: list[str]) -> int:
+        if job.step != "add up":
+            await worker.queue.add_bulk([("count", {"text": text}, {"parent": job}) for text in texts])
+            await job.move_to_waiting_children(next_step="add up")
+        return sum((await job.get_children_values()).values())
+
+    async with worker:
+        assert await report.add_and_wait(["one", "three"]) == 8
+
+
+async def test_step_that_a_peer_wrote(url: str, queue_name: str) -> None:
+    worker = Worker(queue_name, connection=url)
+
+    @worker.task
+    async def order(job: Job, customer: str) -> list[str | None]:
+        return [job.step, customer]
+
+    async with worker, Queue(queue_name, url) as queue:
+        assert await queue.add_and_wait("order", {"customer": "ann", "step": "collect"}) == ["collect", "ann"]
+        for wrong in ({"customer": "ann", "step": 3}, {"customer": "ann", "other": "collect"}):
+            with pytest.raises(JobFailedError, match="there is no such parameter"):
+                await queue.add_and_wait("order", wrong)
+
+
+async def test_parameter_called_step_gets_the_step() -> None:
+    worker = Worker("q")
+
+    @worker.task
+    async def order(job: Job, step: str = "first") -> list[str | None]:
+        if step == "first":
+            job.move_to_delayed(0, next_step="second")
+        return [step, job.step]
+
+    async with TestQueue("q") as queue, TestWorker.of(worker, queue) as test:
+        await order.add()
+        assert [run.result for run in await test.run_until_empty()] == [None, ["second", "second"]]
+
+
+@pytest.mark.parametrize("wait", [
+    lambda job: asyncio.to_thread(job.move_to_delayed, 0, next_step="second"),
+    lambda job: job.move_to_waiting_children(next_step="second"),
+])  # fmt: skip
+async def test_step_that_the_task_s_own_parameter_cannot_take_is_rejected(
+    wait: Callable[[Job], Awaitable[None]],
+) -> None:
+    worker = Worker("q")
+
+    @worker.task
+    async def order(job: Job, step: int) -> None:
+        await wait(job)
+
+    async with TestQueue("q") as queue, TestWorker.of(worker, queue) as test:
+        await order.add(3)
+        (run,) = await test.run_until_idle()
+        assert isinstance(run.error, GlideMQValidationError)
+        assert "'next_step' = 'second': does not fit the parameter 'step' of task 'order'" in str(run.error)
+        (job,) = await queue.get_jobs("failed")
+        assert job.data == {"step": 3}  # the argument is as it was
+
+
+@pytest.mark.parametrize(
+    ("data", "step"), [(None, None), ({}, None), ({"step": "two"}, "two"), ({"step": 2}, None), (["step"], None)]
+)
+async def test_step_of_any_data(data: Any, step: str | None) -> None:
+    async with TestQueue() as queue:
+        job = await queue.add("n", data)
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert (read.step, read.blocking.step) == (step, step)
+
+
+async def test_step_of_unreadable_data_raises() -> None:
+    async with TestQueue() as queue:
+        job = await queue.add("n", {})
+        queue.server.execute("HSET", f"glide:{{test}}:job:{job.id}", "data", "{")
+        read = await queue.get_job(job.id)
+        assert read is not None
+        with pytest.raises(JobDataError):
+            _ = read.step
+
+
+async def test_plain_handler_and_serializer() -> None:
+    async def handle(job: Job) -> Any:
+        if job.step is None:
+            job.move_to_delayed(10, next_step="two", data={"n": job.data["n"] + 1})
+        return [job.step, job.data]
+
+    async with TestQueue(serializer="msgpack", compression="gzip") as queue, queue.worker(handle) as worker:
+        await queue.add("n", {"n": 1})
+        runs = await worker.run_until_empty()
+        assert [run.result for run in runs] == [None, ["two", {"n": 2, "step": "two"}]]
+
+
+async def test_batch() -> None:
+    async def handle(jobs: list[Job]) -> list[Any]:
+        return await asyncio.gather(*map(one, jobs), return_exceptions=True)
+
+    async def one(job: Job) -> str | None:
+        if job.step is None:
+            job.move_to_delayed(10, next_step=f"{job.name} two")
+        return job.step
+
+    async with TestQueue() as queue, queue.worker(handle, batch={"size": 5}) as worker:
+        await queue.add_bulk([("a", {}), ("b", {})])
+        assert [run.result for run in await worker.run_until_empty()] == [None, None, "a two", "b two"]
+
+
+async def test_sandbox(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, Worker(queue_name, f"{HANDLERS}:plain", url):
+        expected = ["second", "second", {"n": 1, "step": "second"}]
+        assert await queue.add_and_wait("next_steps", {"n": 1}) == expected
