@@ -91,6 +91,7 @@ from glidemq_py.options.budget import Budget
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 from glidemq_py.options.dead_letter import DeadLetterOptions
 from glidemq_py.options.deduplication import Deduplication
+from glidemq_py.options.failure_log import FailureLogOptions
 from glidemq_py.options.fallbacks import Fallback
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
@@ -142,6 +143,7 @@ __all__ = [
     "DuplicateJobError",
     "EmbeddedServerError",
     "EventsLostError",
+    "FailureLogOptions",
     "Fallback",
     "Finding",
     "FindingKind",

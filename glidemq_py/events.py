@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Background, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.logs import get_logger
 from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_text
 from glidemq_py.options.names import validate_prefix, validate_queue_name
@@ -27,7 +27,7 @@ from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["EventReader", "QueueEvent", "QueueEvents"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _BLOCK_MS = 1_000
 _PAGE = 200

@@ -21,6 +21,7 @@ from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import URL_VARIABLE
 from glidemq_py.client.publishing import PublishedLibrary, load_everywhere, published, version_at
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
+from glidemq_py.logs import escape_control
 from glidemq_py.wire.library import Face, Library, assemble
 
 __all__ = ["WIRE_FUNCTIONS", "main"]
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GlideMQValidationError as error:
         parser.error(str(error))
     except GlideMQError as error:
-        sys.stderr.write(f"{parser.prog}: {error}\n")
+        sys.stderr.write(f"{parser.prog}: {escape_control(str(error))}\n")
         return 1
 
 
@@ -112,7 +113,7 @@ async def _described(transport: AsyncTransport, node: str, found: PublishedLibra
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{escape_control(text)}\n")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class SubscriptionSource(QueueSource):
     ) -> None:
         super().__init__(keys, consumer, options)
         self._group = group
+        self.label = f"subscription {group!r} of broadcast {keys.name!r}"
         self._patterns = lua_patterns(subjects)
         self._start = start
         self._marks: Marks = ("$", "$")

@@ -17,6 +17,7 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.job import QueueLink
 from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.dead_letter import DeadLetterInput
+from glidemq_py.options.failure_log import FailureLogDict, FailureLogOptions
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, Serializer, SerializerName
 from glidemq_py.options.sandbox import SandboxDict, SandboxOptions
@@ -49,7 +50,8 @@ class BroadcastWorker(Worker):
         dead_letter_queue: gets a job for every message that has failed for good in this subscription; None = as it
             was set before, or as the `Broadcast` says; False = none.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on, backoff_strategies,
-        token_limiter, batch, sandbox, events, metrics, lifespan, serializer, compression, prefix: as for `Worker`.
+        token_limiter, batch, sandbox, events, metrics, log_failures, lifespan, serializer, compression, prefix: as for
+            `Worker`.
 
     Raises:
         GlideMQValidationError: an option cannot be; it is named with its value.
@@ -82,6 +84,7 @@ class BroadcastWorker(Worker):
         dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
         metrics: bool = True,
+        log_failures: bool | FailureLogOptions | FailureLogDict = True,
     ) -> None:
         if handler is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise GlideMQValidationError("handler", handler, "must be a function, or a text that names it")
@@ -94,6 +97,7 @@ class BroadcastWorker(Worker):
             no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
             token_limiter=token_limiter, batch=batch, sandbox=sandbox, lifespan=lifespan, serializer=serializer,
             compression=compression, dead_letter_queue=dead_letter_queue, events=events, metrics=metrics,
+            log_failures=log_failures,
         )  # fmt: skip
 
     _job_type = Message

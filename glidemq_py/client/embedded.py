@@ -8,7 +8,6 @@ enter here.
 
 import atexit
 import importlib.util
-import logging
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -16,10 +15,11 @@ from pathlib import Path
 
 from glidemq_py.client.child_server import ChildServer, ConfigValue
 from glidemq_py.errors import EmbeddedServerError
+from glidemq_py.logs import get_logger
 
 __all__ = ["EmbeddedServer", "embedded_binary", "shared_embedded", "start_embedded", "stop_shared_embedded"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class EmbeddedServer(ChildServer):

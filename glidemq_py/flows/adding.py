@@ -7,7 +7,6 @@ not committed has not happened, and goes by itself.
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,13 +20,14 @@ from glidemq_py.errors import (
     JobCostError,
 )
 from glidemq_py.flows.plan import CHARS, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py.logs import get_logger
 from glidemq_py.options.budget import Budget
 from glidemq_py.wire.calls import flows
 from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["add_planned", "finish_flow"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _STAGED_AT_A_TIME: Final = 10
 _RESERVED_AT_A_TIME: Final = 1_000

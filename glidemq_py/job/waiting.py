@@ -6,7 +6,6 @@ intervals, so a wait never depends on the stream alone.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 
@@ -15,11 +14,12 @@ from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, JobNotFoundError, WaitTimeoutError
 from glidemq_py.events import EventReader
 from glidemq_py.job.link import Outcome
+from glidemq_py.logs import get_logger
 from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["ResultWaiter"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _ENDS = frozenset(("completed", "failed", "expired", "revoked", "removed"))
 _FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.2, 2.0, 1.5

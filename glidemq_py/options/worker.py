@@ -11,6 +11,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_bool, check_int
+from glidemq_py.options.failure_log import FailureLogDict, FailureLogOptions, parse_failure_log
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict, parse_limit
 from glidemq_py.options.nested import parse_nested
 from glidemq_py.options.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
@@ -45,6 +46,8 @@ class WorkerOptions:
             ``concurrency`` batches run at the same time.
         events: False leaves out the queue's events of this worker's jobs.
         metrics: False leaves this worker's jobs out of the queue's metrics.
+        log_failures: log jobs that fail, stall or expire (logger ``glidemq_py.failures``): True, False, a
+            `FailureLogOptions` or ``{"per_minute": number, "retries": bool, "tracebacks": bool}``.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -62,6 +65,7 @@ class WorkerOptions:
     batch: BatchOptions | None
     events: bool
     metrics: bool
+    log_failures: FailureLogOptions | None
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class WorkerOptions:
         batch: BatchOptions | BatchDict | None = None,
         events: bool = True,
         metrics: bool = True,
+        log_failures: bool | FailureLogOptions | FailureLogDict = True,
     ) -> None:
         keep = object.__setattr__
         keep(self, "concurrency", check_int("concurrency", concurrency, 1, MAX_CONCURRENCY))
@@ -93,6 +98,7 @@ class WorkerOptions:
         keep(self, "batch", None if batch is None else parse_nested("batch", batch, BatchOptions, needed=1))
         keep(self, "events", check_bool("events", events))
         keep(self, "metrics", check_bool("metrics", metrics))
+        keep(self, "log_failures", parse_failure_log("log_failures", log_failures))
 
     @property
     def slots(self) -> int:

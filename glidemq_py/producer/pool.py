@@ -7,13 +7,13 @@ the one it has. Which options a producer was made with is part of what it is fou
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from glidemq_py.client.connect import URL_VARIABLE, Connection
+from glidemq_py.logs import get_logger
 from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.names import validate_queue_name
@@ -22,7 +22,7 @@ from glidemq_py.producer.producer import Producer, abandon
 
 __all__ = ["ProducerShelf", "ServerlessPool", "fingerprint", "serverless_pool"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class _Closable(Protocol):

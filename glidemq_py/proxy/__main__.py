@@ -15,6 +15,7 @@ except ImportError as error:
     raise ImportError('the proxy needs uvicorn: pip install "glidemq-py[proxy]"') from error
 
 from glidemq_py.errors import GlideMQError
+from glidemq_py.logs import escape_control
 from glidemq_py.proxy.app import create_proxy_app
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"python -m glidemq_py.proxy: {text}\n")
+    sys.stderr.write(f"python -m glidemq_py.proxy: {escape_control(text)}\n")
 
 
 def _port(text: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -24,11 +23,12 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
+from glidemq_py.logs import get_logger
 from glidemq_py.proxy.answering import answer
 
 __all__ = ["INTERNAL", "BodyTooLargeError", "NotAllowedError", "NothingThereError", "complaint", "refusal", "status_of"]
 
-_log = logging.getLogger("glidemq_py.proxy")
+_log = get_logger("glidemq_py.proxy")
 
 INTERNAL: Final = "internal"
 """Code of what is wrong with us, not with the request."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
 from typing import Any, Final
@@ -16,6 +15,7 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import SharedClient
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import ClosedError
+from glidemq_py.logs import get_logger
 from glidemq_py.options.names import validate_queue_name
 from glidemq_py.proxy.options import ProxyOptions
 from glidemq_py.proxy.refusals import INTERNAL, NotAllowedError, status_of
@@ -25,7 +25,7 @@ from glidemq_py.queue import Queue
 
 __all__ = ["ProxyState"]
 
-_log = logging.getLogger("glidemq_py.proxy")
+_log = get_logger("glidemq_py.proxy")
 
 _QUEUES_KEPT: Final = 1_000
 

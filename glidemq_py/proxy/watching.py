@@ -7,18 +7,18 @@ and nothing is kept for it here, and one that comes back with the id of its last
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.events import EventReader, QueueEvent
+from glidemq_py.logs import get_logger
 from glidemq_py.queue import Queue
 
 __all__ = ["EventHub"]
 
-_log = logging.getLogger("glidemq_py.proxy")
+_log = get_logger("glidemq_py.proxy")
 
 _PAGE: Final = 200
 _PAUSE_S: Final = 1.0

@@ -6,7 +6,6 @@ with this connection but time.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import Any, Final
@@ -15,10 +14,11 @@ from glidemq_py.client.pace import Background, Signal
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 
 __all__ = ["ChunkWatch"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _SLICE_MS: Final = 100
 """How long one read blocks: a new reader is watched for after that long at most."""

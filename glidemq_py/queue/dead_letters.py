@@ -6,13 +6,13 @@ They are jobs of another queue; how they come there is `outbox`'s business.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.job.link import Waiter
+from glidemq_py.logs import get_logger
 from glidemq_py.model.record import JobRecord
 from glidemq_py.model.states import JobOutcome, JobState
 from glidemq_py.options.checks import check_int
@@ -33,7 +33,7 @@ from glidemq_py.wire.payload import encode_data
 
 __all__ = ["DeadLetters", "declare_dead_letters", "envelope_of", "remove_letter"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _PAGE: Final = 200
 _PATIENCE_S: Final = 0.5

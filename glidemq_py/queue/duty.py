@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 
 from glidemq_py.errors import GlideMQError
+from glidemq_py.logs import get_logger
 
 __all__ = ["Duty", "PeriodicDuty"]
 
@@ -65,5 +65,5 @@ class PeriodicDuty(Duty):
             try:
                 await self.look()
             except GlideMQError as error:
-                log = logging.getLogger(type(self).__module__)
+                log = get_logger(type(self).__module__)
                 log.warning("queue %r: %s: %s", self._queue, self._what, error)

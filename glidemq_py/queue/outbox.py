@@ -8,13 +8,13 @@ that changes nothing.
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 from collections.abc import Collection
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
 from glidemq_py.job import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.charges import deliver_charge
 from glidemq_py.wire import json
 from glidemq_py.wire.calls.adding import Row, add, row
@@ -25,7 +25,7 @@ from glidemq_py.wire.payload import JSON_SERIALIZER, decode_data, encode_data
 
 __all__ = ["STORED", "Outbox", "dead_letter_id"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 STORED: Final = "stored"
 """Value of an envelope's ``encoding`` where its ``data`` is the text as it was stored, not what it meant."""

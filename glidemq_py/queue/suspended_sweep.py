@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from glidemq_py.errors import ClosedError, GlideMQError, SuspendError
 from glidemq_py.job import Job
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger, show_id
 from glidemq_py.queue.duty import Duty
 from glidemq_py.wire.calls import suspending
 
 __all__ = ["SuspendedSweep"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger("glidemq_py.failures")
 
 _FIRST_S: Final = 1.0
 _IDLE_S: Final = 5.0
@@ -34,12 +34,19 @@ class SuspendedSweep(Duty):
     Args:
         link: the queue.
         failed: told where jobs have failed.
+        log: called with the id of each job that failed; None = a line of this module's logger.
     """
 
-    def __init__(self, link: QueueLink, failed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        link: QueueLink,
+        failed: Callable[[], None] = lambda: None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
         super().__init__(f"suspended-{link.keys.name}")
         self._link = link
         self._failed = failed
+        self._log_failed = log or self._log_failure
         self._woken = asyncio.Event()
         self._due = 0.0
 
@@ -76,6 +83,10 @@ class SuspendedSweep(Duty):
                 pause = _IDLE_S
             self._due = min(self._due, loop.time() + pause)
 
+    def _log_failure(self, job_id: str) -> None:
+        _log.error("queue %r: job %s failed (suspended, and not signalled within its timeout)", self._link.keys.name,
+                   show_id(job_id))  # fmt: skip
+
     async def look(self) -> float:
         """Fail what is overdue; seconds until the next look."""
         transport, keys = self._link.transport, self._link.keys
@@ -85,7 +96,7 @@ class SuspendedSweep(Duty):
         while True:
             swept = await transport.call(suspending.sweep(keys.meta))
             for job_id in swept.failed:
-                _log.warning("queue %r: nobody has signalled job %s in time: it has failed", keys.name, job_id)
+                self._log_failed(job_id)
             if swept.failed:
                 self._failed()
             if not swept.more:

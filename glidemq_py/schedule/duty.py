@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import secrets
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Final
 
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.duty import Duty
 from glidemq_py.schedule.plan import plan, postponed
 from glidemq_py.wire.calls.schedules import DueRow, FireRow, schedules_due, schedules_fire
@@ -23,7 +23,7 @@ from glidemq_py.wire.calls.working import SCHEDULES
 
 __all__ = ["ScheduleDuty"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _STANDBY_S: Final = 0.2
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0

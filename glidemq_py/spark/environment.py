@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from glidemq_py.logs import escape_control
+
 __all__ = ["main", "missing"]
 
 OLDEST_JAVA: Final = 17
@@ -86,7 +88,7 @@ def _worker_python() -> str:
 def main() -> int:
     """Print what is missing; 1 if anything is."""
     problems = missing()
-    sys.stderr.writelines(f"{problem}\n" for problem in problems)
+    sys.stderr.writelines(f"{escape_control(problem)}\n" for problem in problems)
     if not problems:
         sys.stdout.write("Spark finds everything that the data source needs\n")
     return 1 if problems else 0

@@ -7,13 +7,13 @@ and no fewer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_py.client.transport import BlockingTransport
 from glidemq_py.errors import EventsLostError
+from glidemq_py.logs import get_logger
 from glidemq_py.spark.api import (
     DataSourceStreamReader,
     InputPartition,
@@ -29,7 +29,7 @@ from glidemq_py.wire.calls.reading import EventSlice, event_slice
 
 __all__ = ["EventsReader", "Slice"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _PAGE: Final = 500
 _BEGINNING: Final = "0-0"

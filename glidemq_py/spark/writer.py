@@ -6,7 +6,6 @@ has a new one for each phase of each micro-batch, so what they must share goes t
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glidemq_py.errors import GlideMQError
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.writes import Published, abort_write, decide_write, finish_writes, publish_write, run_blocking
 from glidemq_py.spark.api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage, task_context
 from glidemq_py.spark.connection import forget, transport_of
@@ -27,7 +27,7 @@ from glidemq_py.wire.calls.staging import Winner, WriteId
 
 __all__ = ["FrameWriter", "StreamWriter", "Written"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _LEFT_MS = 1_000
 _MANY_PIECES = 20

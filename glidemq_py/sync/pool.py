@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from glidemq_py.client.connect import BlockingConnection
 from glidemq_py.errors import GlideMQError
+from glidemq_py.logs import get_logger
 from glidemq_py.options.job import JobOptions
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py.producer.pool import ProducerShelf
@@ -15,7 +15,7 @@ from glidemq_py.sync.producer import Producer
 
 __all__ = ["ServerlessPool", "serverless_pool"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class ServerlessPool:

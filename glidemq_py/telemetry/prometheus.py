@@ -5,7 +5,6 @@ it goes. Names, labels and what they mean: docs/operate/prometheus.md.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -17,6 +16,7 @@ from glidemq_py.client.driven_transport import DrivenTransport
 from glidemq_py.client.pace import run_now
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.logs import get_logger
 from glidemq_py.options.checks import check_several
 from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.telemetry.state import TELEMETRY
@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover
 
 __all__ = ["ProcessMetrics", "QueueCollector"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 

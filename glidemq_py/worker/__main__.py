@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, WorkerTargetError
-from glidemq_py.worker.command.arguments import read_arguments
+from glidemq_py.worker.command.arguments import WorkerArguments, read_arguments
 from glidemq_py.worker.command.child import run_workers
 from glidemq_py.worker.command.health import check_health
+from glidemq_py.worker.command.logs import log_line
 from glidemq_py.worker.command.supervisor import supervise
 
 __all__ = ["main"]
@@ -25,13 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return supervise(arguments, given)
         return run_workers(arguments)
     except (WorkerTargetError, GlideMQValidationError) as error:
-        return _complain(error, 2)
+        return _complain(error, 2, arguments)
     except GlideMQError as error:
-        return _complain(error, 1)
+        return _complain(error, 1, arguments)
 
 
-def _complain(error: GlideMQError, code: int) -> int:
-    sys.stderr.write(f"python -m glidemq_py.worker: {error}\n")
+def _complain(error: GlideMQError, code: int, arguments: WorkerArguments) -> int:
+    message = f"python -m glidemq_py.worker: {error}"
+    sys.stderr.write(log_line(arguments.log_format, logging.CRITICAL, "glidemq_py.worker", message) + "\n")
     return code
 
 

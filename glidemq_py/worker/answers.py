@@ -13,7 +13,7 @@ from glidemq_py.wire.calls.working import ExchangeFlags, ExchangeReply
 from glidemq_py.worker.due import DueTimer
 from glidemq_py.worker.exchange_state import ExchangeState
 from glidemq_py.worker.finished import Finished
-from glidemq_py.worker.settling import Settling, report_dropped
+from glidemq_py.worker.settling import Settling
 
 __all__ = ["Answers"]
 
@@ -31,7 +31,7 @@ class Answers:
         self._state = state
         self._context = context
         self.due_timer = DueTimer(due)
-        self._settle = Settling(state.link.keys.name, state.listeners).settle
+        self._settle = Settling(state.link.keys.name, state.listeners, state.failure_log).settle
         self._busy = False
         self.failures = 0
         """Attempts to reach the server since its last answer."""
@@ -56,7 +56,7 @@ class Answers:
         for finished, status in zip(batch, reply.statuses, strict=True):
             settle(finished, status)
         if reply.dropped:
-            report_dropped(x.link.keys.name, reply.dropped)
+            x.failure_log.dropped(reply.dropped)
         flags = self._tell(reply.flags)
         if want:
             # A wake-up that came while the call was under way may be about a job pushed after it.

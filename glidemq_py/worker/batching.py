@@ -9,10 +9,10 @@ that job's alone, and the handler is stopped when no job of its batch is wanted 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any, Final
 
 from glidemq_py.errors import SuspendError, UnsupportedOptionError
+from glidemq_py.logs import get_logger
 from glidemq_py.options.batch import BatchOptions
 from glidemq_py.telemetry.processing import observed_batch_handler
 from glidemq_py.telemetry.state import TELEMETRY
@@ -26,7 +26,7 @@ from glidemq_py.worker.threads import HandlerThreads
 
 __all__ = ["NO_CONTINUATIONS", "BatchRunner"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 NO_CONTINUATIONS: Final = "a job that was suspended in a batch comes back in another one, where `job.signals` says so"
 

@@ -5,12 +5,12 @@ when they end. A worker that never meets such a job does nothing of this.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from glidemq_py.errors import BudgetExceededError, DelayedError, GlideMQError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.wire.calls.usage import check_budget
 from glidemq_py.wire.calls.working import BudgetCharge
 from glidemq_py.wire.keys import split_budget_key
@@ -21,7 +21,7 @@ from glidemq_py.worker.run import Run
 
 __all__ = ["BudgetGate"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PAUSE_MS: Final = 86_400_000
 """How long a job waits whose flow is paused by its budget (api.md section 12)."""

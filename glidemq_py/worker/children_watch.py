@@ -7,19 +7,19 @@ of the children that are not counted is asked where these are, and told.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from glidemq_py.client.transport import Transport
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.wire.calls.flows import ChildEnd, children_ended, fates, sweep_parents, watch_children
 from glidemq_py.wire.keys import split_member
 
 __all__ = ["ChildrenWatch"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _LOOK_S: Final = 60.0
 _NEXT_PAGE_S: Final = 1.0

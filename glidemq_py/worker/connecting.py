@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from contextlib import AsyncExitStack
 
@@ -11,13 +10,14 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQConnectionError
+from glidemq_py.logs import get_logger
 from glidemq_py.wire.calls import reading
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.worker.listeners import Listeners
 
 __all__ = ["connect_patiently"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
 

@@ -5,19 +5,17 @@ The function holds the leader lock, so every worker may ask at any time and one 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.worker.failure_log import FailureLog
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.source import QueueSource
 
 __all__ = ["StalledRecovery"]
-
-_log = logging.getLogger(__name__)
 
 
 class StalledRecovery(PeriodicDuty):
@@ -30,6 +28,7 @@ class StalledRecovery(PeriodicDuty):
         source: QueueSource,
         options: WorkerOptions,
         listeners: Listeners,
+        failure_log: FailureLog,
         owes: Callable[[], None] = lambda: None,
     ) -> None:
         every = options.stalled_interval / 1000
@@ -37,6 +36,7 @@ class StalledRecovery(PeriodicDuty):
         self._link = link
         self._source = source
         self._listeners = listeners
+        self._failure_log = failure_log
         self._owes = owes
 
     async def look(self) -> None:
@@ -48,10 +48,10 @@ class StalledRecovery(PeriodicDuty):
                 for meter in TELEMETRY.meters:
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
-                _log.warning("queue %r: job %s lost its worker and is ready again", self._link.keys.name, job_id)
+                self._failure_log.stalled(job_id)
                 self._listeners.tell("stalled", job_id)
             for job_id in reply.failed:
-                _log.error("queue %r: job %s lost its worker too often and has failed", self._link.keys.name, job_id)
+                self._failure_log.stalled_out(job_id)
             if reply.failed:
                 self._owes()  # a dead letter, perhaps
             cursor = reply.cursor

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 from typing import Any
 
 from glidemq_py.errors import ClosedError, GlideMQError, ScriptError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.wire.calls import working
 from glidemq_py.worker.ahead import AheadCalls
@@ -30,7 +30,7 @@ from glidemq_py.worker.source import QueueSource
 
 __all__ = ["ExchangeLoop"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 MAX_ROWS = 100
 """Most jobs handed in, and taken, by one call: about a millisecond of the server's time."""
@@ -188,3 +188,4 @@ class ExchangeLoop(ExchangeState):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.failure_log.close()

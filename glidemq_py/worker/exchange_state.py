@@ -14,6 +14,7 @@ from glidemq_py.options.worker import WorkerOptions
 from glidemq_py.wire.calls.working import BudgetCharge
 from glidemq_py.worker.budgets import BudgetGate
 from glidemq_py.worker.ending import Endings
+from glidemq_py.worker.failure_log import FailureLog
 from glidemq_py.worker.finished import Finished
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.source import QueueSource
@@ -49,6 +50,9 @@ class ExchangeState:
         self.loop = asyncio.get_running_loop()
         self.throttle = Throttle(options, self.look_for_jobs)
         self.budgets = BudgetGate(link, listeners)
+        self.failure_log = FailureLog(
+            source=source.label, queue=link.keys.name, worker_id=consumer, options=options.log_failures
+        )
         self.runner: Endings | None = None
         """Who runs what is taken."""
         self.taking = False

@@ -6,18 +6,18 @@ A flow that takes several calls is written down in the queue of its root before 
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.flows.adding import finish_flow
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.wire.calls.flows import flows_due
 
 __all__ = ["FlowDuty"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _LOOK_S: Final = 10.0
 _AGE_MS: Final = 15_000

@@ -7,7 +7,6 @@ not its own any more or are revoked.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 from glidemq_py.client.transport import BlockingTransport
 from glidemq_py.errors import GlideMQError
+from glidemq_py.logs import get_logger
 from glidemq_py.wire import json
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.worker.run import Run
@@ -24,7 +24,7 @@ from glidemq_py.worker.source import QueueSource
 
 __all__ = ["Heartbeat"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _BEATS_A_LOCK = 3
 _LONGEST_PAUSE_S = 10.0

@@ -7,7 +7,6 @@ heard of for a day. What is deleted and how is client/old_libraries.py's busines
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import secrets
 import time
@@ -16,12 +15,13 @@ from typing import Final
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.old_libraries import delete_unused, say_used
 from glidemq_py.errors import GlideMQError, LibraryError
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.duty import Duty
 from glidemq_py.wire.calls import control
 
 __all__ = ["LOCK_KEY", "LibrarySweep"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 LOCK_KEY: Final = "glidemq_py:lock:libraries"
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.logs import get_logger
 from glidemq_py.options.callables import check_callable
 
 __all__ = ["WORKER_EVENTS", "Listeners"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 WORKER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "active": ("job",), "completed": ("job", "result"), "failed": ("job", "error"), "retrying": ("job", "error"),

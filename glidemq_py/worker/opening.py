@@ -132,10 +132,13 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     stack.push_async_callback(heartbeat.close)
     outbox = OutboxDuty(link=link, expected=has_dead_letters)
     exchange.answers.owes = outbox.wake
-    recovery = StalledRecovery(link=link, source=source, options=options, listeners=listeners, owes=outbox.wake)
+    recovery = StalledRecovery(
+        link=link, source=source, options=options, listeners=listeners, failure_log=exchange.failure_log,
+        owes=outbox.wake,
+    )  # fmt: skip
     schedules = ScheduleDuty(link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error))
     exchange.answers.schedules = schedules.told
-    sleepers = SuspendedSweep(link, outbox.wake)
+    sleepers = SuspendedSweep(link, outbox.wake, exchange.failure_log.signal_timed_out)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
     wake = WakeReader(link, exchange, source)

@@ -15,13 +15,14 @@ from typing import Final
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.duty import Duty
 from glidemq_py.queue.outbox import Outbox
 from glidemq_py.queue.writes import LEFT_ALONE_MS, finish_writes, run_async
 
 __all__ = ["OutboxDuty"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _LOOK_S: Final = 1.0
 _SELDOM_S: Final = 10.0

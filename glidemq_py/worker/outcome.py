@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import traceback
 from datetime import timedelta
 from typing import Any
 
 from glidemq_py.errors import JobRevokedError, JobSignal, RateLimitError, SerializationError, UnrecoverableError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.model.record import MAX_STACKTRACES
 from glidemq_py.options.retention import KeepJobs, Retention
 from glidemq_py.options.times import to_ms
@@ -19,9 +19,9 @@ from glidemq_py.wire.payload import encode_result
 from glidemq_py.worker.run import Run
 from glidemq_py.worker.signals import signal_row
 
-__all__ = ["Outcomes"]
+__all__ = ["Outcomes", "message_of"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _FINAL = (UnrecoverableError, JobRevokedError)
 _REASON_CHARS = 4_096
@@ -62,7 +62,7 @@ class Outcomes:
             attempt.entry,
             attempt.fence,
             attempt.processed_on,
-            _clean(_message(error), _REASON_CHARS),
+            _clean(message_of(error), _REASON_CHARS),
             type(error).__name__,
             _stacktraces(run.stacktrace, error),
             limit,
@@ -122,7 +122,8 @@ def _keep(retention: Retention | None) -> working.Keep:
     return (retention, 0)
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, or its type's name if it has none."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # a broken __str__ must not cost the job its end

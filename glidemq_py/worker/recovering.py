@@ -6,21 +6,20 @@ A part of the exchange loop, in a file of its own; it works on the loop's state.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError
+from glidemq_py.logs import get_logger
 from glidemq_py.wire.calls import working
 from glidemq_py.worker.answers import Answers
 from glidemq_py.worker.exchange_state import ExchangeState
 from glidemq_py.worker.finished import Finished
-from glidemq_py.worker.settling import report_dropped
 
 __all__ = ["Recovery"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 ROWS = 100
 """Most rows handed in again, or jobs handed back, by one call."""
@@ -141,7 +140,7 @@ class Recovery:
             else:
                 self.hand_back(reply.jobs, reply.now)
             if reply.dropped:
-                report_dropped(x.link.keys.name, reply.dropped)
+                x.failure_log.dropped(reply.dropped)
             cursor = reply.cursor
             if not cursor:
                 return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from glidemq_py.errors import NoHandlerError, SuspendError
 from glidemq_py.job.current import running_job
+from glidemq_py.logs import get_logger
 from glidemq_py.telemetry.processing import observed_handler
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.worker.continuations import Continuations
@@ -20,7 +20,7 @@ from glidemq_py.worker.threads import HandlerThreads
 
 __all__ = ["Runner"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Runner(Endings):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from glidemq_py.errors import StaleAttemptError
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.wire.calls.working import AttemptStatus
+from glidemq_py.worker.failure_log import FailureLog
 from glidemq_py.worker.finished import Finished, lost_answer
 from glidemq_py.worker.listeners import Listeners
 
-__all__ = ["Settling", "report_dropped"]
-
-_log = logging.getLogger(__name__)
-
+__all__ = ["Settling"]
 
 _OUTCOMES: Final[dict[int, str]] = {
     AttemptStatus.OK: "completed",
@@ -28,22 +25,21 @@ _OUTCOMES: Final[dict[int, str]] = {
 """In the words of meters; everything else was the end of an attempt that is not the current one."""
 
 
-_WANTED_ENDS: Final = ("expired", "revoked")
-
-
 class Settling:
     """Tells listeners what became of the attempts that were handed in.
 
     Args:
         name: of the queue.
         listeners: who is told.
+        failure_log: where failures are logged.
     """
 
-    __slots__ = ("_listeners", "_name")
+    __slots__ = ("_failure_log", "_listeners", "_name")
 
-    def __init__(self, name: str, listeners: Listeners) -> None:
+    def __init__(self, name: str, listeners: Listeners, failure_log: FailureLog) -> None:
         self._name = name
         self._listeners = listeners
+        self._failure_log = failure_log
 
     def settle(self, finished: Finished, status: int) -> None:
         """The server has answered ``status`` to a row that was handed in."""
@@ -57,8 +53,10 @@ class Settling:
             if listeners.wanted("completed"):
                 listeners.tell("completed", job, finished.result)
         elif status == AttemptStatus.FAILED:
+            self._failure_log.failed(finished)
             listeners.tell("failed", job, finished.error)
         elif status == AttemptStatus.RETRYING:
+            self._failure_log.retrying(finished)
             listeners.tell("retrying", job, finished.error)
         elif status in (AttemptStatus.DELAYED, AttemptStatus.LIMITED):
             listeners.tell("delayed", job, finished.error)
@@ -68,13 +66,5 @@ class Settling:
             listeners.tell("waiting-children", job)
         elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
             # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
-            what = "is gone" if status == AttemptStatus.GONE else "was given to another worker"
-            _log.warning("job %s of queue %r %s: its outcome is dropped", job.id, self._name, what)
+            self._failure_log.discarded(finished, gone=status == AttemptStatus.GONE)
             listeners.tell("error", StaleAttemptError(job.id))
-
-
-def report_dropped(name: str, dropped: list[list[str]]) -> None:
-    """Log what the server set aside: as a warning, unless the job's own options or a user wanted that."""
-    for entry, job_id, reason in dropped:
-        level = logging.INFO if reason in _WANTED_ENDS else logging.WARNING
-        _log.log(level, "queue %r: set aside job %r (stream entry %r): %s", name, job_id, entry, reason)

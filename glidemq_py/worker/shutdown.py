@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import threading
 from collections.abc import Generator
 from typing import Any, Protocol, Self
 
+from glidemq_py.logs import get_logger
+
 __all__ = ["GracefulShutdown", "closing_on_signals", "graceful_shutdown"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -46,6 +46,8 @@ class QueueSource:
         self._options = options
         self._quiet = not options.events
         self._no_metrics = not options.metrics
+        self.label = f"queue {keys.name!r}"
+        """What log lines begin with."""
 
     async def open(self, link: QueueLink) -> None:
         """Do on the server what must be done before jobs are taken."""

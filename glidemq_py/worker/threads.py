@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import queue
 import threading
 from collections import deque
@@ -17,10 +16,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from glidemq_py.job.thread_side import loop_of_thread
+from glidemq_py.logs import get_logger
 
 __all__ = ["HandlerThreads"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _GROW_AFTER_S = 0.002
 

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.source import BLOCK_MS, QueueSource
 
 __all__ = ["WakeReader"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _RETIRE_S = 2.0

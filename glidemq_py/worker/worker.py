@@ -14,6 +14,7 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedO
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
+from glidemq_py.options.failure_log import FailureLogDict, FailureLogOptions
 from glidemq_py.options.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
@@ -65,7 +66,7 @@ class Worker:
         lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
             find what it yields in ``job.context``.
         concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
-        backoff_strategies, limiter, token_limiter, batch, events, metrics: see `WorkerOptions`.
+        backoff_strategies, limiter, token_limiter, batch, events, metrics, log_failures: see `WorkerOptions`.
 
     Raises:
         GlideMQValidationError: an option cannot be; it is named with its value.
@@ -95,13 +96,14 @@ class Worker:
         dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
         metrics: bool = True,
+        log_failures: bool | FailureLogOptions | FailureLogDict = True,
     ) -> None:
         self.queue_name = validate_queue_name(queue_name)
         self.options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
             max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
             backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, batch=batch,
-            events=events, metrics=metrics,
+            events=events, metrics=metrics, log_failures=log_failures,
         )  # fmt: skip
         self._queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,

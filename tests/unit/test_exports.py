@@ -19,7 +19,7 @@ EXPORTED = {
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary", "get_usage_summary",
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
-    "SandboxOptions", "SandboxCrashError",
+    "FailureLogOptions", "SandboxOptions", "SandboxCrashError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
     "TokenLimiter", "JobRef",
     # errors

@@ -13,6 +13,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.worker import MAX_CONCURRENCY
+from glidemq_py.worker.command.logs import LogFormat
 
 __all__ = ["WorkerArguments", "parse_duration", "parse_size", "read_arguments"]
 
@@ -50,6 +51,7 @@ class WorkerArguments:
     url: str | None = None
     prefix: str | None = None
     log_level: int | None = None
+    log_format: LogFormat | None = None
     max_jobs: int | None = None
     max_memory: int | None = None
     shutdown_timeout: int | None = None
@@ -129,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
            help="the server; better in GLIDEMQ_URL where it holds a password: a command line can be seen")  # fmt: skip
     option("--prefix", type=_checked(validate_prefix), metavar="TEXT", help="first part of every key")
     option("--log-level", type=_level, metavar="LEVEL", help=f"one of {', '.join(_LEVELS).lower()}; default info")
+    option("--log-format", choices=("text", "json"), help="text (the default), or json: one object per line")
     option("--max-jobs", type=_whole(1, 10**15), metavar="N",
            help="replace a process when N attempts have ended in it")  # fmt: skip
     option("--max-memory", type=parse_size, metavar="SIZE",

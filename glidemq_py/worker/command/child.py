@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from glidemq_py.client.connect import URL_VARIABLE
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.logs import get_logger
 from glidemq_py.worker.command.arguments import WorkerArguments
 from glidemq_py.worker.command.limits import Limits
 from glidemq_py.worker.command.line import Line
@@ -28,7 +29,7 @@ from glidemq_py.worker.worker import Worker
 
 __all__ = ["run_workers"]
 
-_log = logging.getLogger("glidemq_py.worker")
+_log = get_logger("glidemq_py.worker")
 
 _LINE_MOST, _REPORT_MOST = 500, 8_000
 _ORPHAN_TIMEOUT_MS = 60_000
@@ -46,7 +47,7 @@ def run_workers(arguments: WorkerArguments) -> int:
         end = socket.socket(fileno=arguments.line)
         end.set_inheritable(False)  # what handlers start must not keep the line open
     workers = load_workers(arguments)
-    set_up_logs(arguments.log_level)
+    set_up_logs(arguments.log_level, arguments.log_format)
     if arguments.metrics_port is not None:
         serve_metrics(workers, arguments.metrics_port + arguments.slot)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -17,6 +17,7 @@ from glidemq_py.client.connect import URL_VARIABLE, Connection
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQError, SerializationError
+from glidemq_py.logs import escape_control
 from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import reading
@@ -57,7 +58,7 @@ def check_health(arguments: WorkerArguments) -> int:
     healthy = all(verdict for verdict, _ in verdicts)
     reason = "; ".join(dict.fromkeys(text for verdict, text in verdicts if verdict is healthy))
     # GLIDE's messages have several lines; whoever shows a probe's output shows one.
-    sys.stdout.write(f"{'healthy' if healthy else 'not healthy'}: {' '.join(reason.split())}\n")
+    sys.stdout.write(f"{'healthy' if healthy else 'not healthy'}: {escape_control(' '.join(reason.split()))}\n")
     return 0 if healthy else 1
 
 

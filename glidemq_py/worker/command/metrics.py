@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.logs import get_logger
 from glidemq_py.worker.worker import Worker
 
 __all__ = ["serve_metrics"]
 
-_log = logging.getLogger("glidemq_py.worker")
+_log = get_logger("glidemq_py.worker")
 
 _OPTION = "--metrics-port"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import random
 import signal
@@ -20,13 +19,14 @@ from typing import Final
 from glidemq_py.client.connect import URL_VARIABLE
 from glidemq_py.client.embedded import shared_embedded
 from glidemq_py.errors import EmbeddedServerError
+from glidemq_py.logs import get_logger
 from glidemq_py.worker.command.arguments import WorkerArguments
 from glidemq_py.worker.command.line import Line
 from glidemq_py.worker.command.logs import set_up_logs
 
 __all__ = ["supervise"]
 
-_log = logging.getLogger("glidemq_py.worker.supervisor")
+_log = get_logger("glidemq_py.worker.supervisor")
 
 MAX_START_CRASHES: Final = 5
 """So many crashes in a row before any child has started: it will not get better by itself."""
@@ -41,7 +41,7 @@ _UNUSABLE: Final = 2
 
 def supervise(arguments: WorkerArguments, argv: Sequence[str]) -> int:
     """Run the processes that the command line ``argv`` asks for until told to stop; the exit code."""
-    set_up_logs(arguments.log_level)
+    set_up_logs(arguments.log_level, arguments.log_format)
     return asyncio.run(_Supervisor(arguments, argv).run())
 
 
@@ -129,7 +129,9 @@ class _Supervisor:
         if why == self._broken:
             _log.error("child %d cannot start, as before: %s", child.process.pid, why)
         else:
-            _log.critical("child %d cannot start: %s", child.process.pid, report)
+            # The report may be a traceback: its lines stay apart from the message, which is one line.
+            more = {} if report == why else {"report": report}
+            _log.critical("child %d cannot start: %s", child.process.pid, why, extra=more)
         self._broken = why
 
     def _give_up(self, why: str, code: int) -> None:

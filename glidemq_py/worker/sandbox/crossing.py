@@ -94,6 +94,13 @@ def _clean(text: str) -> str:
     return text if len(text) <= _TEXT_CHARS else "…" + text[-_TEXT_CHARS:]
 
 
+class _SandboxTraceback(Exception):  # noqa: N818 - named like its models in the standard library
+    """Shows the traceback of another process where this one's is printed, as `concurrent.futures` does."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{str(self.args[0]).rstrip()}\n"""'
+
+
 def unpack_error(message: Message) -> Exception:
     """The exception that arrives; its ``sandbox_traceback`` is the text of the traceback."""
     error = _original(message["pickle"])
@@ -101,6 +108,8 @@ def unpack_error(message: Message) -> Exception:
         error = errors.GlideMQError(f"{message['name']} cannot leave a sandbox with what it holds: {message['text']}")
     error = error or _stand_in(message)
     error.__dict__["sandbox_traceback"] = message["trace"]
+    if not isinstance(error, errors.JobSignal):
+        error.__cause__ = _SandboxTraceback(message["trace"])
     return error
 
 

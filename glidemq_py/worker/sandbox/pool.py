@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import pickle
 from collections import deque
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.job.job import Job
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.options.nested import parse_nested
 from glidemq_py.options.queue import QueueOptions
 from glidemq_py.options.sandbox import SandboxDict, SandboxOptions
@@ -23,7 +23,7 @@ from glidemq_py.worker.sandbox.target import parse_target
 
 __all__ = ["Sandbox", "sandboxed"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _CLOSE_S: Final = 5.0
 
