@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 from collections.abc import Generator
 from typing import Any, Protocol, Self
 
 from glidemq_py.logs import get_logger
+from glidemq_py.worker.process_signals import on_termination
 
 __all__ = ["GracefulShutdown", "closing_on_signals", "graceful_shutdown"]
 
 _log = get_logger(__name__)
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Closable(Protocol):
@@ -27,38 +25,23 @@ class Closable(Protocol):
 
 
 @contextlib.contextmanager
-def _handling(on_signal: Any) -> Generator[None]:
-    """Call ``on_signal`` for SIGTERM and SIGINT. Only the main thread can; elsewhere signals stay as they are."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    handled: list[signal.Signals] = []
-    for number in _SIGNALS:
-        with contextlib.suppress(NotImplementedError):  # Windows
-            loop.add_signal_handler(number, on_signal, number)
-            handled.append(number)
-    try:
-        yield
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
+    """While inside: the first SIGTERM or SIGINT closes ``worker``, a second one with ``force``.
 
-
-@contextlib.contextmanager
-def closing_on_signals(worker: Any) -> Generator[None]:
-    """While inside: the first SIGTERM or SIGINT closes ``worker``, a second one with ``force``."""
+    Yields the list of these closings, empty until a signal arrives.
+    """
     closing: list[asyncio.Task[None]] = []
 
     def on_signal(number: signal.Signals) -> None:
-        force = bool(closing)
-        _log.info("%s: closing %r%s", signal.Signals(number).name, worker, " at once" if force else "")
-        closing.append(asyncio.ensure_future(worker.close(force=force)))
+        name = signal.Signals(number).name
+        if closing:
+            _log.warning("%s: closing %r now; its %d running jobs return to waiting", name, worker, worker.active_count)
+        else:
+            _log.info("%s: closing %r when its %d running jobs have ended", name, worker, worker.active_count)
+        closing.append(asyncio.ensure_future(worker.close(force=bool(closing))))
 
-    with _handling(on_signal):
-        yield
+    with on_termination(on_signal):
+        yield closing
 
 
 class GracefulShutdown:
@@ -76,6 +59,7 @@ class GracefulShutdown:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._closing is None:
+            _log.info("%s: closing %d components", signal.Signals(number).name, len(self._components))
             self._closing = asyncio.ensure_future(self.shutdown())
             return
         for component in self._components:
@@ -101,7 +85,7 @@ class GracefulShutdown:
         self._done.set()
 
     async def __aenter__(self) -> Self:
-        self._stack.enter_context(_handling(self._on_signal))
+        self._stack.enter_context(on_termination(self._on_signal))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from glidemq_py.client.connect import Connection
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.job import Job, QueueLink
 from glidemq_py.options.batch import BatchDict, BatchOptions
 from glidemq_py.options.dead_letter import DeadLetterInput, parse_dead_letter_queue
@@ -239,9 +239,17 @@ class Worker:
         return Routes(None if self._handler is None else Route.to(self._handler), by_name)
 
     async def run(self) -> None:
-        """Work until closed. SIGTERM or SIGINT closes gracefully, a second one hands running jobs back at once."""
-        await self.start()
-        with closing_on_signals(self):
+        """Work until closed. SIGTERM or SIGINT closes gracefully, a second one hands running jobs back at once.
+
+        Signals reach every worker of the process that runs so, in any thread, if one of them runs in the main thread.
+        The same signal within a second counts once: terminals and service managers repeat it.
+        """
+        with closing_on_signals(self) as closing:
+            try:
+                await self.start()
+            except ClosedError:
+                if not closing:
+                    raise
             await self.wait_until_closed()
         await self.close()  # raises what the lifespan raised at its end
 

@@ -14,7 +14,7 @@ from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
 from glidemq_py.client.connect import config_of
 from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.testing import RespClient, ServerProcess
-from glidemq_py.worker import running_out
+from glidemq_py.worker import process_signals, running_out
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 
@@ -249,7 +249,9 @@ async def test_a_handler_that_closes_its_own_worker_is_told_why_it_cannot_wait(u
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_run_ends_at_a_signal_and_a_second_one_hurries(url: str, queue_name: str, number: signal.Signals):
+async def test_run_ends_at_a_signal_and_a_later_one_hurries(
+    url: str, queue_name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+):
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
@@ -260,6 +262,7 @@ async def test_run_ends_at_a_signal_and_a_second_one_hurries(url: str, queue_nam
         signal.raise_signal(number)
         await told.wait("closing")
         assert not running.done()
+        monkeypatch.setattr(process_signals, "SAME_SIGNAL_S", 0.0)  # it is later
         signal.raise_signal(number)
         await soon(running)
         assert await job.is_waiting()

@@ -25,6 +25,7 @@ from glidemq_py.worker.command.line import Line
 from glidemq_py.worker.command.logs import set_up_logs
 from glidemq_py.worker.command.metrics import serve_metrics
 from glidemq_py.worker.command.target import load_workers
+from glidemq_py.worker.process_signals import handle_until_exit
 from glidemq_py.worker.worker import Worker
 
 __all__ = ["run_workers"]
@@ -85,8 +86,7 @@ class _Crew:
 
     async def run(self) -> int:
         """Everything from start to end; the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._signalled, number)
+        handle_until_exit(self._signalled)
         if self._line is not None:
             self._keep(asyncio.ensure_future(self._listen(self._line)))
             self._line.say("loaded")

@@ -23,6 +23,7 @@ from glidemq_py.logs import get_logger
 from glidemq_py.worker.command.arguments import WorkerArguments
 from glidemq_py.worker.command.line import Line
 from glidemq_py.worker.command.logs import set_up_logs
+from glidemq_py.worker.process_signals import handle_until_exit
 
 __all__ = ["supervise"]
 
@@ -76,9 +77,7 @@ class _Supervisor:
 
     async def run(self) -> int:
         """Until every child has ended and none is to be started."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
+        handle_until_exit(self._signalled)
         await asyncio.gather(*(self._keep(slot) for slot in range(self._processes)))
         return self._code
 

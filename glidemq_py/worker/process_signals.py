@@ -1,0 +1,147 @@
+"""SIGTERM and SIGINT, which belong to the process: one handler for everything in it that is to be closed.
+
+A worker that installed its own handler would take the signals of every other worker of the process. So all register
+here. The handlers are installed when the first registers in the main thread, and the previous ones are restored when
+the last one there leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Generator
+from time import monotonic
+from typing import Any, Final
+
+__all__ = ["SAME_SIGNAL_S", "SignalFilter", "handle_until_exit", "on_termination"]
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SAME_SIGNAL_S: Final = 1.0
+"""A terminal, a process group and a service manager may each send the same signal for one request."""
+
+OnSignal = Callable[[signal.Signals], None]
+
+
+class SignalFilter:
+    """Tells requests from repetitions: the same signal within a second counts once.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._counted: dict[int, float] = {}
+
+    def accepts(self, number: int) -> bool:
+        """Return True if the signal is a new request."""
+        now, last = self._clock(), self._counted.get(number)
+        if last is not None and now - last < SAME_SIGNAL_S:
+            return False
+        self._counted[number] = now
+        return True
+
+
+class _Member:
+    """A callback and the loop that it belongs to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: OnSignal) -> None:
+        self.loop = loop
+        self.on_signal = on_signal
+        self.in_main_thread = threading.current_thread() is threading.main_thread()
+
+
+class _ProcessSignals:
+    """Who is called at a signal, in whatever loop and thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members: list[_Member] = []
+        self._filter = SignalFilter()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._installed: dict[signal.Signals, Any] = {}
+
+    def add(self, member: _Member) -> None:
+        """Call it from now on."""
+        with self._lock:
+            self._members.append(member)
+        if member.in_main_thread and self._loop is not member.loop:
+            if self._loop is not None:
+                if self._loop.is_running():
+                    return  # ours is nested in it
+                self._restore()
+            self._install(member.loop)
+
+    def remove(self, member: _Member) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._members.remove(member)
+            in_main = [each for each in self._members if each.in_main_thread and not each.loop.is_closed()]
+        if not member.in_main_thread:
+            return
+        if not in_main:
+            self._restore()
+        elif self._loop is member.loop and all(each.loop is not member.loop for each in in_main):
+            self._restore()
+            self._install(in_main[0].loop)
+
+    def _install(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._filter = SignalFilter()
+        self._loop = loop
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            with contextlib.suppress(NotImplementedError):  # Windows
+                loop.add_signal_handler(number, self._received, number)
+                self._before[number] = before
+                self._installed[number] = signal.getsignal(number)
+
+    def _restore(self) -> None:
+        loop, self._loop = self._loop, None
+        for number, before in self._before.items():
+            now = signal.getsignal(number)
+            if loop is not None and not loop.is_closed():
+                loop.remove_signal_handler(number)
+            # What someone else has installed meanwhile stays; None was not installed by Python.
+            handler = before if now is self._installed[number] or loop is None or loop.is_closed() else now
+            if handler is not None:
+                signal.signal(number, handler)
+        self._before.clear()
+        self._installed.clear()
+
+    def _received(self, number: signal.Signals) -> None:
+        if not self._filter.accepts(number):
+            return
+        with self._lock:
+            members = list(self._members)
+        for member in members:
+            if member.loop is self._loop:
+                member.on_signal(number)
+            else:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    member.loop.call_soon_threadsafe(member.on_signal, number)
+
+
+_process_signals = _ProcessSignals()
+
+
+def handle_until_exit(on_signal: OnSignal) -> None:
+    """As `on_termination`, to the end of the process: a late repetition does not kill a command that ends."""
+    _process_signals.add(_Member(asyncio.get_running_loop(), on_signal))
+
+
+@contextlib.contextmanager
+def on_termination(on_signal: OnSignal) -> Generator[None]:
+    """Call ``on_signal`` in the running loop at SIGTERM and SIGINT, each repetition within a second left out.
+
+    Everything that is registered in the process is called, whatever its thread. Handlers are only installed from the
+    main thread: if nothing of it is registered, signals keep their meaning.
+    """
+    member = _Member(asyncio.get_running_loop(), on_signal)
+    _process_signals.add(member)
+    try:
+        yield
+    finally:
+        _process_signals.remove(member)

@@ -1,0 +1,259 @@
+"""SIGTERM and SIGINT belong to the process: several workers in one loop, in threads, and repeated signals."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker, graceful_shutdown
+from glidemq_py.worker import process_signals
+from glidemq_py.worker.process_signals import SignalFilter, on_termination
+from tests.server.command import Command
+from tests.server.worker_support import Told, soon, until
+
+PROGRAM = """
+import asyncio, logging, os, signal, sys, threading
+from glidemq_py import Worker, graceful_shutdown
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+NAMES = sys.argv[1:]
+before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+async def handle(job):
+    print("began", job.id, flush=True)
+    while not os.path.exists("gate"):
+        await asyncio.sleep(0.01)
+    print("ended", job.id, flush=True)
+
+def worker(name, *connection):
+    made = Worker(name, handle, *connection)
+    made.on("closed", lambda: print("closed", flush=True))
+    return made
+
+async def report(made):
+    while not made.is_running:
+        await asyncio.sleep(0.01)
+    print("ready", flush=True)
+
+async def run(*workers):
+    await asyncio.gather(*(each.run() for each in workers))
+"""
+TWO = """
+async def main():
+    workers = [worker(name) for name in NAMES]
+    await asyncio.gather(run(*workers), *map(report, workers))
+
+asyncio.run(main())
+now = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+print("handlers restored" if now == before else now)
+"""
+ONE_STARTS = """
+async def main():
+    ready, starting = worker(NAMES[0]), worker(NAMES[1], "valkey://127.0.0.1:1")
+    await asyncio.gather(run(ready, starting), report(ready))
+
+asyncio.run(main())
+print("handlers restored")
+"""
+THREAD = """
+def in_thread():
+    async def main():
+        made = worker(NAMES[0])
+        await asyncio.gather(run(made), report(made))
+    asyncio.run(main())
+
+async def main():
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    made = worker(NAMES[1])
+    await asyncio.gather(run(made), report(made))
+    await asyncio.to_thread(thread.join)
+
+asyncio.run(main())
+print("handlers restored")
+"""
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path, url: str) -> Start:
+    def begin(program: str, *names: str) -> Command:
+        (tmp_path / "program.py").write_text(PROGRAM + program)
+        return Command(tmp_path, "program", *names, env={"GLIDEMQ_URL": url})
+
+    return begin
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_one_signal_ends_two_workers_of_a_loop(start: Start, queue_name: str, number: signal.Signals) -> None:
+    with start(TWO, queue_name, f"{queue_name}-2") as command:
+        await command.says("^ready$", 2)
+        command.signal(number)
+        await command.says("^closed$", 2)
+        await command.says("handlers restored")
+        assert await command.ends() == 0
+
+
+async def test_running_jobs_end_first_whoever_signals_twice(
+    start: Start, tmp_path: Path, url: str, queue_name: str
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start(TWO, queue_name, f"{queue_name}-2") as command:
+            await command.says("^ready$", 2)
+            job = await queue.add("n")
+            await command.says(f"^began {job.id}$")
+            for _ in range(3):
+                command.signal(signal.SIGTERM)
+            await command.says("^closed$")  # the idle worker; the busy one waits for its job
+            (tmp_path / "gate").touch()
+            await command.says(f"^ended {job.id}$")
+            await command.says("^closed$", 2)
+            assert await command.ends() == 0
+        assert await job.is_completed()
+
+
+async def test_another_signal_hurries_both(start: Start, url: str, queue_name: str) -> None:
+    other = f"{queue_name}-2"
+    async with Queue(queue_name, url) as first, Queue(other, url) as second:
+        with start(TWO, queue_name, other) as command:
+            jobs = [await first.add("n"), await second.add("n")]
+            await command.says("^ready$", 2)
+            await command.says("^began", 2)
+            command.signal(signal.SIGTERM)
+            await command.says("^SIGTERM: closing .* 1 running jobs have ended", 2)
+            command.signal(signal.SIGINT)
+            await command.says("^SIGINT: closing .* 1 running jobs return to waiting", 2)
+            assert await command.ends() == 0
+        assert [await job.is_waiting() for job in jobs] == [True, True]
+
+
+async def test_a_worker_that_still_starts_is_ended_too(start: Start, queue_name: str) -> None:
+    with start(ONE_STARTS, queue_name, f"{queue_name}-2") as command:
+        await command.says("^ready$")
+        await command.says("trying again")
+        command.signal(signal.SIGTERM)
+        await command.says("handlers restored")
+        assert await command.ends() == 0
+
+
+async def test_workers_of_other_threads_are_ended_with_those_of_the_main_thread(start: Start, queue_name: str) -> None:
+    with start(THREAD, queue_name, f"{queue_name}-2") as command:
+        await command.says("^ready$", 2)
+        command.signal(signal.SIGTERM)
+        await command.says("^closed$", 2)
+        assert await command.ends() == 0
+
+
+async def test_a_worker_runs_in_a_thread_of_its_own(url: str, queue_name: str) -> None:
+    done: list[Any] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def in_thread() -> None:
+        async def handle(job: Job) -> None:
+            done.append(job.id)
+            closing.append(asyncio.ensure_future(worker.close()))
+
+        closing: list[Any] = []
+        worker = Worker(queue_name, handle, url)
+        asyncio.run(worker.run())
+
+    async with Queue(queue_name, url) as queue:
+        thread = threading.Thread(target=in_thread)
+        thread.start()
+        job = await queue.add("n")
+        await soon(asyncio.to_thread(thread.join))
+    assert done == [job.id]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+async def test_run_and_graceful_shutdown_share_the_signals(url: str, queue_name: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    worker, queue = Worker(queue_name, lambda job: None, url), Queue(queue_name, url)
+    told = Told(worker)
+    async with graceful_shutdown(queue) as shutdown:
+        running = asyncio.ensure_future(worker.run())
+        await soon(until(lambda: worker.is_running))
+        os.kill(os.getpid(), signal.SIGTERM)
+        await soon(shutdown.wait())
+        await soon(running)
+    assert told.count["closed"] == 1
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# -- without a server -----------------------------------------------------------------------------------------
+
+
+def test_the_same_signal_within_a_second_counts_once() -> None:
+    now = 0.0
+    seen = SignalFilter(lambda: now)
+    assert [seen.accepts(signal.SIGTERM), seen.accepts(signal.SIGTERM), seen.accepts(signal.SIGINT)] == [
+        True,
+        False,
+        True,
+    ]
+    now = 0.9
+    assert not seen.accepts(signal.SIGTERM)
+    now = 1.1
+    assert seen.accepts(signal.SIGTERM)
+
+
+async def test_the_previous_handler_is_restored_when_the_last_leaves() -> None:
+    received: list[str] = []
+    previous = signal.signal(signal.SIGTERM, lambda *_: received.append("previous"))
+    mine = signal.getsignal(signal.SIGTERM)
+    told = asyncio.Event()
+    try:
+        with on_termination(lambda number: received.append("first")):
+            with on_termination(lambda number: (received.append("second"), told.set())):  # type: ignore[func-returns-value]
+                signal.raise_signal(signal.SIGTERM)
+                await soon(told.wait())
+            assert signal.getsignal(signal.SIGTERM) is not mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert received == ["first", "second", "previous"]
+
+
+async def test_a_handler_that_was_installed_meanwhile_stays() -> None:
+    previous = signal.getsignal(signal.SIGTERM)
+
+    def theirs(*_: object) -> None: ...
+
+    try:
+        with on_termination(lambda number: None):
+            signal.signal(signal.SIGTERM, theirs)
+        assert signal.getsignal(signal.SIGTERM) is theirs
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_a_loop_that_was_abandoned_does_not_keep_the_signals() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    received: list[str] = []
+    first = asyncio.new_event_loop()
+
+    async def enter() -> Any:
+        registration = on_termination(lambda number: received.append("first"))
+        registration.__enter__()
+        return registration
+
+    async def use() -> None:
+        told = asyncio.Event()
+        with on_termination(lambda number: (received.append("second"), told.set())):  # type: ignore[func-returns-value]
+            signal.raise_signal(signal.SIGTERM)
+            await soon(told.wait())
+
+    kept = first.run_until_complete(enter())
+    first.close()
+    asyncio.run(use())
+    kept.__exit__(None, None, None)
+    assert received == ["second"]
+    assert process_signals._process_signals._members == []
+    assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)
