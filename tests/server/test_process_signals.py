@@ -208,9 +208,14 @@ async def test_the_previous_handler_is_restored_when_the_last_leaves() -> None:
     previous = signal.signal(signal.SIGTERM, lambda *_: received.append("previous"))
     mine = signal.getsignal(signal.SIGTERM)
     told = asyncio.Event()
+
+    def second(_: signal.Signals) -> None:
+        received.append("second")
+        told.set()
+
     try:
         with on_termination(lambda number: received.append("first")):
-            with on_termination(lambda number: (received.append("second"), told.set())):  # type: ignore[func-returns-value]
+            with on_termination(second):
                 signal.raise_signal(signal.SIGTERM)
                 await soon(told.wait())
             assert signal.getsignal(signal.SIGTERM) is not mine
@@ -246,7 +251,12 @@ def test_a_loop_that_was_abandoned_does_not_keep_the_signals() -> None:
 
     async def use() -> None:
         told = asyncio.Event()
-        with on_termination(lambda number: (received.append("second"), told.set())):  # type: ignore[func-returns-value]
+
+        def second(_: signal.Signals) -> None:
+            received.append("second")
+            told.set()
+
+        with on_termination(second):
             signal.raise_signal(signal.SIGTERM)
             await soon(told.wait())
 
