@@ -8,6 +8,7 @@ G.lock_of_worker = function(q, run, consumer)
   if known then return known end
   local info = redis.pcall('GET', q.P .. 'w:' .. consumer)
   local own = type(info) == 'string' and string.match(info, '"lockDuration":%s*(%d+)')
-  run.locks[consumer] = tonumber(own or '') or run.lock
+  own = G.count_of(own or nil)
+  run.locks[consumer] = own > 0 and own <= G.DAY_MS and own or run.lock
   return run.locks[consumer]
 end

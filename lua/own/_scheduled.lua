@@ -5,8 +5,9 @@ local BANDS_MAX = 256 -- looks of one call
 
 -- The lowest band from `from` on in which there is anything; nil = none.
 G.next_band = function(q, from)
-  local found = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(from * G.BAND), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return found[2] and math.floor(tonumber(found[2]) / G.BAND)
+  local low = G.band_start(from)
+  local found = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
+  return (G.band_of(found[2]))
 end
 
 -- Jobs with a priority of `band` or a later one that are due later, as far as one call looks.

@@ -25,7 +25,7 @@ local function complete(b, row)
 end
 
 local function again(b, row, due)
-  redis.call('ZADD', b.q.scheduled, G.int(due), row[ID] .. '||' .. b.group)
+  redis.call('ZADD', b.q.scheduled, G.scheduled_score(0, due), row[ID] .. '||' .. b.group)
   leave(b, row)
 end
 

@@ -112,7 +112,8 @@ end
 -- Up to `want` messages; true if nothing new was left.
 S.take = function(q, t, want)
   take_handed_back(q, t, want)
-  while #t.jobs < want do
+  for _ = 1, want + SKIPPED_MAX do
+    if #t.jobs >= want then return false end
     if t.bytes >= REPLY_BYTES or t.looked >= SKIPPED_MAX then return false end
     local count = math.min(want - #t.jobs, STREAM_PAGE)
     local entries = read(q, t, count)

@@ -10,6 +10,7 @@
 
 local NAME, DATA, OPTS, ID, DELAY, ATTEMPTS, PRIORITY = 1, 2, 3, 4, 5, 6, 7
 local DEDUP, PARENT = 12, 13
+local STEPS_MAX = 40 -- 2^40 ids
 local A = G.adding
 
 -- Ids for the rows that bring none. One INCRBY and one EXISTS for all of them; a counter that was lost or a
@@ -25,7 +26,7 @@ local function issue_ids(q, rows)
     end
   end
   if auto == 0 or digits then return nil end
-  local last = redis.call('INCRBY', q.id, auto)
+  local last = G.count_ids(q, auto)
   local ids, first, J = {}, last - auto, q.J
   local taken = 0
   for from = 1, auto, 500 do
@@ -41,13 +42,11 @@ end
 
 -- In growing steps: a counter that was lost behind a million jobs finds its way past them in a few looks.
 local function next_free_id(q)
-  local id
-  local step = 1
-  repeat
-    id = G.int(redis.call('INCRBY', q.id, G.int(step)))
-    step = step * 2
-  until redis.call('EXISTS', q.J .. id) == 0
-  return id
+  for doubled = 0, STEPS_MAX do
+    local id = G.int(G.count_ids(q, 2 ^ doubled))
+    if redis.call('EXISTS', q.J .. id) == 0 then return id end
+  end
+  error('ERR no free job id found: the counter of ids is far behind', 0)
 end
 
 -- The places that rows may be put in, read once: a key of a foreign type fails a bulk before its first row.

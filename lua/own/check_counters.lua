@@ -38,7 +38,7 @@ end
 
 C.judge_counters = function(q, r)
   local rows = {}
-  local count, actual = G.num(redis.call('GET', q.list_active) or ''), without_entry(q, r[2])
+  local count, actual = G.count_of(redis.call('GET', q.list_active)), without_entry(q, r[2])
   if count < actual or (count > actual and r[3] == 0) then rows[#rows + 1] = { 'list-active', count, actual } end
   local last = G.num(redis.call('GET', q.id) or '')
   if r[1] > last then rows[#rows + 1] = { 'id', last, r[1] } end

@@ -14,6 +14,16 @@ local M = G.groups
 local INDEX = { completed = 'completed', failed = 'failed', suspended = 'suspended', delayed = 'scheduled',
   prioritized = 'scheduled' }
 
+-- The highest score that a member of the state's index can have; a job with a higher one would stand there for ever.
+local SCHEDULED, EVER, NEVER = (G.PRIORITY_MAX + 1) * G.BAND - 1, 9007199254740991, 9999999999999
+local LATEST = { delayed = SCHEDULED, prioritized = SCHEDULED, completed = G.TIME_MAX, failed = G.TIME_MAX,
+  suspended = NEVER }
+
+local function has_usable_score(key, id, latest)
+  local score = tonumber(redis.call('ZSCORE', key, id) or '')
+  return score ~= nil and score <= (latest or EVER) and score >= -EVER
+end
+
 -- A peer's library frees and takes slots without saying so in the record, hence `perhaps`.
 C.hold = function(g, h)
   local holds = M.holds_slot(g, h)
@@ -30,10 +40,8 @@ local function has_children(q, id, h) return h.building ~= nil or G.flows.open(q
 -- true: it stands in its place; false: it does not; nil: one look does not tell.
 C.stands = function(q, id, h)
   local index = INDEX[h.state]
-  if index then return redis.call('ZSCORE', q.P .. index, id) and true or false end
-  if h.state == 'group-waiting' then
-    return redis.call('ZSCORE', q.P .. 'groupq:' .. (h.groupKey or ''), id) and true or false
-  end
+  if index then return has_usable_score(q.P .. index, id, LATEST[h.state]) end
+  if h.state == 'group-waiting' then return has_usable_score(q.P .. 'groupq:' .. (h.groupKey or ''), id) end
   if h.state == 'waiting' then return C.has_entry(q, id, h.eid) or nil end
   if h.state == 'active' then
     if redis.call('ZSCORE', q.list_active_ids, id) or redis.call('SISMEMBER', q.P .. 'list-taken', id) == 1 then

@@ -31,7 +31,7 @@ G.counts = function(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
-  local from_lists = math.max(0, tonumber(call('GET', q.list_active) or '0') or 0)
+  local from_lists = G.count_of(call('GET', q.list_active))
   local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
   return {
     waiting, from_stream + from_lists, delayed, prioritized,
@@ -57,6 +57,6 @@ end)
 
 G.export('count_late', { 'no-writes' }, function(keys, args)
   local q = G.queue(keys[1])
-  local late, band = G.late_priorities(q, G.now(q), tonumber(args[1]))
+  local late, band = G.late_priorities(q, G.now(q), G.count_of(args[1]))
   return { late, band }
 end)

@@ -83,11 +83,10 @@ PHASE.due = function(q, d, where)
   local room = d.batch
   for _ = 1, BANDS_A_CALL do
     if left <= 0 then return nil end
-    local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(band * G.BAND), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    if not first[2] then return nil end
-    band = math.floor(tonumber(first[2]) / G.BAND)
-    local low, asked = band * G.BAND, math.min(room, left)
-    local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(low), G.int(low + d.now), 'LIMIT', 0, asked)
+    band = G.next_band(q, band)
+    if not band then return nil end
+    local asked, until_now = math.min(room, left), G.scheduled_score(band, d.now)
+    local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(band), until_now, 'LIMIT', 0, asked)
     delete_members(q, d, due)
     room, left = room - #due, left - #due
     if #due == asked then break end
@@ -168,11 +167,12 @@ G.export('drain', { 'allow-oom' }, function(keys, args)
   local cursor
   -- Sources that hold nothing cost no call of their own.
   local ok, failure = pcall(function()
-    repeat
-      phase = ORDER[d.number]
+    for number = d.number, #ORDER do
+      d.number, phase = number, ORDER[number]
       cursor = next_cursor(d, phase, PHASE[phase](q, d, where or ''))
-      d.number, where = d.number + 1, ''
-    until cursor == '' or #d.ids > 0 or string.sub(cursor, -1) ~= ':'
+      where = ''
+      if cursor == '' or #d.ids > 0 or string.sub(cursor, -1) ~= ':' then return end
+    end
   end)
   -- A source that cannot be read fails the call, but not before what was taken out of others is gone.
   G.purge(q, d.ids)

@@ -37,7 +37,7 @@ G.export('flows_due', { 'allow-oom' }, function(keys, args)
   local now = G.now(q)
   local due, tokens = redis.call('HRANDFIELD', q.P .. 'flows', r[2], 'WITHVALUES'), {}
   for i = 1, #due, 2 do
-    if now - G.num(due[i + 1]) >= r[1] then
+    if now - (G.past_time(due[i + 1], now) or 0) >= r[1] then
       tokens[#tokens + 1] = due[i]
       redis.call('HSET', q.P .. 'flows', due[i], G.int(now))
     end

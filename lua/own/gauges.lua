@@ -7,7 +7,7 @@
 local RECENT = 60000
 
 local function older(age, now, since)
-  since = tonumber(since or '')
+  since = since and G.num(since, now)
   return since and math.max(age, now - since) or age
 end
 
@@ -33,12 +33,14 @@ end
 
 -- The first of the least urgent priority that is there: of those that are due, who waits longest is most likely it.
 local function scheduled_age(q, now, age)
-  local last = redis.pcall('ZRANGE', q.scheduled, -1, -1, 'WITHSCORES')
-  local score = not last.err and tonumber(last[2])
-  if not score or score < G.BAND then return age end
-  local band = math.floor(score / G.BAND) * G.BAND
-  local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.int(band), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local due = tonumber(first[2]) - band
+  local beyond = redis.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
+  if type(beyond) ~= 'number' then return age end
+  local last = redis.call('ZRANGE', q.scheduled, -1 - beyond, -1 - beyond, 'WITHSCORES')
+  local band = G.band_of(last[2])
+  if not band or band == 0 then return age end
+  local low = G.band_start(band)
+  local first = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
+  local _, due = G.band_of(first[2])
   if due > now then return age end
   -- The time of one that was ready when it was added is that of a clock that lags (shared/enqueue.lua).
   local h = redis.pcall('HMGET', q.J .. first[1], 'delay', 'timestamp')

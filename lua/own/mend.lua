@@ -18,7 +18,8 @@ local MEND = {}
 
 local function from_group(q, name, id, now)
   local g = M.group(q, name)
-  local seq = tonumber(redis.call('ZSCORE', g.queue, id) or '')
+  local seq = redis.call('ZSCORE', g.queue, id)
+  seq = seq and G.count_of(seq)
   redis.call('ZREM', g.queue, id)
   if seq and redis.call('EXISTS', q.J .. id) == 0 then M.mark_skip(g, seq) end
   M.kick(q, g, now)
@@ -83,7 +84,7 @@ local LOST = {}
 
 local function finished(key)
   return function(q, id, h, now)
-    redis.call('ZADD', q[key], G.int(h.finishedOn and G.num(h.finishedOn, now) or now), id)
+    redis.call('ZADD', q[key], G.int(h.finishedOn and G.past_time(h.finishedOn, now) or now), id)
   end
 end
 
@@ -91,13 +92,13 @@ LOST.completed, LOST.failed = finished('completed'), finished('failed')
 
 LOST.suspended = function(q, id, h)
   local since, timeout = G.num(h.suspendedAt or ''), G.num(h.suspendTimeout or '')
-  redis.call('ZADD', q.suspended, G.score(timeout > 0 and since + timeout or NEVER), id)
+  redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(since + timeout, NEVER) or NEVER), id)
 end
 
 -- The time at which it was due is lost; what it was when the job was added is known.
 LOST.delayed = function(q, id, h, now)
   local due = now
-  if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.count_of(h.delay)) end
+  if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.duration(h.delay)) end
   local state = G.place(q, now, { id = id, name = h.name or '', priority = G.count_of(h.priority), due = due })
   redis.call('HSET', q.J .. id, 'state', state)
 end

@@ -11,7 +11,8 @@ local PAGE, PAGE_BYTES, AT_A_TIME = 100, 1048576, 10
 
 local function read(q, cursor)
   local entries, bytes, from = {}, 0, cursor == '' and '-' or '(' .. cursor
-  while #entries < PAGE and bytes < PAGE_BYTES do
+  for _ = 1, PAGE / AT_A_TIME do
+    if bytes >= PAGE_BYTES then break end
     local found = redis.call('XRANGE', q.outbox, from, '+', 'COUNT', AT_A_TIME)
     for _, entry in ipairs(found) do
       entries[#entries + 1] = entry

@@ -59,7 +59,7 @@ local function scheduled(q, cursor, count, fields, ready)
   elseif cursor == '' then
     band = G.next_band(q, ready and 1 or 0)
   else
-    band = math.floor(tonumber(string.match(cursor, '^(.-)@')) / G.BAND)
+    band = G.band_of(string.match(cursor, '^(.-)@'))
   end
   for _ = 1, BANDS_A_PAGE do
     if not band then return {}, '' end

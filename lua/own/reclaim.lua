@@ -25,9 +25,7 @@ end
 local function foreign_alive(q, now, id, last_active, lock)
   local seen = redis.call('HGET', q.stall_watch, id)
   local value, at = string.match(seen or '', '^(.-)|(%d+)$')
-  if value == (last_active or '') then
-    return now - tonumber(at) < lock
-  end
+  if value == (last_active or '') and tonumber(at) <= now then return now - tonumber(at) < lock end
   redis.call('HSET', q.stall_watch, id, (last_active or '') .. '|' .. G.int(now))
   return true
 end
@@ -92,10 +90,24 @@ local function look_at_pending(q, run, cursor)
   return #pending == PAGE and pending[PAGE][1] or ''
 end
 
+-- Heartbeats of the future are none, and would keep a job from being recovered for ever: such a job gets one now.
+local function repair_beats(q, now)
+  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '(' .. G.int(now), '+inf', 'LIMIT', 0, WATCH_SAMPLE)
+  for _, id in ipairs(found) do
+    if redis.pcall('HGET', q.J .. id, 'state') == 'active' then
+      redis.call('ZADD', q.list_active_ids, G.int(now), id)
+      redis.call('HSET', q.J .. id, 'lastActive', G.int(now))
+    else
+      redis.call('ZREM', q.list_active_ids, id)
+    end
+  end
+end
+
 -- Whoever activates or keeps alive such a job of ours writes one time to its score and its `lastActive`; where they
 -- differ, a Node peer has taken the job since, and recovers it by its own means. rank: where to go on in the set; returns
 -- where the next page begins, nil at the end.
 local function look_at_lists(q, run, rank)
+  if rank == 0 then repair_beats(q, run.now) end
   local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
   local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
   for i = 1, #found, 2 do
@@ -149,6 +161,7 @@ G.export('reclaim', { 'allow-oom' }, function(keys, args)
     G.sweep_groups(q, run.now)
     G.flows.sweep(q, run.now)
     for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
+    for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
     G.trim_metrics(q.metrics_completed, run.now)
     G.trim_metrics(q.metrics_failed, run.now)
     sweep_consumers(q, run.foreign)

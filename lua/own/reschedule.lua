@@ -26,9 +26,7 @@ end
 
 -- Its priority as the scheduled set has it (W68), and its time there.
 local function scheduled_at(q, id)
-  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
-  if not score then return nil end
-  return math.floor(score / G.BAND), score % G.BAND
+  return G.band_of(redis.call('ZSCORE', q.scheduled, id))
 end
 
 local function make_ready(q, id, h, now, priority, ...)
@@ -47,7 +45,7 @@ end
 
 -- Its time stays: among those of its new priority it stands as one that came when it did.
 local function rescore(q, id, priority, at)
-  redis.call('ZADD', q.scheduled, G.int(priority * G.BAND + at), id)
+  redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id)
   redis.call('HSET', q.J .. id, 'priority', G.int(priority))
   G.wake(q, 1)
   return 'ok'

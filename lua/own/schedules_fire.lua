@@ -29,7 +29,7 @@ local function index(q, name, text, now)
   local known = tonumber(redis.call('ZSCORE', q.schedulers_due, name) or '')
   if due and due > 0 and due == due and due < G.BAND then
     if known ~= due then redis.call('ZADD', q.schedulers_due, G.int(due), name) end
-  elseif not known then
+  elseif not known or known > G.TIME_MAX then
     redis.call('ZADD', q.schedulers_due, G.int(now), name)
   end
 end

@@ -22,8 +22,8 @@ local function publish_piece(q, w, attempt)
       if type(results[i]) == 'string' or results[i][1] == 'replaced' then jobs = jobs + 1 end
     end
     call('LTRIM', list, 1, -1)
-    call('HINCRBY', w.manifest, 'jobs', jobs)
-    if jobs < #results then call('HINCRBY', w.manifest, 'others', #results - jobs) end
+    G.bump(w.manifest, 'jobs', jobs)
+    if jobs < #results then G.bump(w.manifest, 'others', #results - jobs) end
     call('HSET', w.manifest, 'at', G.int(G.now(q)))
   end
   if call('EXISTS', list) == 0 then

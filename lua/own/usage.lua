@@ -15,19 +15,19 @@ local NO_END = {}
 local FIELDS = { 'usage:model', 'usage:provider', 'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens',
   'usage:totalCost', 'usage:latencyMs', 'usage:cached', 'usage:bucketTs' }
 
-local function amount(text) return type(text) == 'number' and text or tonumber(text or '') or 0 end
+local amount = G.num
 
 local function add(bucket, field, sign, number)
   number = amount(number)
-  if number ~= 0 then redis.call('HINCRBYFLOAT', bucket, field, string.format('%.17g', sign * number)) end
+  if number ~= 0 then G.add_amount(bucket, field, sign * number) end
 end
 
 -- u: {tokens, costs, total tokens, total cost, model or '', unit or ''}; sign -1 takes it back.
 local function count(bucket, sign, u)
-  redis.call('HINCRBY', bucket, 'jobCount', sign)
+  G.bump(bucket, 'jobCount', sign)
   add(bucket, 'totalTokens', sign, u[3])
   add(bucket, 'totalCost', sign, u[4])
-  if u[5] ~= '' and redis.call('HINCRBY', bucket, 'models:' .. u[5], sign) <= 0 then
+  if u[5] ~= '' and G.bump(bucket, 'models:' .. u[5], sign) <= 0 then
     redis.call('HDEL', bucket, 'models:' .. u[5])
   end
   for category, number in pairs(u[1]) do add(bucket, 'tokens:' .. tostring(category), sign, number) end

@@ -9,7 +9,7 @@ M.KEPT_S = 604800
 
 local function add(key, field, amount)
   if type(amount) == 'number' and amount > 0 then
-    redis.call('HINCRBYFLOAT', key, field, string.format('%.17g', amount))
+    G.add_amount(key, field, amount)
   end
 end
 

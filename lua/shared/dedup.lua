@@ -23,11 +23,11 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
   local id, at = standing(q, dedup_id)
   if not id then return nil end
   if mode == 'throttle' then
-    if ttl > 0 and now - tonumber(at) < ttl then return 'skipped', id end
+    if ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) then return 'skipped', id end
     return nil
   end
   if mode ~= 'simple' and mode ~= 'debounce' then return nil end
-  if mode == 'debounce' and ttl > 0 and now - tonumber(at) >= ttl then return nil end
+  if mode == 'debounce' and ttl > 0 and G.window_is_over(tonumber(at), ttl, now) then return nil end
   local h = G.job_of(q, id)
   if not h.state or G.TERMINAL[h.state] then return nil end
   if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then
@@ -39,11 +39,12 @@ end
 
 G.remember_dedup = function(q, dedup_id, id, ttl, now)
   redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
-  redis.call('ZADD', q.dedup_expiry, G.int(now + math.max(ttl, LOOK_AGAIN_MS)), dedup_id)
+  redis.call('ZADD', q.dedup_expiry, G.int(G.clamped_time(now + math.max(ttl, LOOK_AGAIN_MS))), dedup_id)
 end
 
 -- Entries whose time is over and whose job has ended are of no use any more. At most SWEEP_MAX a call.
 G.sweep_dedup = function(q, now)
+  G.repair_times(q.dedup_expiry, G.TIME_MAX, now)
   for _, dedup_id in ipairs(redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, SWEEP_MAX)) do
     local id = standing(q, dedup_id)
     local state = id and redis.pcall('HGET', q.J .. id, 'state')

@@ -93,7 +93,7 @@ end
 
 -- stalled: its attempt has ended with its worker alive, so the deaths before it count no more (W39).
 local function retry(b, key, row, attempts, priority, stalled)
-  local due = G.int(priority * G.BAND + b.now + row[10])
+  local due = G.scheduled_score(priority, b.now + row[10])
   redis.call('ZADD', b.q.scheduled, due, row[ID])
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
     'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
@@ -130,7 +130,7 @@ local function fail(b, row)
   if refused then return refused end
   local attempts = G.count_of(h[4]) + 1
   if row[9] > 0 and attempts < row[9] then
-    return retry(b, key, row, G.int(attempts), G.count_of(h[5]), h[8])
+    return retry(b, key, row, G.int(attempts), h[5], h[8])
   end
   if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
   return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],

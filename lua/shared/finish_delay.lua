@@ -12,9 +12,9 @@ G.finish_kinds[4] = function(b, row)
   local h = F.read(key, 'priority', 'groupKey', 'orderingSeq')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
   if refused then return refused end
-  local due = row[UNTIL] > 0 and math.max(b.now, row[UNTIL]) or b.now + row[DELAY]
+  local due = G.clamped_time(row[UNTIL] > 0 and math.max(b.now, row[UNTIL]) or b.now + row[DELAY])
   local delay = G.int(due - b.now)
-  redis.call('ZADD', b.q.scheduled, G.int(G.count_of(h[4]) * G.BAND + due), id)
+  redis.call('ZADD', b.q.scheduled, G.scheduled_score(h[4], due), id)
   redis.call('HSET', key, 'state', 'delayed', 'delay', delay)
   if row[DATA] then redis.call('HSET', key, 'data', row[DATA]) end
   redis.call('HDEL', key, 'stalledCount')

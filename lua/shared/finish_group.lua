@@ -11,8 +11,8 @@ local REASON = 'group rate limited'
 
 -- No job of the group begins before then; a later time stands unless it is to be replaced. Returns the time.
 G.hold_group = function(q, name, now, duration, replace, id)
-  local at = now + duration
-  if not replace then at = math.max(at, tonumber(redis.call('ZSCORE', q.ratelimited, name) or '') or 0) end
+  local at = G.clamped_time(now + duration)
+  if not replace then at = math.max(at, G.latest_limit(q, name)) end
   local key = q.P .. 'group:' .. name
   redis.call('ZADD', q.ratelimited, G.score(at), name)
   q.any_limited = true
@@ -34,7 +34,7 @@ local function park(b, id, h, how)
     end
   end
   M.park(b.q, g, id, h)
-  local last = how == 'back' and tonumber(redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2])
+  local last = how == 'back' and M.last_place(g)
   if last then redis.call('ZADD', g.queue, G.score(last + 1), id) end
   redis.call('HDEL', b.q.J .. id, 'stalledCount')
 end

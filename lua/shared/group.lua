@@ -7,21 +7,25 @@ local M = G.groups
 local LIMITED = { 'rateDuration', 'rateWindowStart', 'rateCount', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder',
   'tbTokens' }
 local SKIPS_MAX = 1000
+local PLACES_MAX = 9007199254740991 -- 2^53 - 1: parked jobs have no score beyond it
 
+-- A bucket holds from what one job may overdraw to its capacity, and was not filled after now.
 local function read_limits(g)
   local values = redis.call('HMGET', g.key, unpack(LIMITED))
   for i = 1, #LIMITED do g[LIMITED[i]] = G.num(values[i]) end
+  g.rateDuration = G.duration(g.rateDuration)
   if not values[#LIMITED] then g.tbTokens = g.tbCapacity end
+  g.tbTokens = math.max(-g.tbCapacity, math.min(g.tbTokens, g.tbCapacity))
 end
 
 M.group = function(q, name)
   local known = q.groups[name]
   if known then return known end
-  local num, key = G.num, q.P .. 'group:' .. name
+  local num, count, key = G.num, G.count_of, q.P .. 'group:' .. name
   local v = redis.call('HMGET', key, 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'tbCapacity')
   local g = {
-    q = q, name = name, key = key, queue = q.P .. 'groupq:' .. name, dirty = false, moved = false, active = num(v[1]),
-    maxConcurrency = num(v[2]), nextSeq = num(v[3]), rateMax = v[4] and num(v[4]) or 0,
+    q = q, name = name, key = key, queue = q.P .. 'groupq:' .. name, dirty = false, moved = false, active = count(v[1]),
+    maxConcurrency = count(v[2]), nextSeq = count(v[3]), rateMax = v[4] and num(v[4]) or 0,
     tbCapacity = v[5] and num(v[5]) or 0,
   }
   if g.rateMax > 0 or g.tbCapacity > 0 then read_limits(g) end
@@ -103,7 +107,8 @@ M.forget = function(q, name) q.groups[name] = nil end
 M.skip = function(g)
   if g.nextSeq <= 0 then return end
   local n, steps = g.nextSeq, 0
-  while steps < SKIPS_MAX and redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 1 do
+  for _ = 1, SKIPS_MAX do
+    if redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 0 then break end
     n, steps = n + 1, steps + 1
   end
   if n > g.nextSeq then M.move(g, g.active, n) end
@@ -118,10 +123,10 @@ end
 
 -- The sequence expected after `n`, looking past markers without consuming them.
 M.after = function(g, n)
-  local steps = 0
   n = n + 1
-  while steps < SKIPS_MAX and redis.call('HEXISTS', g.key, 'skip:' .. G.int(n)) == 1 do
-    n, steps = n + 1, steps + 1
+  for _ = 1, SKIPS_MAX do
+    if redis.call('HEXISTS', g.key, 'skip:' .. G.int(n)) == 0 then return n end
+    n = n + 1
   end
   return n
 end
@@ -134,9 +139,12 @@ M.refill = function(g, now)
     g.tbTokens = capacity
     return capacity
   end
+  if rate <= 0 then return g.tbTokens end
+  local fills_in = math.ceil(capacity * 1000 / rate)
   local elapsed = now - g.tbLastRefill
-  if elapsed <= 0 or rate <= 0 then return g.tbTokens end
-  elapsed = math.min(elapsed, math.ceil(capacity * 1000 / rate))
+  if elapsed < -fills_in and not G.past_time(g.tbLastRefill, now) then elapsed = fills_in end -- it is no time
+  if elapsed <= 0 then return g.tbTokens end
+  elapsed = math.min(elapsed, fills_in)
   local raw = elapsed * rate + g.tbRefillRemainder
   M.put(g, {
     tbTokens = math.min(capacity, g.tbTokens + math.floor(raw / 1000)), tbLastRefill = now,
@@ -155,12 +163,19 @@ end
 M.limited_until = function(q, g, now)
   if q.any_limited == 0 then q.any_limited = redis.call('EXISTS', q.ratelimited) == 1 end
   if not q.any_limited then return nil end
-  local at = tonumber(redis.call('ZSCORE', q.P .. 'ratelimited', g.name) or '')
-  return at and at > now and at or nil
+  local at = G.latest_limit(q, g.name)
+  return at > now and at or nil
+end
+
+-- The time until which the group is limited, 0 where there is none: one that cannot be is none.
+G.latest_limit = function(q, name)
+  local at = G.num(redis.call('ZSCORE', q.ratelimited, name) or '')
+  return at <= G.TIME_MAX and at or 0
 end
 
 -- No job of the group runs before then. condition: 'GT' keeps a later time.
 M.limit_until = function(q, g, at, condition)
+  at = G.clamped_time(at)
   if condition then
     redis.call('ZADD', q.ratelimited, condition, G.score(at), g.name)
   else
@@ -173,15 +188,21 @@ end
 local function score_of(id, h)
   local seq = G.count_of(h.orderingSeq)
   if seq > 0 then return seq end
-  return tonumber(id) or G.num(h.timestamp)
+  return G.count_of(id, G.clamped_time(h.timestamp))
 end
 
 -- One that keeps its slot stands before all others: it needs no free one, and would wait for it behind one that does.
 local function place_of(g, id, h)
   local score = score_of(id, h)
   if h.slot ~= '1' then return score end
-  local head = tonumber(redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[2] or '')
-  return head and head < score and head - 1 or score
+  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[2]
+  return head and G.num(head) < score and G.num(head) - 1 or score
+end
+
+-- The highest score of a parked job, nil where none is parked.
+M.last_place = function(g)
+  local last = redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2]
+  return last and G.count_of(last, PLACES_MAX - 1)
 end
 
 M.park = function(q, g, id, h, resume_at)

@@ -4,7 +4,8 @@ local M = G.groups
 -- When the bucket, the rate window or an explicit limit admits the job: nil = now, else epoch ms and the reply.
 local function limited(q, g, now, cost)
   local at, reply = M.limited_until(q, g, now), 'GROUP_RATE_LIMITED'
-  if g.rateMax > 0 and g.rateDuration > 0 and now - g.rateWindowStart < g.rateDuration and g.rateCount >= g.rateMax then
+  local counts = g.rateMax > 0 and g.rateDuration > 0 and g.rateCount >= g.rateMax
+  if counts and not G.window_is_over(g.rateWindowStart, g.rateDuration, now) then
     at = math.max(at or 0, g.rateWindowStart + g.rateDuration)
   end
   if g.tbCapacity > 0 then
@@ -29,7 +30,7 @@ local function charge(g, now, cost, holds, seq)
     end
   end
   if g.rateMax > 0 and g.rateDuration > 0 then
-    if now - g.rateWindowStart >= g.rateDuration then
+    if G.window_is_over(g.rateWindowStart, g.rateDuration, now) then
       M.put(g, { rateWindowStart = now, rateCount = 1 })
     else
       M.put(g, { rateCount = g.rateCount + 1 })

@@ -6,7 +6,7 @@ local PROMOTIONS_MAX, STALE_MAX, HEAD_LOOKS = 1000, 20, 10
 -- Step 3: how many more the rate window admits; nil = none now, and the group is registered for later.
 local function window_room(q, g, now)
   if now <= 0 or g.rateMax <= 0 or g.rateDuration <= 0 then return PROMOTIONS_MAX end
-  if now - g.rateWindowStart >= g.rateDuration then return g.rateMax end
+  if G.window_is_over(g.rateWindowStart, g.rateDuration, now) then return g.rateMax end
   if g.rateCount < g.rateMax then return g.rateMax - g.rateCount end
   M.limit_until(q, g, g.rateWindowStart + g.rateDuration)
   return nil
@@ -40,7 +40,7 @@ local function tokens_suffice(q, g, now)
     local cost = M.cost(h)
     if not h.state then
       redis.call('ZREM', g.queue, id)
-      M.mark_skip(g, tonumber(head[2]))
+      M.mark_skip(g, G.count_of(head[2]))
     elseif cost > g.tbCapacity then
       fail_parked(q, g, id, now, h, 'cost exceeds token bucket capacity', 'failed')
     elseif tokens >= cost or g.tbRefillRate <= 0 then
@@ -67,7 +67,7 @@ local function promote_head(q, g, now, expected, free)
   local seq = G.count_of(h.orderingSeq)
   if h.state ~= 'group-waiting' then
     redis.call('ZREM', g.queue, id)
-    if not h.state then M.mark_skip(g, tonumber(head[2])) end
+    if not h.state then M.mark_skip(g, G.count_of(head[2])) end
     return DROPPED
   end
   local holds = h.slot == '1'
@@ -106,13 +106,13 @@ local function promote(q, g, now, budget)
   return promoted
 end
 
--- Promotes what slots, window and bucket admit; returns how many jobs went to the stream.
-M.kick = function(q, g, now)
+-- Promotes what slots, window and bucket admit, `most` at most; returns how many jobs went to the stream.
+M.kick = function(q, g, now, most)
   M.skip(g)
   if redis.call('ZCARD', g.queue) == 0 then return 0 end
   if M.is_full(g) and not M.holder_waits(q, g) then return 0 end
   if now > 0 and M.limited_until(q, g, now) then return 0 end
   local room = window_room(q, g, now)
   if not room or not tokens_suffice(q, g, now) then return 0 end
-  return promote(q, g, now, math.min(room, PROMOTIONS_MAX))
+  return promote(q, g, now, math.min(room, most or PROMOTIONS_MAX, PROMOTIONS_MAX))
 end

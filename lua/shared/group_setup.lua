@@ -54,5 +54,13 @@ M.set_group = function(q, s)
   M.set_bucket(key, s)
 end
 
-M.next_seq = function(q, group) return redis.call('HINCRBY', q.P .. 'ordering', group, 1) end
+-- A counter that holds junk begins anew behind all that is known: of jobs with one sequence, all get their turn.
+M.next_seq = function(q, group)
+  local seq = redis.pcall('HINCRBY', q.ordering, group, 1)
+  if not G.must_restart(seq) and seq > 0 then return seq end
+  local g = M.group(q, group)
+  seq = math.max(1, g.nextSeq, (M.last_place(g) or 0) + 1)
+  redis.call('HSET', q.ordering, group, G.int(seq))
+  return seq
+end
 

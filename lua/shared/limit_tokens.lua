@@ -10,11 +10,12 @@ G.count_tokens = function(q, duration, now, tokens, statuses)
   local sum = 0
   for i = 1, #statuses do
     local status = statuses[i]
-    if status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE then sum = sum + (tokens[i] or 0) end
+    if status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE then sum = sum + G.num(tokens[i]) end
   end
   if sum == 0 then return end
   local key = counter(q, duration, now)
-  redis.call('INCRBY', key, G.int(sum))
+  local counted = redis.pcall('INCRBY', key, G.int(sum))
+  if G.must_restart(counted) then redis.call('SET', key, G.int(sum)) end
   redis.call('PEXPIRE', key, G.int(duration))
 end
 

@@ -7,7 +7,7 @@ local FIELDS = { 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDurati
 G.active_count = function(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
-  local listed = math.max(redis.call('ZCARD', q.list_active_ids), G.num(redis.call('GET', q.list_active) or ''))
+  local listed = math.max(redis.call('ZCARD', q.list_active_ids), G.count_of(redis.call('GET', q.list_active)))
   return from_stream + listed
 end
 
@@ -15,7 +15,7 @@ end
 local function window(q, rate, now)
   local state = redis.call('HMGET', q.rate, 'windowStart', 'count')
   local start, count = G.num(state[1] or ''), G.num(state[2] or '')
-  if now - start >= rate.duration then
+  if G.window_is_over(start, rate.duration, now) then
     rate.start, rate.count = now, 0
   else
     rate.start, rate.count = start, count
@@ -35,12 +35,12 @@ G.limits = function(q, taking, want, limiter, tokens)
   local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
   local limits = { paused = meta[1] == '1', want = want, limited = false }
   if meta[5] then rawset(q, 'schedules_flag', G.schedules_flag(meta[5])) end
-  local concurrency = G.num(meta[2] or '')
+  local concurrency = G.count_of(meta[2])
   if concurrency > 0 then
     limits.concurrency = concurrency
     limits.want = math.min(limits.want, math.max(0, concurrency - G.active_count(q)))
   end
-  local max, duration = G.num(meta[3] or ''), G.num(meta[4] or '')
+  local max, duration = G.num(meta[3]), G.duration(meta[4])
   if max <= 0 and limiter then max, duration = limiter[1], limiter[2] end
   if max > 0 and duration > 0 then
     local rate = { max = max, duration = duration }

@@ -33,8 +33,11 @@ F.wait = function(q, id, now) redis.call('ZADD', q.waiting_children, G.int(now),
 -- When it may run: a parent that has not begun yet has its delay before it, from now on.
 local function due_of(h, now)
   if h.processedOn then return nil end
-  local at, delay = tonumber(h.notBefore or ''), G.count_of(h.delay)
-  if at then return at > now and at or nil end
+  local delay = G.duration(h.delay)
+  if h.notBefore then
+    local at = G.clamped_time(h.notBefore)
+    return at > now and at or nil
+  end
   return delay > 0 and now + delay or nil
 end
 
@@ -88,7 +91,7 @@ local function count_again(q, id, member)
   if string.sub(redis.call('HGET', brought, member) or '', 1, 1) ~= 'f' then return end
   redis.call('HDEL', brought, member)
   if redis.call('HDEL', key, 'depdone:' .. member) == 0 then return end
-  if redis.call('HINCRBY', key, 'depsCompleted', -1) < 0 then redis.call('HSET', key, 'depsCompleted', '0') end
+  if G.bump(key, 'depsCompleted', -1) < 0 then redis.call('HSET', key, 'depsCompleted', '0') end
 end
 
 -- The child's failure counts as if there had been no such child.
@@ -97,7 +100,7 @@ local function forget_child(q, id, member, state, now)
   local known = redis.call('SREM', q.P .. 'deps:' .. id, member) == 1
   -- One that the set does not have yet is counted, since the set is still to get it.
   if not known and redis.call('HEXISTS', q.J .. id, 'building') == 1 then
-    redis.call('HINCRBY', q.J .. id, 'depsCompleted', 1)
+    G.bump(q.J .. id, 'depsCompleted')
   end
   if state == 'waiting-children' then go_on(q, id, F.open(q, id), now) end
 end
@@ -105,7 +108,7 @@ end
 -- The child is counted; how many are.
 local function count(q, id, member, state, brought, now, elsewhere)
   if elsewhere then redis.call('SADD', q.P .. 'deps:' .. id, member) end
-  local done = redis.call('HINCRBY', q.J .. id, 'depsCompleted', 1)
+  local done = G.bump(q.J .. id, 'depsCompleted')
   -- A parent of a peer's flow stands in no index; from now on it is looked after (own/flow_watch.lua).
   if done == 1 and state == 'waiting-children' then redis.call('ZADD', q.waiting_children, 'NX', G.int(now), id) end
   if brought then redis.call('HSET', q.P .. 'depvals:' .. id, member, brought) end

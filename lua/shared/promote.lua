@@ -36,7 +36,8 @@ end
 
 -- Promotes at most `limit` members; returns ms until the next of band 0 is due (0 = at once), or -1.
 G.promote_due = function(q, now, limit, quiet)
-  local due = redis.call('ZRANGEBYSCORE', q.scheduled, 0, G.int(now), 'LIMIT', 0, limit)
+  G.repair_scheduled(q, now)
+  local due = redis.call('ZRANGEBYSCORE', q.scheduled, '-inf', G.int(now), 'LIMIT', 0, limit)
   for i = 1, #due do
     local id, group = string.match(due[i], '^(.-)||(.*)$')
     if id then
@@ -58,12 +59,15 @@ local GROUPS_MAX = 100
 -- Milliseconds until a limited group may go on (0 = at once), or -1.
 G.next_group = function(q, now)
   local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
-  return head[2] and math.max(0, tonumber(head[2]) - now) or -1
+  return head[2] and math.max(0, G.clamped_time(head[2]) - now) or -1
 end
 
 -- Groups whose limit is over may go on; returns what next_group does.
 G.due_groups = function(q, taking)
   local wait = G.next_group(q, taking.now)
+  if wait < 0 then return wait end
+  G.repair_times(q.ratelimited, G.TIME_MAX, 0)
+  wait = G.next_group(q, taking.now)
   if wait ~= 0 then return wait end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', taking.now_text, 'LIMIT', 0, GROUPS_MAX)) do
     redis.call('ZREM', q.ratelimited, name)

@@ -4,57 +4,76 @@
 local REFUSALS_MAX = 100
 -- A reply is not made larger than this by one job more: data of many mebibytes would hold the server and the worker.
 local REPLY_BYTES = 4194304
+-- Parked jobs that one call sends to the stream.
+local KICKS_MAX = 1000
 -- Entries read at a time, so that few are in hand when the reply is full.
 local STREAM_PAGE = 16
+
+-- Every priority there is, and a look that finds nothing more.
+local BANDS_MAX = G.PRIORITY_MAX + 1
+-- Priorities that are looked at to find out whether anything is due.
+local BANDS_PEEKED = 256
+
+-- What due_priorities reads at a time: many members of a band that is due, but one to find the next such band.
+local function read_band(q, from, asked)
+  return redis.call('ZRANGEBYSCORE', q.scheduled, from, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, asked)
+end
+
+-- Takes due members of one band out of `found`. Returns how many were met, how many taken, and the band to look at
+-- next where this one has no more that are due. budget: how many may be met.
+local function take_band(q, taking, found, free, budget)
+  local band, met, taken = G.band_of(found[2]), 0, 0
+  for i = 1, #found, 2 do
+    local band_here, at = G.band_of(found[i + 1])
+    if band_here ~= band then return met, taken, band_here end
+    if at > taking.now then
+      local wait = at - taking.now
+      if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+      return met, taken, band + 1
+    end
+    if taking.bytes >= REPLY_BYTES or taken >= free or met >= budget then return met, taken end
+    redis.call('ZREM', q.scheduled, found[i])
+    if not taking.quiet then G.emit(q.events, 'promoted', found[i]) end
+    if G.activate(q, taking, found[i], '') then taken = taken + 1 end
+    met = met + 1
+  end
+  return met, taken
+end
 
 -- Due members of the scheduled set that have a priority, most urgent band first (W59, W66). Bands whose first
 -- member is not due yet are skipped, and the earliest of those due times is kept for the worker's timer.
 local function due_priorities(q, taking, free)
-  local now, from, budget = taking.now, G.int(G.BAND), free + REFUSALS_MAX
-  while free > 0 and budget > 0 and taking.bytes < REPLY_BYTES do
-    local found = redis.call('ZRANGEBYSCORE', q.scheduled, from, '+inf', 'WITHSCORES', 'LIMIT', 0, free)
+  local from, budget, asked = G.int(G.BAND), free + REFUSALS_MAX, free
+  for _ = 1, BANDS_MAX + budget do
+    if free <= 0 or budget <= 0 or taking.bytes >= REPLY_BYTES then return false end
+    local found = read_band(q, from, asked)
     if #found == 0 then return true end
-    local band = math.floor(tonumber(found[2]) / G.BAND)
-    for i = 1, #found, 2 do
-      local score = tonumber(found[i + 1])
-      local at = score - band * G.BAND
-      if at >= G.BAND then
-        from = G.int(math.floor(score / G.BAND) * G.BAND)
-        break
-      end
-      if at > now then
-        local wait = at - now
-        if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
-        from = G.int((band + 1) * G.BAND)
-        break
-      end
-      if taking.bytes >= REPLY_BYTES then return false end
-      redis.call('ZREM', q.scheduled, found[i])
-      if not taking.quiet then G.emit(q.events, 'promoted', found[i]) end
-      if G.activate(q, taking, found[i], '') then free = free - 1 end
-      budget = budget - 1
-    end
+    local met, taken, next_band = take_band(q, taking, found, free, budget)
+    free, budget = free - taken, budget - met
+    if next_band then from = G.int(next_band * G.BAND) end
+    asked = met > 0 and free or 1
   end
   return false
 end
 
--- Whether due_priorities would find anything.
+-- Whether due_priorities would find anything. Where there are more priorities than one look takes, it may.
 G.priority_is_due = function(q, now)
   local from = G.int(G.BAND)
-  while true do
-    local score = tonumber(redis.call('ZRANGEBYSCORE', q.scheduled, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '')
-    if not score then return false end
-    local band = math.floor(score / G.BAND)
-    if score - band * G.BAND <= now then return true end
+  for _ = 1, BANDS_PEEKED do
+    local band, at = G.band_of(read_band(q, from, 1)[2])
+    if not band then return false end
+    if at <= now then return true end
     from = G.int((band + 1) * G.BAND)
   end
+  return true
 end
 
 -- A list that is popped at its right end: LIFO jobs, and the due priority jobs of Node peers.
 local function popped(field)
   return function(q, taking, free)
     local budget = free + REFUSALS_MAX
-    while free > 0 and budget > 0 and taking.bytes < REPLY_BYTES do
+    for _ = 1, budget do
+      if free <= 0 or budget <= 0 or taking.bytes >= REPLY_BYTES then return false end
       local asked = math.min(free, STREAM_PAGE)
       local ids = redis.call('RPOP', q[field], asked) or {}
       for i = 1, #ids do
@@ -69,7 +88,8 @@ end
 
 local function stream(q, taking, free)
   local budget = free + REFUSALS_MAX
-  while free > 0 and budget > 0 and taking.bytes < REPLY_BYTES do
+  for _ = 1, budget do
+    if free <= 0 or budget <= 0 or taking.bytes >= REPLY_BYTES then return false end
     local asked = math.min(free, STREAM_PAGE)
     local entries = G.read_stream(q, taking.consumer, asked)
     for i = 1, #entries do
@@ -87,37 +107,47 @@ local function stream(q, taking, free)
 end
 
 -- One that was put behind all others by its handler stands there with a score that is not its sequence.
-local function has_had_its_turn(q, g, id)
+local function has_its_turn(q, g, id)
   local seq = G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq'))
-  return seq > 0 and seq < g.nextSeq
+  return seq > 0 and seq <= g.nextSeq
+end
+
+-- The first parked job that may go on now: its id and its place; nil where none may.
+local function next_parked(q, taking, g)
+  local M = G.groups
+  if M.is_full(g) and not M.holder_waits(q, g) then return nil end
+  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
+  local id, seq = head[1], G.num(head[2])
+  if not id or M.limited_until(q, g, taking.now) then return nil end
+  if g.nextSeq > 0 and seq > g.nextSeq then
+    M.skip(g)
+    if seq > g.nextSeq and not has_its_turn(q, g, id) then return nil end
+  end
+  return id, seq
 end
 
 -- Parked jobs of groups that have room again. Such a group is listed by whatever made the room in this call.
--- Returns how many were taken, and whether that is all there is to take.
-local function pull(q, taking, name, free)
-  local M, taken = G.groups, 0
-  local g = M.group(q, name)
-  for _ = 1, free + REFUSALS_MAX do
-    if taken >= free or taking.bytes >= REPLY_BYTES then return taken, false end
-    if M.is_full(g) and not M.holder_waits(q, g) then return taken, true end
-    local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-    local id, seq = head[1], tonumber(head[2])
-    if not id or M.limited_until(q, g, taking.now) then return taken, true end
-    if g.nextSeq > 0 and seq > g.nextSeq then
-      M.skip(g)
-      if seq > g.nextSeq and not has_had_its_turn(q, g, id) then return taken, true end
-    end
+-- refusals: how many this call may still refuse.
+-- Returns how many were taken, whether that is all there is to take, and how many were refused.
+local function pull(q, taking, name, free, refusals)
+  local taken, refused = 0, 0
+  local g = G.groups.group(q, name)
+  for _ = 1, free + refusals do
+    if refused >= refusals or taken >= free or taking.bytes >= REPLY_BYTES then return taken, false, refused end
+    local id, seq = next_parked(q, taking, g)
+    if not id then return taken, true, refused end
     taking.refused_by = nil
     if G.activate(q, taking, id, '') then
       taken = taken + 1
     elseif taking.refused_by then
-      return taken, true -- parked again, until its time comes
+      return taken, true, refused -- parked again, until its time comes
     else
+      refused = refused + 1
       redis.call('ZREM', g.queue, id)
-      if redis.call('EXISTS', q.J .. id) == 0 then M.mark_skip(g, seq) end
+      if redis.call('EXISTS', q.J .. id) == 0 then G.groups.mark_skip(g, seq) end
     end
   end
-  return taken, false
+  return taken, false, refused
 end
 
 -- Most groups that may go on have nobody parked: one look at many of them.
@@ -144,11 +174,13 @@ end
 local function ready_groups(q, taking, free)
   if #taking.groups == 0 then return true end
   local groups = drop_empty_groups(q, taking)
+  local refusals = REFUSALS_MAX
   taking.pulling = true
-  while #groups > 0 and free > 0 do
+  for _ = 1, #groups do
+    if free <= 0 then break end
     local name = groups[1]
-    local taken, empty = pull(q, taking, name, free)
-    free = free - taken
+    local taken, empty, refused = pull(q, taking, name, free, refusals)
+    free, refusals = free - taken, refusals - refused
     if not empty then break end
     table.remove(groups, 1)
     taking.group_listed[name] = nil
@@ -157,10 +189,13 @@ local function ready_groups(q, taking, free)
   return #groups == 0
 end
 
--- What had no room in this call goes to the stream, for whoever has.
+-- What had no room in this call goes to the stream, for whoever has. A group that is too much for this call is listed
+-- as one whose limit is over.
 G.kick_groups = function(q, taking)
+  local M, room = G.groups, KICKS_MAX
   for _, name in ipairs(drop_empty_groups(q, taking)) do
-    G.groups.kick(q, G.groups.group(q, name), taking.now)
+    local g = M.group(q, name)
+    if room > 0 then room = room - M.kick(q, g, taking.now, room) else M.limit_until(q, g, 1, 'NX') end
   end
   taking.groups, taking.group_listed = {}, {}
 end

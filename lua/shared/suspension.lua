@@ -10,7 +10,7 @@ local SIGNALS_MAX, BYTES_MAX = 1000, 1048576
 -- timeout: ms, 0 = none. The place first, the record second.
 S.enter = function(q, id, now, reason, timeout)
   local key = q.J .. id
-  redis.call('ZADD', q.suspended, G.score(timeout > 0 and now + timeout or NEVER), id)
+  redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(now + timeout, NEVER) or NEVER), id)
   redis.call('HSET', key, 'state', 'suspended', 'suspendedAt', G.text(now))
   -- What an earlier suspension said is not said of this one.
   redis.call('HDEL', key, 'suspendReason', 'suspendTimeout')
@@ -70,8 +70,8 @@ S.time_out = function(q, id, now)
 end
 
 S.is_overdue = function(q, id, now)
-  local deadline = tonumber(redis.call('ZSCORE', q.suspended, id) or '')
-  return deadline ~= nil and deadline <= now
+  local deadline = redis.call('ZSCORE', q.suspended, id)
+  return deadline and tonumber(deadline) <= now or false
 end
 
 -- End those whose time is over, `most` at most. Returns their ids, and how many were looked at.

@@ -8,6 +8,10 @@ local W = G.W
 -- ------------------------------------------------------------------ arguments
 
 W.num, W.text, W.score, W.given = G.num, G.text, G.score, G.given
+W.scheduled_score, W.duration = G.scheduled_score, G.duration
+
+-- How much one call of an operator does, where the protocol names no bound; what is left comes with the next call.
+W.JOBS_A_CALL, W.PAGES_A_CALL = 10000, 20
 
 W.json = function(text)
   local ok, value = pcall(cjson.decode, text or '')

@@ -1,7 +1,8 @@
 -- Writing a new job: its id, its group, its hash and its place. Used by addJob, dedup and addFlow.
 -- A spec `s`: name, data, opts, timestamp, delay, priority, max_attempts, id (custom), parent_id, parent_queue,
 -- deps_key, scheduler, group, concurrency, rate_max, rate_duration, tb_capacity, tb_rate, cost, ttl, lifo, quiet.
--- Times in ms, costs and bucket in millitokens; the *_text fields are stored as they came.
+-- Times in ms, costs and bucket in millitokens. An infinite delay is the longest that a score can hold, a priority
+-- out of range the nearest in range.
 local W = G.W
 
 local TRIES_MAX = 1000
@@ -18,7 +19,7 @@ end
 -- The next free id (W64), or nil after too many taken ones. taken: ids that this call has given out.
 W.next_id = function(q, taken)
   for _ = 1, TRIES_MAX do
-    local id = G.int(redis.call('INCR', q.id))
+    local id = G.int(G.count_ids(q, 1))
     if not (taken and taken[id]) and redis.call('EXISTS', q.J .. id) == 0 then return id end
   end
   return nil
@@ -27,10 +28,10 @@ end
 -- Where the job goes: its state and its stream entry ('' where it has none).
 local function place(q, id, s)
   if s.delay > 0 then
-    redis.call('ZADD', q.scheduled, W.score(s.priority * G.BAND + s.timestamp + s.delay), id)
+    redis.call('ZADD', q.scheduled, W.scheduled_score(s.priority, s.timestamp + s.delay), id)
     return 'delayed', ''
   elseif s.priority > 0 then
-    redis.call('ZADD', q.scheduled, W.score(s.priority * G.BAND), id)
+    redis.call('ZADD', q.scheduled, W.scheduled_score(s.priority, 0), id)
     return 'prioritized', ''
   elseif s.lifo then
     redis.call('RPUSH', q.lifo, id)
@@ -92,11 +93,11 @@ end
 
 -- Arguments of addJob; dedup's are the same from its fourth on, with their slots at other numbers.
 W.spec = function(a)
-  local timestamp = W.num(a.timestamp)
+  local timestamp, delay = G.clamped_time(a.timestamp), W.duration(a.delay)
   return {
     name = a.name or '', data = a.data or '', opts = a.opts or '', timestamp = timestamp,
-    timestamp_text = W.text(timestamp), delay = W.num(a.delay), delay_text = W.text(W.num(a.delay)),
-    priority = W.num(a.priority), max_attempts = W.num(a.max_attempts), id = W.given(a.id),
+    timestamp_text = W.text(timestamp), delay = delay, delay_text = W.text(delay),
+    priority = G.priority_of(a.priority), max_attempts = W.num(a.max_attempts), id = W.given(a.id),
     parent_id = W.given(a.parent_id), parent_queue = W.given(a.parent_queue), deps_key = a.deps_key,
     scheduler = W.given(a.scheduler), group = W.given(a.group), concurrency = W.num(a.concurrency),
     rate_max = W.num(a.rate_max), rate_duration = W.num(a.rate_duration), tb_capacity = W.num(a.tb_capacity),

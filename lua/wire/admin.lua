@@ -2,6 +2,7 @@
 -- glidemq_rateLimit     KEYS 1 rate, 2 meta   ARGV 1 max (<= 0 = what meta says), 2 window ms, 3 now
 --   -> 0 a permit was taken | ms until the window ends
 -- glidemq_searchByName  KEYS 1 state key   ARGV 1 'zset' | 'stream', 2 name, 3 limit (100), 4 P:   -> ids
+--   Bound: the first 20,000 members or entries.
 local W = G.W
 
 local PAGE = 1000
@@ -22,42 +23,49 @@ G.export('resume', { 'allow-oom' }, function(keys)
 end)
 
 G.export('rateLimit', { 'allow-oom' }, function(keys, args)
-  local max, window, now = W.num(args[1]), W.num(args[2]), W.num(args[3])
+  local max, window, now = W.num(args[1]), W.duration(args[2]), W.num(args[3])
   if max <= 0 then
     local set = redis.call('HMGET', keys[2], 'rateLimitMax', 'rateLimitDuration')
-    max, window = W.num(set[1] or ''), W.num(set[2] or '')
+    max, window = W.num(set[1]), W.duration(set[2])
     if max <= 0 then return 0 end
   end
   local state = redis.call('HMGET', keys[1], 'windowStart', 'count')
   local start, count = W.num(state[1] or ''), W.num(state[2] or '')
-  if now - start >= window then
+  if G.window_is_over(start, window, now) then
     redis.call('HSET', keys[1], 'windowStart', W.text(now), 'count', '1')
     return 0
   end
   if count >= max then return window - (now - start) end
-  redis.call('HINCRBY', keys[1], 'count', 1)
+  G.bump(keys[1], 'count')
   return 0
 end)
 
+local function is_named(key, wanted) return redis.pcall('HGET', key, 'name') == wanted end
+
 local function search_zset(key, wanted, limit, J)
   local found = {}
-  for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-    if #found >= limit then break end
-    if redis.call('HGET', J .. id, 'name') == wanted then found[#found + 1] = id end
+  for number = 0, W.PAGES_A_CALL - 1 do
+    local page = redis.call('ZRANGE', key, number * PAGE, (number + 1) * PAGE - 1)
+    for _, id in ipairs(page) do
+      if #found >= limit then return found end
+      if is_named(J .. id, wanted) then found[#found + 1] = id end
+    end
+    if #page < PAGE then return found end
   end
   return found
 end
 
 local function search_stream(key, wanted, limit, J)
   local found, from = {}, '-'
-  repeat
+  for _ = 1, W.PAGES_A_CALL do
     local page = redis.call('XRANGE', key, from, '+', 'COUNT', PAGE)
     for _, entry in ipairs(page) do
       local id = G.entry_job(entry[2])
-      if #found < limit and id and redis.call('HGET', J .. id, 'name') == wanted then found[#found + 1] = id end
+      if #found < limit and id and is_named(J .. id, wanted) then found[#found + 1] = id end
     end
-    if #page > 0 then from = '(' .. page[#page][1] end
-  until #page < PAGE or #found >= limit
+    if #page < PAGE or #found >= limit then return found end
+    from = '(' .. page[#page][1]
+  end
   return found
 end
 

@@ -4,7 +4,7 @@
 -- glidemq_promoteRateLimited KEYS 1 ratelimited, 2 stream   ARGV 1 now   -> jobs promoted; at most 100 groups a call
 local W = G.W
 
-local PROMOTIONS_MAX, GROUPS_MAX, BANDS_MAX = 1000, 100, 2048
+local PROMOTIONS_MAX, GROUPS_MAX, BANDS_MAX = 1000, 100, G.PRIORITY_MAX + 1
 
 -- Members of one score go by number where their ids are numbers, so that first come is first served (W65).
 local function in_order(a, b)
@@ -15,11 +15,12 @@ local function in_order(a, b)
 end
 
 local function due_in_band(q, band, now, limit)
-  local low = band * G.BAND
-  local found = redis.call('ZRANGEBYSCORE', q.scheduled, W.score(low), W.score(low + now), 'WITHSCORES', 'LIMIT', 0, limit)
+  local low, high = G.band_start(band), W.scheduled_score(band, now)
+  local found = redis.call('ZRANGEBYSCORE', q.scheduled, low, high, 'WITHSCORES', 'LIMIT', 0, limit)
   local rows = {}
   for i = 1, #found, 2 do
-    rows[#rows + 1] = { member = found[i], score = tonumber(found[i + 1]), number = tonumber(found[i]) }
+    local number = string.find(found[i], '^%d+$') and tonumber(found[i]) or nil
+    rows[#rows + 1] = { member = found[i], score = tonumber(found[i + 1]), number = number }
   end
   table.sort(rows, in_order)
   return rows
@@ -44,16 +45,17 @@ end
 
 -- The first member of a band or a later one: its band and its time.
 local function first_from(scheduled, band)
-  local found = redis.call('ZRANGEBYSCORE', scheduled, W.score(band * G.BAND), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local score = tonumber(found[2] or '')
-  if not score then return nil end
-  return math.floor(score / G.BAND), score % G.BAND
+  local low = G.band_start(band)
+  local found = redis.call('ZRANGEBYSCORE', scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
+  return G.band_of(found[2])
 end
 
 G.export('promote', { 'allow-oom' }, function(keys, args)
   local q, now, promoted = W.queue(keys[1], 'scheduled'), W.num(args[1]), 0
+  G.repair_scheduled(q, now)
   local band = first_from(q.scheduled, 0)
-  while band and promoted < PROMOTIONS_MAX do
+  for _ = 1, BANDS_MAX do
+    if not band or promoted >= PROMOTIONS_MAX then return promoted end
     local due = due_in_band(q, band, now, PROMOTIONS_MAX - promoted)
     for _, row in ipairs(due) do promote(q, row.member, band, now) end
     promoted = promoted + #due
@@ -72,17 +74,19 @@ G.export('nextDue', { 'no-writes' }, function(keys)
     if due == 0 then break end
     band, at = first_from(keys[1], band + 1)
   end
-  local limited = tonumber(redis.call('ZRANGE', keys[2], 0, 0, 'WITHSCORES')[2] or '')
-  if limited then due = math.min(due or limited, limited) end
+  local limited = redis.call('ZRANGE', keys[2], 0, 0, 'WITHSCORES')[2]
+  if limited then due = math.min(due or G.TIME_MAX, G.clamped_time(limited)) end
   return due and math.floor(due) or -1
 end)
 
 G.export('promoteRateLimited', { 'allow-oom' }, function(keys, args)
   local q, now, promoted = W.queue(keys[1], 'ratelimited'), W.num(args[1]), 0
+  G.repair_times(keys[1], G.TIME_MAX, 0)
   local due = redis.call('ZRANGEBYSCORE', keys[1], '-inf', W.score(now), 'LIMIT', 0, GROUPS_MAX)
   for _, name in ipairs(due) do
+    if promoted >= PROMOTIONS_MAX then return promoted end
     redis.call('ZREM', keys[1], name)
-    promoted = promoted + W.kick(q, W.group(q, name), now)
+    promoted = promoted + W.kick(q, W.group(q, name), now, PROMOTIONS_MAX - promoted)
   end
   return promoted
 end)

@@ -25,7 +25,7 @@ end
 
 -- STALL: true if the job has failed for it.
 W.stall = function(q, id, h, max_stalled, now)
-  local stalled = redis.call('HINCRBY', q.J .. id, 'stalledCount', 1)
+  local stalled = G.bump(q.J .. id, 'stalledCount')
   if stalled > max_stalled then
     G.end_failed(q, id, now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     W.leave_group(q, id, h, now)

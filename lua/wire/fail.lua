@@ -8,18 +8,18 @@ local W = G.W
 local SUBSCRIPTION_TTL = 86400
 
 local function count_attempt(q, c)
-  if not c.broadcast then return redis.call('HINCRBY', q.J .. c.id, 'attemptsMade', 1) end
+  if not c.broadcast then return G.bump(q.J .. c.id, 'attemptsMade') end
   local key = q.J .. c.id .. ':sub:' .. c.group
-  local attempts = redis.call('HINCRBY', key, 'a', 1)
+  local attempts = G.bump(key, 'a')
   redis.call('EXPIRE', key, SUBSCRIPTION_TTL)
   return attempts
 end
 
 local function retry(q, h, c, attempts)
   local key, now_text = q.J .. c.id, W.text(c.now)
-  if string.find(h.opts or '', '"fallbacks"', 1, true) then redis.call('HINCRBY', key, 'fallbackIndex', 1) end
+  if string.find(h.opts or '', '"fallbacks"', 1, true) then G.bump(key, 'fallbackIndex') end
   local member = c.broadcast and c.id .. '||' .. c.group or c.id
-  redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + c.now + c.backoff), member)
+  redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, c.now + c.backoff), member)
   redis.call('HSET', key, 'state', 'delayed', 'failedReason', c.reason, 'processedOn', now_text)
   -- Stalls are counted against one attempt, not against all of them together (W39).
   redis.call('HDEL', key, 'stalledCount')
@@ -52,7 +52,7 @@ G.export('fail', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[5], args[1])
   local c = {
     id = args[1], entry = args[2], reason = args[3], now = W.num(args[4]), limit = W.num(args[5]),
-    backoff = W.num(args[6]), group = args[7], retention = W.retention(args[8], args[9], args[10]),
+    backoff = W.duration(args[6]), group = args[7], retention = W.retention(args[8], args[9], args[10]),
     broadcast = args[11] == '1',
   }
   local acked = W.ack(q, c.group, c.entry, c.broadcast)

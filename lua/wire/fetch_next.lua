@@ -17,7 +17,7 @@ local function from_list(q, list, c)
     local refusal = not (h and h.state and h.name) and 'gone' or W.refuse(q, id, h, c.now, '', false)
     if not refusal then
       local set = W.activate(q, id, h, c.now, '', false)
-      redis.call('INCR', q.list_active)
+      redis.pcall('INCR', q.list_active)
       if not c.quiet then G.emit(q.events, 'active', id) end
       return W.reply_of({ 'NEXT_HASH', c.id, id, '' }, flat, set)
     end

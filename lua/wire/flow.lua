@@ -9,7 +9,9 @@ local W = G.W
 
 local PARENT_ARGS, CHILD_ARGS = 9, 9
 
-local function milli(n) return math.floor((tonumber(n) or 0) * 1000) end
+local function number(n) return G.num(tonumber(n)) end
+
+local function milli(n) return math.floor(number(n) * 1000) end
 
 -- Group, cost, ttl and lifo travel in the options here.
 local function read_options(s, opts)
@@ -18,10 +20,10 @@ local function read_options(s, opts)
   local rate = type(ordering.rateLimit) == 'table' and ordering.rateLimit or {}
   local bucket = type(ordering.tokenBucket) == 'table' and ordering.tokenBucket or {}
   s.group = type(ordering.key) == 'string' and W.given(ordering.key) or nil
-  s.concurrency = tonumber(ordering.concurrency) or 0
-  s.rate_max, s.rate_duration = tonumber(rate.max) or 0, tonumber(rate.duration) or 0
+  s.concurrency = number(ordering.concurrency)
+  s.rate_max, s.rate_duration = number(rate.max), number(rate.duration)
   s.tb_capacity, s.tb_rate = milli(bucket.capacity), milli(bucket.refillRate)
-  s.cost, s.ttl = milli(o.cost), tonumber(o.ttl) or 0
+  s.cost, s.ttl = milli(o.cost), number(o.ttl)
   s.lifo = o.lifo == true
   return s
 end
@@ -114,13 +116,13 @@ local function write(jobs, members)
 end
 
 G.export('addFlow', {}, function(keys, args)
-  local children = W.num(args[8])
+  local children = math.min(W.num(args[8]), math.floor(#keys / 4) - 1)
   local jobs, taken = { { q = W.queue(keys[1], 'id'), s = parent_spec(args) } }, ledger()
   for i = 1, children do
     jobs[i + 1] = { q = W.queue(keys[4 * i + 1], 'id'), s = child_spec(args, i) }
   end
   local members, last = {}, PARENT_ARGS + CHILD_ARGS * children + 1
-  for i = 1, W.num(args[last]) do members[i] = args[last + i] end
+  for i = 1, math.min(W.num(args[last]), #args - last) do members[i] = args[last + i] end
   if not costs_fit(jobs) then return 'ERR:COST_EXCEEDS_CAPACITY' end
   if not custom_ids_free(jobs, taken) then return '["duplicate"]' end
   if not issue_ids(jobs, taken) then return '["ERR:ID_EXHAUSTED"]' end

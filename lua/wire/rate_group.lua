@@ -8,10 +8,9 @@
 local W = G.W
 
 local function limit(ratelimited, name, now, duration, keep_later)
-  local resume_at = now + duration
-  if keep_later then
-    resume_at = math.max(resume_at, W.num(redis.call('ZSCORE', ratelimited, name) or ''))
-  end
+  local resume_at = G.clamped_time(now + duration)
+  local before = keep_later and W.num(redis.call('ZSCORE', ratelimited, name) or '') or 0
+  if before <= G.TIME_MAX then resume_at = math.max(resume_at, before) end
   redis.call('ZADD', ratelimited, W.score(resume_at), name)
   return resume_at
 end
@@ -20,11 +19,11 @@ end
 local function place(q, g, id, h, at_back)
   local score = G.count_of(h.orderingSeq)
   if at_back then
-    local last = tonumber(redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2] or '')
+    local last = W.last_place(g)
     if last then
       score = last + 1
     elseif score == 0 then
-      score = W.num(id)
+      score = G.count_of(id)
     end
   end
   redis.call('ZADD', g.queue, W.score(score), id)
@@ -32,7 +31,7 @@ local function place(q, g, id, h, at_back)
 end
 
 G.export('rateLimitGroup', { 'allow-oom' }, function(keys, args)
-  local id, entry, now, duration = args[1], args[2], W.num(args[5]), W.num(args[4])
+  local id, entry, now, duration = args[1], args[2], W.num(args[5]), W.duration(args[4])
   local q = W.job_queue(keys[1], id)
   local before = W.pick(keys[1], 'state', 'groupKey')
   if before.state == 'active' and not W.given(before.groupKey) then return 'error:no_group' end
@@ -51,7 +50,7 @@ G.export('rateLimitGroup', { 'allow-oom' }, function(keys, args)
 end)
 
 G.export('rateLimitGroupExternal', { 'allow-oom' }, function(keys, args)
-  local duration = W.num(args[2])
+  local duration = W.duration(args[2])
   local resume_at = limit(keys[1], args[1], W.num(args[3]), duration, args[4] == 'max')
   G.emit(keys[2], 'group-rate-limited', '', 'groupKey', args[1], 'duration', W.text(duration), 'resumeAt',
     W.text(resume_at))

@@ -30,7 +30,7 @@ local function handle(q, r, entry, id)
   elseif W.expired_now(q, id, h, r.now) then
     W.ack(q, r.group, entry, r.broadcast)
   else
-    local beat = tonumber(h.lastActive or '')
+    local beat = G.past_time(h.lastActive, r.now)
     if beat and r.now - beat < W.stall_threshold(h, r.lock, r.min_idle) then return end
     if W.stall(q, id, h, r.max_stalled, r.now) then
       W.ack(q, r.group, entry, r.broadcast)

@@ -53,7 +53,7 @@ local function back_to_list(q, id, h)
 end
 
 local function handle(q, r, id, h)
-  local beat = tonumber(h.lastActive or '') or 0
+  local beat = G.past_time(h.lastActive, r.now) or 0
   if r.now - beat < W.stall_threshold(h, r.lock, r.min_idle) then return end
   redis.call('HSET', q.J .. id, 'lastActive', W.text(r.now))
   r.handled = r.handled + 1
@@ -67,6 +67,7 @@ end
 local function return_popped(q, r)
   local key = q.P .. 'list-popped'
   local limit = G.now(q) - math.max(r.lock, r.min_idle)
+  G.repair_times(key, G.now(q), limit)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', G.int(limit), 'LIMIT', 0, 100)) do
     redis.call('ZREM', key, id)
     local h = W.job(q, id)
@@ -98,7 +99,7 @@ G.export('healListActive', { 'allow-oom' }, function(keys)
   local actual, certain = each_active(q, counter, function() end)
   if not certain then return 0 end
   local drift = counter - actual
-  if drift > 0 then redis.call('DECRBY', q.list_active, G.int(drift)) end
+  if drift > 0 then redis.call('SET', q.list_active, G.int(actual)) end
   return drift
 end)
 

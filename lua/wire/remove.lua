@@ -2,9 +2,11 @@
 -- glidemq_clean     KEYS 1 completed or failed, 2 events, 3 id   ARGV 1 cutoff ms, 2 limit (<= 0 = nothing)   -> ids
 -- glidemq_drain     KEYS 1 stream, 2 scheduled, 3 events, 4 id, 5 lifo, 6 priority
 --   ARGV 1 '1' = the scheduled ones too, 2 group   -> jobs deleted; active ones stay
+--   Bound: about 10,000 jobs of each place a call; what is left goes with the next call.
 local W = G.W
 
 local PAGE = 1000
+local STREAM_PAGES = 100 -- entries that workers hold stay in front, and are passed over
 
 -- Out of its place: the entry that its record names, or the lists (W30).
 local function leave_place(q, id, h)
@@ -40,7 +42,7 @@ G.export('removeJob', { 'allow-oom' }, function(keys, args)
 end)
 
 G.export('clean', { 'allow-oom' }, function(keys, args)
-  local q, limit = W.queue(keys[3], 'id'), math.floor(W.num(args[2]))
+  local q, limit = W.queue(keys[3], 'id'), math.min(math.floor(W.num(args[2])), W.JOBS_A_CALL)
   if limit <= 0 then return {} end
   local ids = redis.call('ZRANGEBYSCORE', keys[1], '-inf', W.score(W.num(args[1])), 'LIMIT', 0, G.int(limit))
   G.purge(q, ids)
@@ -68,26 +70,26 @@ end
 
 local function drain_stream(q, d, group)
   local from = '-'
-  repeat
+  for _ = 1, STREAM_PAGES do
     local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
-    if #page == 0 then return end
+    if #page == 0 or d.count >= W.JOBS_A_CALL then return end
     G.delete_free(q, group, page, function(id) delete(q, d, id) end)
     from = '(' .. page[#page][1]
-  until #page < PAGE
+  end
 end
 
 local function drain_scheduled(q, d)
-  local page
-  repeat
-    page = redis.call('ZRANGE', q.scheduled, 0, PAGE - 1)
+  for _ = 1, W.JOBS_A_CALL / PAGE do
+    local page = redis.call('ZRANGE', q.scheduled, 0, PAGE - 1)
     for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
     if #page > 0 then redis.call('ZREM', q.scheduled, unpack(page)) end
-  until #page < PAGE
+    if #page < PAGE or d.count >= W.JOBS_A_CALL then return end
+  end
 end
 
 -- A parent that goes on because its last child is deleted may come to the end of this very list.
 local function drain_list(q, d, key)
-  local ids = redis.call('LRANGE', key, 0, -1)
+  local ids = redis.call('LRANGE', key, 0, W.JOBS_A_CALL - 1)
   for _, id in ipairs(ids) do
     if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) end
   end

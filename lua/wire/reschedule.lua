@@ -8,15 +8,14 @@ local W = G.W
 
 local PAGE = 1000
 
--- The job's entry: where its record says (W56), else by going through the stream.
-W.find_entry = function(q, id, eid)
+-- The job's entry: where its record says (W56), else among those of the millisecond in which it was added, else by
+-- going through the first pages of the stream.
+W.find_entry = function(q, id, eid, timestamp)
   if eid == '' then return nil end
-  if eid then
-    local found = redis.call('XRANGE', q.stream, eid, eid)[1]
-    if found and G.entry_job(found[2]) == id then return eid end
-  end
+  local known = eid and G.find_entry(q, id, eid) or timestamp and G.find_entry(q, id, nil, timestamp)
+  if known then return known end
   local from = '-'
-  while true do
+  for _ = 1, W.PAGES_A_CALL do
     local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
     for _, entry in ipairs(page) do
       if G.entry_job(entry[2]) == id then return entry[1] end
@@ -28,7 +27,7 @@ end
 
 -- Takes a waiting job's entry out of the stream, unless a worker has it in its hands.
 local function leave_stream(q, id, h, group)
-  local entry = W.find_entry(q, id, h.eid)
+  local entry = W.find_entry(q, id, h.eid, h.timestamp)
   if not entry then return false end
   local pending = redis.pcall('XPENDING', q.stream, group or '', entry, entry, 1)
   if not pending.err and #pending > 0 then return false end
@@ -37,7 +36,7 @@ local function leave_stream(q, id, h, group)
 end
 
 local function set(q, id, score, ...)
-  redis.call('ZADD', q.scheduled, W.score(score), id)
+  redis.call('ZADD', q.scheduled, score, id)
   redis.call('HSET', q.J .. id, 'eid', '', ...)
   W.wake(q)
 end
@@ -63,13 +62,12 @@ end)
 local DELAY = {}
 
 DELAY.delayed = function(q, id, h, c)
-  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
-  if not score then return 'error:not_in_scheduled' end
-  local band = math.floor(score / G.BAND)
+  local band = G.band_of(redis.call('ZSCORE', q.scheduled, id))
+  if not band then return 'error:not_in_scheduled' end
   if c.delay > 0 then
-    set(q, id, band * G.BAND + c.now + c.delay, 'delay', W.text(c.delay))
+    set(q, id, W.scheduled_score(band, c.now + c.delay), 'delay', W.text(c.delay))
   elseif band > 0 then
-    set(q, id, band * G.BAND, 'state', 'prioritized', 'delay', '0')
+    set(q, id, W.scheduled_score(band, 0), 'state', 'prioritized', 'delay', '0')
   else
     to_stream(q, id, h)
     redis.call('HSET', q.J .. id, 'delay', '0')
@@ -80,16 +78,15 @@ end
 DELAY.waiting = function(q, id, h, c)
   if c.delay == 0 then return 'no_op' end
   if not leave_stream(q, id, h, c.group) then return 'error:not_in_stream' end
-  set(q, id, G.count_of(h.priority) * G.BAND + c.now + c.delay, 'state', 'delayed', 'delay', W.text(c.delay))
+  set(q, id, W.scheduled_score(h.priority, c.now + c.delay), 'state', 'delayed', 'delay', W.text(c.delay))
   return 'ok'
 end
 
 DELAY.prioritized = function(q, id, _, c)
   if c.delay == 0 then return 'no_op' end
-  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
-  if not score then return 'error:not_in_scheduled' end
-  local band = math.floor(score / G.BAND)
-  set(q, id, band * G.BAND + c.now + c.delay, 'state', 'delayed', 'delay', W.text(c.delay))
+  local band = G.band_of(redis.call('ZSCORE', q.scheduled, id))
+  if not band then return 'error:not_in_scheduled' end
+  set(q, id, W.scheduled_score(band, c.now + c.delay), 'state', 'delayed', 'delay', W.text(c.delay))
   return 'ok'
 end
 
@@ -98,14 +95,14 @@ local PRIORITY = {}
 PRIORITY.waiting = function(q, id, h, c)
   if c.priority == 0 then return 'no_op' end
   if not leave_stream(q, id, h, c.group) then return 'error:not_in_stream' end
-  set(q, id, c.priority * G.BAND, 'state', 'prioritized', 'priority', W.text(c.priority))
+  set(q, id, W.scheduled_score(c.priority, 0), 'state', 'prioritized', 'priority', W.text(c.priority))
   return 'ok'
 end
 
 local function rescore(q, id, c)
-  local score = tonumber(redis.call('ZSCORE', q.scheduled, id) or '')
-  if not score then return 'error:not_in_scheduled' end
-  set(q, id, c.priority * G.BAND + score % G.BAND, 'priority', W.text(c.priority))
+  local band, at = G.band_of(redis.call('ZSCORE', q.scheduled, id))
+  if not band then return 'error:not_in_scheduled' end
+  set(q, id, W.scheduled_score(c.priority, at), 'priority', W.text(c.priority))
   return 'ok'
 end
 
@@ -133,13 +130,13 @@ end
 G.export('changeDelay', { 'allow-oom' }, function(keys, args)
   local delay = tonumber(args[2] or '')
   if not delay or delay ~= delay or delay < 0 then return 'error:invalid_delay' end
-  local c = { delay = delay, now = W.num(args[3]), group = args[4] }
+  local c = { delay = W.duration(delay), now = W.num(args[3]), group = args[4] }
   return change(keys, args[1], DELAY, c, 'delay-changed', delay)
 end)
 
 G.export('changePriority', { 'allow-oom' }, function(keys, args)
   local priority = tonumber(args[2] or '')
   if not priority or priority ~= priority or priority < 0 then return 'error:invalid_priority' end
-  local c = { priority = priority, group = args[3] }
+  local c = { priority = G.priority_of(priority), group = args[3] }
   return change(keys, args[1], PRIORITY, c, 'priority-changed', priority)
 end)

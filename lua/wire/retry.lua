@@ -1,4 +1,5 @@
 -- glidemq_retryJobs KEYS 1 failed, 2 scheduled, 3 events, 4 id   ARGV 1 count (0 = all), 2 now   -> jobs retried
+--   Bound: 10,000 jobs a call.
 --   errors: 'ERR invalid timestamp'
 -- glidemq_revoke    KEYS 1 job, 2 stream, 3 scheduled, 4 failed, 5 events   ARGV 1 id, 2 now, 3 group
 --   -> 'revoked' (it will not run) | 'flagged' (it runs, waits for something or has ended) | 'not_found'
@@ -11,7 +12,7 @@ local function retry(q, id, now)
   local h = W.job(q, id)
   if not h.state then return false end
   local key = q.J .. id
-  redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + now), id)
+  redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, now), id)
   redis.call('HDEL', key, 'revoked', 'stalledCount')
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '', 'eid', '')
   if h.groupKey then redis.call('HSET', key, 'slot', '0') end
@@ -21,9 +22,9 @@ end
 G.export('retryJobs', { 'allow-oom' }, function(keys, args)
   local q, now, left, retried = W.queue(keys[4], 'id'), tonumber(args[2] or ''), W.num(args[1]), 0
   if not now or now ~= now then return redis.error_reply('ERR invalid timestamp') end
-  if left <= 0 then left = math.huge end
-  while left > 0 do
-    local ids = redis.call('ZRANGE', keys[1], 0, math.min(left, PAGE) - 1)
+  left = left <= 0 and W.JOBS_A_CALL or math.min(math.ceil(left), W.JOBS_A_CALL)
+  for _ = 1, W.JOBS_A_CALL / PAGE do
+    local ids = left > 0 and redis.call('ZRANGE', keys[1], 0, math.min(left, PAGE) - 1) or {}
     if #ids == 0 then break end
     redis.call('ZREM', keys[1], unpack(ids))
     for _, id in ipairs(ids) do
@@ -41,7 +42,7 @@ end)
 local function leave_waiting(q, id, h, group)
   redis.call('ZREM', q.scheduled, id)
   if h.state ~= 'waiting' then return end
-  local entry = W.find_entry(q, id, h.eid)
+  local entry = W.find_entry(q, id, h.eid, h.timestamp)
   if entry then return W.ack(q, group, entry) end
   -- A copy that is left in a list counts as a job that waits until somebody takes it.
   local place = G.waiting_place(q, id, h)

@@ -25,11 +25,11 @@ G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[1], id)
   local h, refusal = W.step_aside(q, id, entry, group, broadcast)
   if not h then return refusal end
-  local due = math.max(now, W.num(args[4]))
+  local due = math.max(now, G.clamped_time(args[4]))
   local delay = W.text(due - now)
   -- A subscription's delay is its own: the job must not go out to the others again (W34).
   local member = broadcast and id .. '||' .. group or id
-  redis.call('ZADD', q.scheduled, W.score(G.count_of(h.priority) * G.BAND + due), member)
+  redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, due), member)
   redis.call('HSET', keys[1], 'state', 'delayed', 'delay', delay)
   if W.given(args[6]) then redis.call('HSET', keys[1], 'data', args[6]) end
   W.pause_in_group(q, id, h, now)

@@ -23,7 +23,7 @@ G.export('suspend', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[1], id)
   local h, refusal = W.step_aside(q, id, args[2], args[3], args[7] == '1')
   if not h then return refusal end
-  S.enter(q, id, now, args[5], W.num(args[6]))
+  S.enter(q, id, now, args[5], W.duration(args[6]))
   W.pause_in_group(q, id, h, now)
   G.emit(q.events, 'suspended', id)
   local early = S.early(q, id)

@@ -1,10 +1,14 @@
 """add: where a job is put, which id it gets, and that a refused row leaves nothing behind."""
 
+from pathlib import Path
+
 import pytest
 
 from glidemq_py.testing import RespError
 from glidemq_py.wire.calls.adding import row
 from tests.lua.own_support import BAND, START, OwnQueue
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_plain_job(q: OwnQueue) -> None:
@@ -119,6 +123,37 @@ def test_priority_jobs_are_due_however_many_there_are(q: OwnQueue) -> None:
     q.redis("HSET", "meta", "priorityClock", START + 10_000_000)
     q.add_job(priority=1)
     assert q.take_one().id == "1"
+
+
+def test_clock_of_priorities_lags_by_the_documented_time(q: OwnQueue) -> None:
+    """So many jobs of one millisecond keep their order; the pages say the same number."""
+    lag = 1_048_576
+    assert f"G.PRIORITY_CLOCK_LAG_MS = {lag}" in (ROOT / "lua/shared/enqueue.lua").read_text(encoding="utf-8")
+    for page in ("functions.md", "data-model.md"):
+        assert "1,048,576 ms (2^20, 17 minutes)" in (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+    first, second = q.add(*[row("a", "", "{}", priority=2) for _ in range(2)])
+    assert int(q.redis("ZSCORE", "scheduled", first)) == 2 * BAND + START - lag
+    assert int(q.redis("ZSCORE", "scheduled", second)) == 2 * BAND + START - lag + 1
+
+
+def test_clock_of_priorities_never_passes_the_server(q: OwnQueue) -> None:
+    q.redis("HSET", "meta", "priorityClock", START - 1)
+    q.add(*[row("a", "", "{}", priority=2) for _ in range(3)])
+    assert q.redis("ZRANGE", "scheduled", 0, -1, "WITHSCORES")[1::2] == [str(2 * BAND + START)] * 3
+
+
+@pytest.mark.parametrize("junk", ["junk", "nan", "inf", "-5", "1e308"])
+def test_clock_of_priorities_begins_anew_after_junk(q: OwnQueue, junk: str) -> None:
+    q.redis("HSET", "meta", "priorityClock", junk)
+    q.add_job(priority=2)
+    assert int(q.redis("ZSCORE", "scheduled", "1")) == 2 * BAND + START - 1_048_576
+
+
+def test_time_of_a_priority_job_is_never_below_zero(q: OwnQueue) -> None:
+    """The band of a score is its priority: a clock that has hardly begun must not lead to the band before it."""
+    q.set_time(1000)
+    q.add_job(priority=2)
+    assert int(q.redis("ZSCORE", "scheduled", "1")) == 2 * BAND + 1
 
 
 def test_lifo(q: OwnQueue) -> None:

@@ -10,6 +10,8 @@ import pytest
 from glidemq_py import (
     Broadcast,
     BroadcastWorker,
+    FlowJob,
+    FlowProducer,
     GlideMQError,
     Job,
     LibraryError,
@@ -21,7 +23,7 @@ from glidemq_py import (
     library,
 )
 from glidemq_py.client.async_transport import AsyncTransport
-from glidemq_py.testing import RespClient, ServerProcess
+from glidemq_py.testing import RespClient, RespError, ServerProcess
 from glidemq_py.wire.library import assemble
 from glidemq_py.worker import library_sweep
 from glidemq_py.worker.command.arguments import WorkerArguments
@@ -67,6 +69,11 @@ async def produce(url: str) -> None:
             await queue.add("c", **options)  # type: ignore[arg-type]
         assert (await queue.add("c", job_id="mine")).outcome == "duplicate"
         await queue.add("c", job_id="77")
+        for mode in ("throttle", "debounce"):
+            for _ in range(2):
+                await queue.add("d", delay=10_000, deduplication={"id": mode, "mode": mode, "ttl": 60_000})
+        bucket = {"capacity": 5, "refill_rate": 1}
+        await queue.add("o", ordering={"key": "k", "rate_limit": {"max": 1, "duration": 1_000}, "token_bucket": bucket})
         await queue.get_job_counts()
         assert await queue.get_job(job.id) is not None
         for state in ("waiting", "delayed", "prioritized", "completed", "failed", "active"):
@@ -74,6 +81,11 @@ async def produce(url: str) -> None:
         assert await job.get_state() == "waiting"
         with pytest.raises(WaitTimeoutError):
             await queue.add_and_wait("w", 1, wait_timeout=50)
+    async with FlowProducer(url) as flows:
+        for children in (2, 250):  # one call, and several with a record of the flow
+            tree = FlowJob("p", "q", children=[FlowJob("c", f"q{n % 2 or ''}", n) for n in range(children)])
+            assert len((await flows.add(tree)).children) == children
+            assert (await flows.add(tree, budget={"max_total_tokens": 100})).children
 
 
 async def work(url: str) -> None:
@@ -197,6 +209,36 @@ async def test_the_rules_are_enough(
             client.execute("FUNCTION", "LOAD", assemble().code)
         await part(as_user(place.url, user))
         assert refused(client) == set()
+
+
+async def test_producer_adds_what_an_administrator_made_possible(place: ServerProcess) -> None:
+    """The variant without `+function|load`: `library load` first; the producer itself can change no code."""
+    with place.client() as client:
+        allow(client, "producer", RULES["producer"])
+        producer = as_user(place.url, "producer")
+        async with Queue("q", producer) as queue:
+            with pytest.raises(LibraryError, match=r"glidemq_py\.library load"):
+                await queue.add("a")
+        assert await asyncio.to_thread(library.main, ["load", "--url", place.url]) == 0
+        async with Queue("q", producer) as queue:
+            assert (await queue.add("a")).id == "1"
+        with RespClient.from_url(producer) as intruder:
+            for command in (("LOAD", "REPLACE", assemble().code), ("DELETE", assemble().name), ("FLUSH",)):
+                with pytest.raises(RespError, match="NOPERM"):
+                    intruder.execute("FUNCTION", *command)
+
+
+async def test_who_may_load_may_replace_the_code_of_all(place: ServerProcess) -> None:
+    """Why the page keeps `+function|load` from producers: what they load runs with the rights of who calls it."""
+    evil = f"#!lua name={assemble().name}\nredis.register_function('{assemble().function('pause')}', function()"
+    evil += " return redis.call('SET', 'glide:{q}:secret', 'x') end)"
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        allow(client, "producer", [*RULES["producer"], "+function|load", "resetkeys", "~glide:{other}:*"])
+        with RespClient.from_url(as_user(place.url, "producer")) as producer:
+            producer.execute("FUNCTION", "LOAD", "REPLACE", evil)
+        client.execute("FCALL", assemble().function("pause"), 1, "glide:{q}:meta")
+        assert client.execute("GET", "glide:{q}:secret") == "x"
 
 
 async def test_the_short_rule_is_enough(place: ServerProcess) -> None:

@@ -1,0 +1,26 @@
+-- Members of the scheduled set with a score that no time and priority make (infinite, or beyond the last priority). A
+-- peer writes them for an infinite delay or a priority out of range: no worker would ever take such a job.
+-- They get the score that their record states, a few a call; a job without a delay is due at once.
+
+local REPAIRS_MAX = 20
+local NOT_WAITING = { active = true, completed = true, failed = true }
+
+local function due_of(h, now)
+  local delay = G.duration(h[3])
+  if delay <= 0 then return now end
+  return math.max(now, G.clamped_time(h[4]) + delay)
+end
+
+local function repair(q, member, now)
+  local id, group = string.match(member, '^(.-)||(.*)$')
+  local h = redis.pcall('HMGET', q.J .. (id or member), 'state', 'priority', 'delay', 'timestamp')
+  if h.err or not h[1] or (not group and NOT_WAITING[h[1]]) then return redis.call('ZREM', q.scheduled, member) end
+  -- A subscription's retry has its delay nowhere but in its score.
+  local score = group and G.int(now) or G.scheduled_score(h[2], due_of(h, now))
+  redis.call('ZADD', q.scheduled, score, member)
+end
+
+G.repair_scheduled = function(q, now)
+  local found = redis.call('ZRANGEBYSCORE', q.scheduled, G.SCHEDULED_END, '+inf', 'LIMIT', 0, REPAIRS_MAX)
+  for _, member in ipairs(found) do repair(q, member, now) end
+end

@@ -1,0 +1,217 @@
+"""Scores, counters and times that no call can use: infinite, out of range, or no number at all. They are repaired or
+replaced where they are read, whoever wrote them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from glidemq_py.wire.calls import checking, reading, working
+from tests.lua import wire_support
+from tests.lua.own_support import BAND, START, OwnQueue
+from tests.lua.wire_support import WireQueue
+
+wire = wire_support.wire_fixture
+
+PRIORITY_MAX = 2048
+SCHEDULED_END = (PRIORITY_MAX + 1) * BAND
+UNUSABLE_SCORES = ("inf", "1e300", str(SCHEDULED_END))
+LUA = Path(__file__).resolve().parents[2] / "lua"
+
+
+def score_of(q: OwnQueue | WireQueue, job_id: str, suffix: str = "scheduled") -> float:
+    return float(q.redis("ZSCORE", suffix, job_id))
+
+
+# -- scheduled jobs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", UNUSABLE_SCORES)
+def test_unusable_score_does_not_hang_a_report(q: OwnQueue, score: str) -> None:
+    q.add_job()
+    taken = q.take_one()
+    q.redis("ZADD", "scheduled", score, "no such job")
+    q.redis("ZADD", "scheduled", PRIORITY_MAX * BAND + START + 1000, "not due")
+    assert q.finish(taken.completed()) == [working.AttemptStatus.OK]
+    assert q.redis("ZRANGE", "scheduled", 0, -1) == ["not due"]
+
+
+@pytest.mark.parametrize("score", [*UNUSABLE_SCORES, "-inf", "-1e300"])
+def test_job_with_unusable_score_is_fetched(q: OwnQueue, score: str) -> None:
+    for number, options in enumerate(({"priority": 3}, {"delay": 5})):
+        job_id = q.add_job(f"job {number}", **options)
+        q.redis("ZADD", "scheduled", score, job_id)
+    q.advance(10)
+    assert sorted(job.fields["name"] for job in q.take(5)) == ["job 0", "job 1"]
+
+
+def test_repair_restores_delay_and_priority(q: OwnQueue) -> None:
+    job_id = q.add_job(priority=3, delay=1000)
+    q.redis("ZADD", "scheduled", "inf", job_id)
+    q.exchange(1)
+    assert score_of(q, job_id) == 3 * BAND + START + 1000
+
+
+@pytest.mark.parametrize("score", UNUSABLE_SCORES)
+def test_reading_calls_pass_over_unusable_scores(q: OwnQueue, score: str) -> None:
+    q.add_job(priority=1, delay=1000)
+    q.redis("ZADD", "scheduled", score, "no such job")
+    assert q.counts()["delayed"] == 1
+    assert q.counts()["band"] == 0
+    assert q.run(reading.gauges(q.meta)).oldest == 0
+    assert [row[0] for row in q.run(reading.page(q.meta, "delayed", "", 10, ["name"])).rows] == ["1"]
+
+
+def test_check_reports_and_repairs_unusable_scores(q: OwnQueue) -> None:
+    q.make_group()
+    delayed, completed = q.add_job(delay=1000), q.add_job()
+    q.finish(q.take_one().completed())
+    for suffix, job_id in (("scheduled", delayed), ("completed", completed)):
+        q.redis("ZADD", suffix, "inf", job_id)
+    lost = q.run(checking.check_jobs(q.meta, [delayed, completed])).lost
+    assert [row[0] for row in lost] == [delayed, completed]
+    assert q.run(checking.mend(q.meta, [["lost", row[0], row[2]] for row in lost])) == [1, 1]
+    assert score_of(q, delayed) == START + 1000
+    assert score_of(q, completed, "completed") == START
+
+
+def test_hostile_priorities_are_bounded_work(q: OwnQueue) -> None:
+    """One member in each of more priorities than a report looks at: a worker is woken rather than nobody."""
+    for band in range(1, 400):
+        q.redis("ZADD", "scheduled", band * BAND + START + 10_000, f"later {band}")
+    q.add_job()
+    taken = q.take_one()
+    assert q.finish(taken.completed()) == [working.AttemptStatus.OK]
+    assert q.redis("XLEN", "wake") > 0
+
+
+# -- what a peer writes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay", ["Infinity", "inf", "1e400", "1e308"])
+def test_infinite_delay_of_a_node_producer_is_the_longest_delay(wire: WireQueue, delay: str) -> None:
+    """A Node producer does not check `delay: Infinity`: its options hold null, the argument is the text Infinity."""
+    job_id = wire.add(delay=delay, opts='{"delay":null}')
+    assert wire.scores("scheduled") == {job_id: BAND - 1}
+    assert wire.job(job_id)["state"] == "delayed"
+    assert wire.job(job_id)["delay"] == str(BAND - 1)
+    assert wire.promote() == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("delay", "NaN"), ("delay", "-Infinity"), ("priority", "NaN"), ("priority", "Infinity"), ("priority", "-5")],
+)
+def test_numbers_that_are_none_count_as_zero(wire: WireQueue, option: str, value: str) -> None:
+    job_id = wire.add(**{option: value})
+    assert wire.state(job_id) == "waiting"
+    assert wire.queued() == [job_id]
+
+
+@pytest.mark.parametrize("priority", ["2049", "5000"])
+def test_priority_out_of_range_is_the_last_one(wire: WireQueue, priority: str) -> None:
+    job_id = wire.add(priority=priority)
+    assert wire.scores("scheduled") == {job_id: PRIORITY_MAX * BAND}
+
+
+def test_score_that_a_node_library_wrote_is_repaired(wire: WireQueue) -> None:
+    """The library of a Node peer adds an infinite delay to the time and writes the score inf."""
+    endless, due, gone = wire.add(delay=1), wire.add(delay=1), "gone"
+    wire.redis("HSET", f"job:{endless}", "delay", "Infinity")
+    for member in (endless, due, gone):
+        wire.redis("ZADD", "scheduled", "inf", member)
+    wire.now += 10
+    assert wire.promote() == 1
+    assert wire.scores("scheduled") == {endless: BAND - 1}
+    assert wire.state(due) == "waiting"
+    assert wire.call("nextDue", ["scheduled", "ratelimited"]) == BAND - 1
+
+
+# -- groups --------------------------------------------------------------------------------------------------
+
+
+def ordering(key: str, width: int = 1) -> list[object]:
+    return [key, width, 0, 0, 0, 0, 0]
+
+
+def test_group_limited_for_ever_is_let_go(q: OwnQueue) -> None:
+    q.add_job(ordering=ordering("k"))
+    q.redis("ZADD", "ratelimited", "inf", "k")
+    assert len(q.take(1)) == 1
+
+
+def test_window_that_begins_far_ahead_is_over(q: OwnQueue) -> None:
+    q.add_job(ordering=["k", 5, 1, 1000, 0, 0, 0])
+    q.redis("HSET", "group:k", "rateWindowStart", "1e300", "rateCount", 1)
+    assert len(q.take(1)) == 1
+
+
+def test_bucket_filled_far_ahead_is_filled_now(q: OwnQueue) -> None:
+    q.add_job(ordering=["k", 5, 0, 0, 2000, 1000, 1000])
+    q.redis("HSET", "group:k", "tbLastRefill", "1e300", "tbTokens", "-1e300")
+    q.exchange(1)
+    q.advance(10_000)
+    assert len(q.take(1)) == 1
+
+
+def test_parked_job_with_infinite_score_gets_its_place(q: OwnQueue) -> None:
+    first, second = q.add_job(ordering=ordering("k")), q.add_job(ordering=ordering("k"))
+    (running,) = q.take(2)
+    assert running.id == first
+    q.redis("ZADD", "groupq:k", "inf", second)
+    q.run(working.reclaim(q.meta, "holder", 1000, 30_000, 1, False, ""))
+    assert score_of(q, second, "groupq:k") == 2
+    q.finish(running.completed())
+    assert [job.id for job in q.take(1)] == [second]
+
+
+# -- counters and times --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("junk", ["junk", str(2**63 - 1), "1e308", "-5", "0x10"])
+def test_counters_of_ids_and_sequences_begin_anew(q: OwnQueue, junk: str) -> None:
+    q.add_job(ordering=ordering("k"))
+    q.redis("SET", "id", junk)
+    q.redis("HSET", "ordering", "k", junk)
+    ids = [q.add_job(ordering=ordering("k", 5)) for _ in range(2)]
+    assert all(re.fullmatch(r"\d{1,14}", job_id) for job_id in ids)
+    assert len(set(ids)) == 2
+    assert len(q.take(5)) == 3
+
+
+def test_counter_of_ids_begins_anew_for_the_wire_library(wire: WireQueue) -> None:
+    wire.redis("SET", "id", "junk")
+    assert wire.add() != wire.add()
+
+
+def test_stalled_job_with_a_heartbeat_of_the_future_is_recovered(q: OwnQueue) -> None:
+    job_id = q.add_job(lifo=True)
+    q.take_one()
+    q.redis("ZADD", "list-active-ids", "inf", job_id)
+    reclaim = working.reclaim(q.meta, "holder", 1000, 30_000, 1, False, "")
+    assert q.run(reclaim).recovered == []
+    q.advance(60_000)
+    assert q.run(reclaim).recovered == [job_id]
+
+
+@pytest.mark.parametrize("junk", ["junk", "inf", "nan", "1e308", str(2**63 - 1)])
+def test_children_are_counted_over_junk(q: OwnQueue, junk: str) -> None:
+    q.put_job("parent", state="waiting-children", depsCompleted=junk)
+    child = q.add_job(parent=["parent", q.base.removeprefix("glide:{").removesuffix("}")])
+    assert q.finish(q.take_one().completed()) == [working.AttemptStatus.OK]
+    assert q.state(child) == "completed"
+    assert q.state("parent") == "waiting"
+
+
+# -- the sources ---------------------------------------------------------------------------------------------
+
+
+def test_every_loop_has_a_counter() -> None:
+    """`for` over a range or a table ends; `while` and `repeat` may not."""
+    loops = [
+        f"{path.relative_to(LUA)}:{number}"
+        for path in sorted(LUA.rglob("*.lua"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if re.search(r"\b(while|repeat)\b", re.sub(r"--.*|'[^']*'", "", line))
+    ]
+    assert loops == []
