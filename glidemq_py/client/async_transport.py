@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar, cast
 
-from glide_shared.exceptions import GlideError, RequestError
+from glide_shared.exceptions import GlideError
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.busy_poll import BusyPoll
 from glidemq_py.client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
-from glidemq_py.client.failures import is_function_missing, translate, was_lost
+from glidemq_py.client.failures import Fate, classify, translate
 from glidemq_py.client.glide_modules import glide
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.loader import load_arguments, loading_failed
-from glidemq_py.errors import ClosedError
+from glidemq_py.client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -33,6 +36,7 @@ class AsyncTransport:
         owned: close it with this transport; an injected client is never closed by us.
         library: which rendering of the function library to call.
         busy_poll: stay awake for the answer of a lone call (busy_poll.py).
+        interruptions: what is noticed of a server that is away; shared with connections made from this one.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class AsyncTransport:
         owned: bool,
         library: Library | None = None,
         busy_poll: bool = True,
+        interruptions: Interruptions | None = None,
     ) -> None:
         # GLIDE types replies as everything a server may say; what a call means is for its `decode` to know.
         self._client: Any = client
@@ -56,6 +61,7 @@ class AsyncTransport:
         self._busy_poll = busy_poll
         self._poll = BusyPoll(wanted=busy_poll)
         self._closed = False
+        self.interruptions = Interruptions() if interruptions is None else interruptions
 
     @classmethod
     async def connect(cls, connection: ServerConnection, *, library: Library | None = None) -> AsyncTransport:
@@ -71,18 +77,20 @@ class AsyncTransport:
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
         if self._loading is not None:
-            await asyncio.shield(self._loading)  # calls that came before and missed the library go first
+            with contextlib.suppress(GlideMQError):  # each call that needs the library reports for itself
+                await asyncio.shield(self._loading)  # calls that came before and missed the library go first
+        started = time.monotonic()
         try:
             reply = await self._run(call)
         except GlideError as error:
-            reply = await self._recover(call, error)
+            reply = await self._recover(call, error, started)
         return call.decode(reply)
 
     async def _run(self, call: Call[Any]) -> Any:
         # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call, and
         # costs a tenth of the whole round trip more.
         batch = self._new_batch(is_atomic=False)
-        batch.fcall(self._names[call.function], [call.key], list(call.args))
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
         self._under_way += 1
         if self._under_way == 1 and (not call.args or len(call.args[-1]) <= _SHORT):
             self._poll.begin()
@@ -97,18 +105,33 @@ class AsyncTransport:
             raise reply
         return reply
 
-    async def _recover(self, call: Call[Any], error: GlideError) -> Any:
-        """Load the library and run the call again where that is what was missing; else raise what it means."""
-        if self._closed:
-            raise ClosedError("the connection was closed") from error
-        if isinstance(error, RequestError) and is_function_missing(error):
-            await self._load()
-        elif not (call.repeatable and was_lost(error)):
-            raise translate(error, self.library) from error
-        try:
-            return await self._run(call)
-        except GlideError as again:
-            raise translate(again, self.library) from again
+    async def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
+        """Send a call again while it fails for a transient reason and sending it again is safe. Raises what the last
+        error means."""
+        retry = self._retry(call.function, call.repeatable, started)
+        refused: GlideMQError | None = None
+        while True:
+            if self._closed:
+                raise ClosedError("the connection was closed") from error
+            step = retry.after(error)
+            if step is None:
+                raise refused or translate(error, self.library) from error
+            if step.pause:
+                await asyncio.sleep(step.pause)
+            try:
+                if step.load:
+                    await self._load()
+                return await self._run(call)
+            except GlideError as again:
+                error, refused = again, None
+            except GlideMQConnectionError as away:  # the library could not be loaded now
+                refused = away
+
+    def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
+        return CallRetry(
+            name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
+            interruptions=self.interruptions,
+        )  # fmt: skip
 
     async def _load(self) -> None:
         """Load once for all the calls that miss it at the same time."""
@@ -134,18 +157,29 @@ class AsyncTransport:
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
+        started, words = time.monotonic(), list(args)
         try:
-            return await self._client.custom_command(list(args))
+            return await self._client.custom_command(words)
         except GlideError as error:
+            failed = error
+        retry = self._retry(str(args[0]), False, started)
+        while True:
             if self._closed:
-                raise ClosedError("the connection was closed") from error
-            raise translate(error, self.library) from error
+                raise ClosedError("the connection was closed") from failed
+            step = retry.after(failed)
+            if step is None:
+                raise translate(failed, self.library) from failed
+            await asyncio.sleep(step.pause)
+            try:
+                return await self._client.custom_command(words)
+            except GlideError as again:
+                failed = again
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
-        batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or _REQUEST_TIMEOUT))
+        batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS))
         batch.custom_command(list(read))
-        batch.fcall(self._names[call.function], [call.key], list(call.args))
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
         try:
             _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
         except GlideError as error:
@@ -153,7 +187,8 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from error
             raise translate(error, self.library) from error
         if isinstance(reply, GlideError):
-            if isinstance(reply, RequestError) and is_function_missing(reply):
+            if classify(reply).fate is Fate.NOT_EXECUTED:
+                self.interruptions.note()
                 return await self.call(call)
             raise translate(reply, self.library) from reply
         return call.decode(reply)
@@ -180,15 +215,21 @@ class AsyncTransport:
     async def dedicated(self) -> AsyncTransport:
         """See `Transport.dedicated`."""
         client = await create_async(self.config)
-        return AsyncTransport(client, self.config, owned=True, library=self.library, busy_poll=self._busy_poll)
+        return self._over(client, owned=True)
 
     def shared(self) -> AsyncTransport:
         """Another one over the same client, which it does not close."""
-        return AsyncTransport(self._client, self.config, owned=False, library=self.library, busy_poll=self._busy_poll)
+        return self._over(self._client, owned=False)
+
+    def _over(self, client: GlideClient, *, owned: bool) -> AsyncTransport:
+        return AsyncTransport(
+            client, self.config, owned=owned, library=self.library, busy_poll=self._busy_poll,
+            interruptions=self.interruptions,
+        )  # fmt: skip
 
     def for_thread(self) -> ThreadTransport:
         """See `Transport.for_thread`."""
-        return ThreadTransport(self.config, self.library)
+        return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
     def abandon(self) -> None:
         """Close without an event loop: this client's own has ended. Nothing of GLIDE's closing is waited for."""
@@ -212,8 +253,6 @@ class AsyncTransport:
 
 _SHORT = 2_048
 """Length of an argument up to which a call is one that is answered soon."""
-_REQUEST_TIMEOUT = 30_000
-"""Milliseconds, for a client of the user's that states none."""
 
 
 def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:

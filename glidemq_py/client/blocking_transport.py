@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
-from glide_shared.exceptions import GlideError, RequestError
+from glide_shared.exceptions import GlideError
 
 from glidemq_py.client.connect import BlockingGlideClient, GlideConfig, create_blocking
-from glidemq_py.client.failures import is_function_missing, translate, was_lost
+from glidemq_py.client.failures import translate
 from glidemq_py.client.glide_modules import glide_sync
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.loader import load_arguments, loading_failed
-from glidemq_py.errors import ClosedError
+from glidemq_py.client.retrying import CallRetry
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -30,11 +33,18 @@ class ThreadTransport:
         config: how to connect.
         library: which rendering of the function library to call.
         client: an existing client, which is never closed by us; without one a client of its own is made.
+        interruptions: what is noticed of a server that is away; shared with connections made from this one.
     """
 
     def __init__(
-        self, config: GlideConfig, library: Library | None = None, *, client: BlockingGlideClient | None = None
+        self,
+        config: GlideConfig,
+        library: Library | None = None,
+        *,
+        client: BlockingGlideClient | None = None,
+        interruptions: Interruptions | None = None,
     ) -> None:
+        self.interruptions = Interruptions() if interruptions is None else interruptions
         self._owned = client is None
         self._client: Any = create_blocking(config) if client is None else client
         self.config = config
@@ -58,25 +68,49 @@ class ThreadTransport:
         """See `BlockingTransport.call`."""
         self._enter()
         try:
+            started = time.monotonic()
             try:
                 return call.decode(self._run(call))
             except GlideError as error:
-                if isinstance(error, RequestError) and is_function_missing(error):
-                    self._load()
-                elif not (call.repeatable and was_lost(error)):
-                    raise translate(error, self.library) from error
-            try:
-                return call.decode(self._run(call))
-            except GlideError as again:
-                raise translate(again, self.library) from again
+                return call.decode(self._recover(call, error, started))
         finally:
             self._leave()
+
+    def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
+        """See `AsyncTransport._recover`."""
+        retry = self._retry(call.function, call.repeatable, started)
+        refused: GlideMQError | None = None
+        while True:
+            step = retry.after(error)
+            if step is None:
+                raise refused or translate(error, self.library) from error
+            self._pause(step.pause, error)
+            try:
+                if step.load:
+                    self._load()
+                return self._run(call)
+            except GlideError as again:
+                error, refused = again, None
+            except GlideMQConnectionError as away:  # the library could not be loaded now
+                refused = away
+
+    def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
+        return CallRetry(
+            name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
+            interruptions=self.interruptions,
+        )  # fmt: skip
+
+    def _pause(self, seconds: float, cause: GlideError) -> None:
+        if seconds:
+            time.sleep(seconds)
+        if self._closed:
+            raise ClosedError("the connection was closed") from cause
 
     def _run(self, call: Call[Any]) -> Any:
         # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call (a
         # quarter of the whole round trip), and writes every error to stderr, that of a missing library too.
         batch = self._new_batch(is_atomic=False)
-        batch.fcall(self._names[call.function], [call.key], list(call.args))
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
         (reply,) = self._client.exec(batch, raise_on_error=False)
         if isinstance(reply, GlideError):
             raise reply
@@ -98,9 +132,21 @@ class ThreadTransport:
         """See `BlockingTransport.command`."""
         self._enter()
         try:
-            return self._client.custom_command(list(args))
-        except GlideError as error:
-            raise translate(error, self.library) from error
+            started, words = time.monotonic(), list(args)
+            try:
+                return self._client.custom_command(words)
+            except GlideError as error:
+                failed = error
+            retry = self._retry(str(args[0]), False, started)
+            while True:
+                step = retry.after(failed)
+                if step is None:
+                    raise translate(failed, self.library) from failed
+                self._pause(step.pause, failed)
+                try:
+                    return self._client.custom_command(words)
+                except GlideError as again:
+                    failed = again
         finally:
             self._leave()
 
@@ -121,7 +167,7 @@ class ThreadTransport:
 
     def dedicated(self) -> ThreadTransport:
         """A connection of its own to the same server, for reads that block."""
-        return ThreadTransport(self.config, self.library)
+        return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
     # GLIDE frees its client even while other threads are inside of it: the last one to come out closes it.
 

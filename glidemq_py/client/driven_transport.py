@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.connect import BlockingConnection, resolve_blocking
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.transport import BlockingTransport, ConnectionSource
 from glidemq_py.wire.calls import Call
 
@@ -30,6 +31,11 @@ class DrivenTransport:
             return cls(connection.open_blocking_transport())
         config, client = resolve_blocking(connection)
         return cls(ThreadTransport(config, client=client))
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """See `Transport.interruptions`."""
+        return self._blocking.interruptions
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""

@@ -12,7 +12,13 @@ from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries
 
 from glidemq_py.client.failures import translate
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError, LibraryError, ServerOutOfMemoryError
+from glidemq_py.errors import (
+    GlideMQConnectionError,
+    GlideMQError,
+    LibraryError,
+    ServerNotReadyError,
+    ServerOutOfMemoryError,
+)
 from glidemq_py.wire.library import Library
 
 __all__ = ["load_arguments", "loading_failed"]
@@ -32,7 +38,7 @@ def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
     if isinstance(ours, ServerOutOfMemoryError):
         return ServerOutOfMemoryError(f"the server is at its maxmemory and has not got the function library: {text}")
     if isinstance(ours, GlideMQConnectionError):
-        return GlideMQConnectionError(f"the function library was missing, and could not be loaded now: {ours}")
+        return ServerNotReadyError(f"the function library is missing and cannot be loaded now: {ours}")
     return LibraryError(
         f"the function library {library.name} cannot be loaded: {ours}. Where applications may not load functions, "
         "an administrator does it: python -m glidemq_py.library load"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.wire.calls import Call
 
 __all__ = ["BlockingTransport", "ConnectionSource", "Transport"]
@@ -15,11 +16,20 @@ T = TypeVar("T")
 class Transport(Protocol):
     """A connection of an event loop."""
 
+    @property
+    def interruptions(self) -> Interruptions:
+        """What this connection, and those made from it, have noticed of a server that was away."""
+        ...
+
     async def call(self, call: Call[T]) -> T:
-        """Run a call of our library; loads the library where the server lacks it, and then runs it once more.
+        """Run a call of our library; loads the library if the server lacks it.
+
+        A call that was certainly not executed (the server loads, fails over, moves the queue's slot) is sent again for
+        as long as the request timeout; a call that was perhaps executed only if it is repeatable.
 
         Raises:
             GlideMQConnectionError: the server cannot be reached; the call did not happen.
+            ServerNotReadyError: the server did not get ready within the request timeout; the call did not happen.
             AmbiguousResultError: the reply was lost; the call may have happened.
             ServerOutOfMemoryError: the server is at maxmemory and the call adds jobs.
             ScriptError: the function failed; names the Lua file and line.
@@ -58,6 +68,11 @@ class Transport(Protocol):
 
 class BlockingTransport(Protocol):
     """The same for a thread."""
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """See `Transport.interruptions`."""
+        ...
 
     def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""

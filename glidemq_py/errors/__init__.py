@@ -48,7 +48,9 @@ from glidemq_py.errors.server import (
     ScriptError,
     SearchIndexError,
     SearchUnavailableError,
+    ServerNotReadyError,
     ServerOutOfMemoryError,
+    SlotMigratingError,
 )
 from glidemq_py.errors.signals import (
     DelayedError,
@@ -103,7 +105,9 @@ __all__ = [
     "SearchIndexError",
     "SearchUnavailableError",
     "SerializationError",
+    "ServerNotReadyError",
     "ServerOutOfMemoryError",
+    "SlotMigratingError",
     "StagedWriteError",
     "StaleAttemptError",
     "SuspendError",

@@ -13,7 +13,9 @@ __all__ = [
     "ScriptError",
     "SearchIndexError",
     "SearchUnavailableError",
+    "ServerNotReadyError",
     "ServerOutOfMemoryError",
+    "SlotMigratingError",
 ]
 
 
@@ -23,6 +25,21 @@ class GlideMQConnectionError(GlideMQError, ConnectionError):
 
 class AmbiguousResultError(GlideMQConnectionError):
     """The call was sent and its reply was lost: it may or may not have happened."""
+
+
+class ServerNotReadyError(GlideMQConnectionError):
+    """The server cannot run commands now; the call was not executed.
+
+    Raised while a server loads its data, a cluster fails over, a node is a read-only replica, a script blocks the
+    server, too few replicas are connected, or the server cannot write to disk. Sending the call again is always safe.
+    """
+
+
+class SlotMigratingError(ServerNotReadyError):
+    """The queue's hash slot is moving to another node of the cluster; the call was not executed.
+
+    Calls are retried for ``request_timeout`` before this is raised. Sending the call again is always safe.
+    """
 
 
 class ServerOutOfMemoryError(GlideMQError):

@@ -1,10 +1,12 @@
-"""A worker's first connection: a server that is not there yet is waited for."""
+"""A worker's first connection: it waits for a server that is down, loads its data, or fails over."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import open_transport
@@ -18,28 +20,37 @@ from glidemq_py.worker.listeners import Listeners
 __all__ = ["connect_patiently"]
 
 _log = get_logger(__name__)
+T = TypeVar("T")
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
 
 
 async def connect_patiently(
-    connection: Connection, keys: QueueKeys, life: AsyncExitStack, listeners: Listeners
-) -> Transport:
-    """A transport to a server that answers and has our library, tried for with growing, scattered pauses.
+    connection: Connection,
+    keys: QueueKeys,
+    life: AsyncExitStack,
+    listeners: Listeners,
+    prepare: Callable[[Transport], Awaitable[T]],
+) -> tuple[Transport, T]:
+    """Connect, check that the server answers and has our library, and run ``prepare``; retry with growing pauses.
 
-    ``life`` closes it; ``listeners`` hear of every failure as ``error``. Raises what is no matter of time, such as a
-    refused library.
+    Every transient failure is logged as a WARNING and emitted as ``error`` to ``listeners``. ``life`` closes the
+    transport. Returns the transport and what ``prepare`` returned. Raises permanent errors, such as a refused library.
     """
-    pause = _FIRST_PAUSE_S
+    pause, failed = _FIRST_PAUSE_S, False
     while True:
         try:
             transport = await open_transport(connection)
             life.push_async_callback(transport.close)
             await transport.call(reading.version(keys.meta))
-            return transport
+            prepared = await prepare(transport)
+            if failed:
+                transport.interruptions.note()
+            return transport, prepared
         except GlideMQConnectionError as error:
+            failed = True
             await life.aclose()
-            _log.warning("worker of queue %r: %s; trying again in %.1f s", keys.name, error, pause)
+            _log.warning("queue %r: worker cannot start yet: %s; retrying in %.1f s", keys.name, error, pause)
             listeners.tell("error", error)
         await asyncio.sleep(pause * (0.5 + random.random()))
         pause = min(pause * 2, _LAST_PAUSE_S)

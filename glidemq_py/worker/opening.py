@@ -11,6 +11,7 @@ from typing import Any
 
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job import QueueLink
 from glidemq_py.job.current import label_log_records
@@ -101,15 +102,18 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     TELEMETRY.look()
     keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
     queue_options = opening.queue_options
-    transport = await connect_patiently(opening.connection, keys, stack, listeners)
-    link = QueueLink(
-        transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
-        serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
-        no_continuations=None if options.batch is None else NO_CONTINUATIONS,
-    )  # fmt: skip
     source = opening.source or QueueSource(keys, consumer, options)
-    await source.open(link)
-    has_dead_letters = await source.declare_dead_letters(link, queue_options)
+
+    async def prepare(transport: Transport) -> tuple[QueueLink, bool]:
+        link = QueueLink(
+            transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
+            serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
+            no_continuations=None if options.batch is None else NO_CONTINUATIONS,
+        )  # fmt: skip
+        await source.open(link)
+        return link, await source.declare_dead_letters(link, queue_options)
+
+    transport, (link, has_dead_letters) = await connect_patiently(opening.connection, keys, stack, listeners, prepare)
     label_log_records()
     if opening.sandbox is not None:
         stack.push_async_callback(opening.sandbox.close)

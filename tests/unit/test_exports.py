@@ -30,7 +30,8 @@ EXPORTED = {
     "JobNotFoundError",
     "JobNotReadError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
-    "ScriptError", "SerializationError", "ServerOutOfMemoryError", "StagedWriteError", "StaleAttemptError",
+    "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError", "SlotMigratingError",
+    "StagedWriteError", "StaleAttemptError",
     "UnknownOptionError", "UnrecoverableError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals

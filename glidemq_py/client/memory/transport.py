@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glidemq_py.client.failures import meaning_of
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.memory.store import CommandError
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.wire.calls import Call
@@ -57,6 +58,7 @@ class _Connection:
     def __init__(self, server: MemoryServer, library: Library) -> None:
         self._server = server
         self.library = library
+        self.interruptions = Interruptions()
         self._closed = False
         self._wakers: set[Callable[[], None]] = set()
 

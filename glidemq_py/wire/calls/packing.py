@@ -11,23 +11,40 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgpack
 
-__all__ = ["TEXT_MARK", "Call", "array_head", "pack", "unpack"]
+__all__ = ["TEXT_MARK", "Call", "array_head", "declared_keys", "pack", "unpack"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 
+_GUARD: Final = ":slot-guard"
+
+
+def declared_keys(key: str) -> list[str]:
+    """Return ``key`` and its slot guard: a key of the same hash slot that never exists.
+
+    While a slot moves key by key, a call of several keys of which one is not there is answered TRYAGAIN before the
+    function runs, at both nodes, from MIGRATING until SETSLOT NODE. Without the guard a function would run with some of
+    the keys it derives elsewhere, and fail half-way. The guard begins with ``key``, so that every rule of an ACL that
+    allows the one allows the other.
+    """
+    if "{" in key:
+        return [key, key + _GUARD]
+    return [key, f"{key}:{{{key}}}{_GUARD}"]  # the hash tag of a key without braces is the whole key
+
+
 class Call(Generic[T_co]):
-    """One FCALL of our library: ``function`` with one key and at most a few packed arguments.
+    """One FCALL of our library: ``function`` with its declared keys and at most a few packed arguments.
 
     Attributes:
         function: name without the library's prefix.
-        key: the declared key; every other key of the call derives from it on the server.
+        key: the first declared key; every other key of the call derives from it on the server.
+        keys: all declared keys, see `declared_keys`.
         args: arguments, already text or packed bytes.
         decode: turns the raw reply into the value a caller wants.
         repeatable: running it twice is as good as once, so a lost reply may simply be asked for again.
     """
 
-    __slots__ = ("args", "decode", "function", "key", "repeatable")
+    __slots__ = ("args", "decode", "function", "key", "keys", "repeatable")
 
     def __init__(
         self,
@@ -39,6 +56,7 @@ class Call(Generic[T_co]):
     ) -> None:
         self.function = function
         self.key = key
+        self.keys = declared_keys(key)
         self.args = args
         self.decode = decode
         self.repeatable = repeatable

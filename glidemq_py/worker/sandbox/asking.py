@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.transport import BlockingTransport
 from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import Outcome
@@ -24,6 +25,7 @@ class AskingTransport:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self.interruptions = Interruptions()
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""

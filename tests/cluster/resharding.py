@@ -1,0 +1,106 @@
+"""Moving a queue's hash slot between two nodes of a cluster: key by key, and as Valkey 9 does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from glidemq_py.testing import ClusterProcess, RespClient
+
+__all__ = ["SlotMover"]
+
+_KEYS_PER_STEP = 5
+
+
+class SlotMover:
+    """Moves the slot of one queue.
+
+    Args:
+        cluster: of at least two primaries.
+        name: of the queue.
+    """
+
+    def __init__(self, cluster: ClusterProcess, name: str) -> None:
+        self._nodes = [node.client(timeout=60) for node in cluster.nodes]
+        self._ports = [node.port for node in cluster.nodes]
+        self._ids: list[str] = [client.execute("CLUSTER", "MYID") for client in self._nodes]
+        self.slot: int = self._nodes[0].execute("CLUSTER", "KEYSLOT", name)
+        self.moved_keys = 0
+        owners = [i for i, client in enumerate(self._nodes) if self._owns(client)]
+        (self.owner,) = owners
+
+    def _owns(self, client: RespClient) -> bool:
+        me = client.execute("CLUSTER", "MYID")
+        return any(
+            first <= self.slot <= last and node[2] == me for first, last, node, *_ in client.execute("CLUSTER", "SLOTS")
+        )
+
+    def close(self) -> None:
+        for client in self._nodes:
+            client.close()
+
+    def target(self) -> int:
+        return (self.owner + 1) % len(self._nodes)
+
+    async def run(self, step: Callable[[], Any]) -> Any:
+        """Run one step beside the event loop under test."""
+        return await asyncio.to_thread(step)
+
+    def begin(self) -> None:
+        """SETSLOT IMPORTING and MIGRATING."""
+        source, target = self._nodes[self.owner], self._nodes[self.target()]
+        target.execute("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self._ids[self.owner])
+        source.execute("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self._ids[self.target()])
+
+    def move_keys(self, at_most: int = 1_000_000) -> int:
+        """MIGRATE a few keys at a time until none is left, or so many have moved. Returns how many moved."""
+        source, port = self._nodes[self.owner], self._ports[self.target()]
+        moved = 0
+        while moved < at_most:
+            keys = source.execute("CLUSTER", "GETKEYSINSLOT", self.slot, min(_KEYS_PER_STEP, at_most - moved))
+            if not keys:
+                break
+            # Without REPLACE: a key that the target has too is BUSYKEY, at which a tool stops.
+            source.execute("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
+            moved += len(keys)
+        self.moved_keys += moved
+        return moved
+
+    def end(self) -> None:
+        """SETSLOT NODE, at the target first."""
+        new = self.target()
+        for i in (new, self.owner, *(i for i in range(len(self._nodes)) if i not in (new, self.owner))):
+            self._nodes[i].execute("CLUSTER", "SETSLOT", self.slot, "NODE", self._ids[new])
+        self.owner = new
+
+    def leftovers(self) -> dict[int, list[str]]:
+        """Return the keys of the slot at nodes that do not own it."""
+        found = {
+            i: client.execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000)
+            for i, client in enumerate(self._nodes)
+            if i != self.owner
+        }
+        return {i: keys for i, keys in found.items() if keys}
+
+    def keys_at_target(self) -> list[str]:
+        """Return the keys that the target has by now."""
+        return list(self._nodes[self.target()].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
+
+    def move_atomically(self) -> None:
+        """CLUSTER MIGRATESLOTS of Valkey 9, until the target owns the slot."""
+        source, new = self._nodes[self.owner], self.target()
+        source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", self._ids[new])
+        deadline = time.monotonic() + 30
+        while not all(self._owned_by(client, new) for client in self._nodes):
+            if time.monotonic() > deadline:
+                raise TimeoutError(str(source.execute("CLUSTER", "GETSLOTMIGRATIONS")))
+            time.sleep(0.01)
+        self.owner = new
+
+    def _owned_by(self, client: RespClient, index: int) -> bool:
+        return any(
+            first <= self.slot <= last and node[2] == self._ids[index]
+            for first, last, node, *_ in client.execute("CLUSTER", "SLOTS")
+        )

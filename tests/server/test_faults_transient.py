@@ -1,0 +1,175 @@
+"""Calls and workers that meet a server which is loading, read-only, failing over, or without the library."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from glidemq_py import GlideMQConnectionError, Job, Queue, ServerNotReadyError, Worker
+from glidemq_py.sync import Queue as BlockingQueue
+from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
+from glidemq_py.testing.resp import RespError
+from tests.server.worker_support import Told, soon, until
+
+MakeServer = Callable[..., ServerProcess]
+
+
+async def double(job: Job) -> int:
+    return int(job.data) * 2
+
+
+def answers(client: RespClient, code: str) -> bool:
+    """Return True if the server answers a write with an error of that code."""
+    try:
+        client.execute("SET", "probe", "1")
+    except RespError as error:
+        return str(error).startswith(code)
+    return False
+
+
+@contextlib.asynccontextmanager
+async def loading(server: ServerProcess) -> AsyncIterator[None]:
+    """The server reloads its data for about two seconds; inside, it has begun."""
+    with server.client(timeout=60) as admin, server.client() as probe:
+        admin.execute("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
+        admin.execute("DEBUG", "POPULATE", "200", "filler", "100")
+        admin.execute("CONFIG", "SET", "key-load-delay", "10000")
+        reload = asyncio.create_task(asyncio.to_thread(admin.execute, "DEBUG", "RELOAD"))
+        await soon(until(lambda: answers(probe, "LOADING")))
+        yield
+        await reload
+
+
+async def test_worker_starts_and_jobs_are_added_while_the_server_loads(private_server: MakeServer, queue_name: str):
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        await queue.add("n", 1)  # connected, and the library is there
+        worker = Worker(queue_name, double, server.url)
+        async with loading(server):
+            added = asyncio.create_task(queue.add_and_wait("n", 21))
+            await worker.start()
+            assert await soon(added) == 42
+        await worker.close()
+
+
+@pytest.fixture
+def replica(private_server: MakeServer) -> tuple[ServerProcess, Callable[[], None], Callable[[], None]]:
+    """A server, and how it becomes a replica of a server that is not there, and a primary again."""
+    server = private_server(replica_serve_stale_data="no")
+
+    def demote() -> None:
+        with server.client() as client:
+            client.execute("REPLICAOF", "127.0.0.1", "1")
+
+    def promote() -> None:
+        with server.client() as client:
+            client.execute("REPLICAOF", "NO", "ONE")
+
+    return server, demote, promote
+
+
+async def test_worker_waits_for_a_replica_to_be_promoted(replica, queue_name: str, caplog: pytest.LogCaptureFixture):
+    server, demote, promote = replica
+    async with Queue(queue_name, server.url) as queue:
+        await queue.add("n", 1)
+        demote()
+        worker = Worker(queue_name, double, server.url + "?request_timeout=500")
+        told = Told(worker)
+        with caplog.at_level(logging.WARNING, logger="glidemq_py"):
+            starting = asyncio.create_task(worker.start())
+            added = asyncio.create_task(queue.add_and_wait("n", 21))
+            await told.wait("error")
+            assert not starting.done()
+            assert not added.done()
+            promote()
+            await soon(starting)
+        assert await soon(added) == 42
+        assert isinstance(told.of("error")[0][0], GlideMQConnectionError)  # "No primary node found"
+        assert "worker cannot start yet" in caplog.text
+        await worker.close()
+
+
+async def test_read_only_and_primary_down_are_typed(replica, queue_name: str):
+    server, demote, promote = replica
+    url = server.url + "?request_timeout=200"
+    async with Queue(queue_name, url) as queue:
+        await queue.add("n", 1)
+        demote()
+        with pytest.raises(ServerNotReadyError, match="read-only replica; the call was not executed"):
+            await queue.add("n", 2)
+        with pytest.raises(ServerNotReadyError, match="lost its primary; the call was not executed"):
+            await queue.get_job_counts()
+        promote()
+        assert (await queue.get_job_counts()).waiting == 1
+
+
+def test_blocking_calls_are_typed_and_retried(replica, queue_name: str):
+    server, demote, promote = replica
+    with BlockingQueue(queue_name, server.url + "?request_timeout=200") as queue:
+        queue.add("n", 1)
+        demote()
+        with pytest.raises(ServerNotReadyError, match="read-only replica"):
+            queue.add("n", 2)
+        promote()
+        queue.add("n", 3)
+        assert queue.get_job_counts().waiting == 2
+
+
+async def test_too_few_replicas_are_reported_at_once(private_server: MakeServer, queue_name: str):
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        await queue.add("n", 1)
+        with server.client() as client:
+            client.execute("CONFIG", "SET", "min-replicas-to-write", "1")
+            with pytest.raises(ServerNotReadyError, match="too few replicas"):
+                await queue.add("n", 2)
+            client.execute("CONFIG", "SET", "min-replicas-to-write", "0")
+        assert (await queue.get_job_counts()).waiting == 1
+
+
+async def test_library_flushed_under_an_idle_worker(private_server: MakeServer, queue_name: str):
+    """The call behind the blocking read, a lone call and a blocking call load it again; no error is emitted."""
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue, Worker(queue_name, double, server.url) as worker:
+        told = Told(worker)
+        with server.client() as client, BlockingQueue(queue_name, server.url) as blocking:
+            for _ in range(3):
+                client.execute("FUNCTION", "FLUSH")
+                assert await soon(queue.add_and_wait("n", 4)) == 8
+                client.execute("FUNCTION", "FLUSH")
+                await asyncio.to_thread(blocking.get_job_counts)
+        assert told.count["error"] == 0
+
+
+@contextmanager
+def small_cluster() -> Iterator[ClusterProcess]:
+    with ClusterProcess(server_binary("valkey-9.1"), config={"cluster-node-timeout": 500}) as cluster:
+        yield cluster
+
+
+async def test_worker_waits_for_a_cluster_that_is_down(queue_name: str):
+    with small_cluster() as cluster:
+        async with Queue(queue_name, cluster.url) as queue:
+            await queue.add("n", 1)
+            with cluster.client() as client:
+                slot = client.execute("CLUSTER", "KEYSLOT", queue_name)
+            away = cluster.nodes[0 if slot * 3 // 16_384 else 1]  # not the queue's own node
+            away.kill()
+            here = cluster.nodes[1 if away is cluster.nodes[0] else 2]
+            with here.client() as client:
+                await soon(until(lambda: "cluster_state:fail" in client.execute("CLUSTER", "INFO")))
+            worker = Worker(queue_name, double, cluster.url)
+            starting = asyncio.create_task(worker.start())
+            added = asyncio.create_task(queue.add_and_wait("n", 21))
+            short = cluster.url + "?request_timeout=200"
+            async with Queue(queue_name, short) as impatient:
+                with pytest.raises(ServerNotReadyError, match="cluster is down or failing over"):
+                    await impatient.get_job_counts()
+            assert not starting.done()
+            await asyncio.to_thread(away.start)
+            await soon(starting)
+            assert await soon(added) == 42
+            await worker.close()

@@ -1,0 +1,139 @@
+"""The classification of errors of calls: which may be sent again, and which error is raised."""
+
+import time
+
+import pytest
+from glide_shared.exceptions import ClosingError, GlideError, RequestError
+from glide_shared.exceptions import ConnectionError as GlideConnectionError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+
+from glidemq_py.client.failures import Fate, classify, classify_reply, meaning_of, translate
+from glidemq_py.client.interruptions import Interruptions
+from glidemq_py.client.retrying import CallRetry
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    LibraryError,
+    ScriptError,
+    ServerNotReadyError,
+    ServerOutOfMemoryError,
+    SlotMigratingError,
+)
+
+SIGNALLED = "An error was signalled by the server: - "
+NOT_EXECUTED = [
+    (SIGNALLED + "TryAgain: Multiple keys request during rehashing of slot", "slot-moving", SlotMigratingError),
+    ("TRYAGAIN Multiple keys request during rehashing of slot", "slot-moving", SlotMigratingError),
+    (SIGNALLED + "Ask: 3999 127.0.0.1:6381", "slot-moving", SlotMigratingError),
+    (SIGNALLED + "Moved: 3999 127.0.0.1:6381", "slot-moved", SlotMigratingError),
+    ("MOVED 3999 127.0.0.1:6381", "slot-moved", SlotMigratingError),
+    (SIGNALLED + "ClusterDown: The cluster is down", "cluster-down", ServerNotReadyError),
+    ("CLUSTERDOWN Hash slot not served", "cluster-down", ServerNotReadyError),
+    (SIGNALLED + "BusyLoadingError: Valkey is loading the dataset in memory", "loading", ServerNotReadyError),
+    ("LOADING Valkey is loading the dataset in memory", "loading", ServerNotReadyError),
+    (SIGNALLED + "MasterDown: Link with MASTER is down", "primary-down", ServerNotReadyError),
+    (SIGNALLED + "ReadOnly: You can't write against a read only replica.", "read-only", ServerNotReadyError),
+    ("READONLY You can't write against a read only replica.", "read-only", ServerNotReadyError),
+    ("BUSY: Valkey is busy running a script. You can only call SCRIPT KILL", "busy", ServerNotReadyError),
+    ("UNBLOCKED force unblock from blocking operation", "unblocked", ServerNotReadyError),
+    ("NOREPLICAS: Not enough good replicas to write.", "no-replicas", ServerNotReadyError),
+    ("MISCONF: Valkey is configured to save RDB snapshots, but", "cannot-persist", ServerNotReadyError),
+    (SIGNALLED + "ResponseError: Function not found", "function-missing", ServerNotReadyError),
+    ("ERR Function not found", "function-missing", ServerNotReadyError),
+    (SIGNALLED + "ConnectionNotFoundForRoute: Requested connection not found", "unreachable", ServerNotReadyError),
+]
+PERMANENT = [
+    ("OOM: command not allowed when used memory > 'maxmemory'.", "out-of-memory", ServerOutOfMemoryError),
+    ("OOM command not allowed when used memory > 'maxmemory'. script: x", "out-of-memory", ServerOutOfMemoryError),
+    (SIGNALLED + "PermissionDenied: User app has no permissions to run the 'fcall' command", "denied", LibraryError),
+    ("NOPERM User app has no permissions", "denied", LibraryError),
+    (SIGNALLED + "ResponseError: ACL failure in script: User app has no permissions", "denied", LibraryError),
+    ("READONLY You can't write script: x, on @user_function:3.", "script", ScriptError),
+    (SIGNALLED + "ResponseError: Wrong number of args script: on @user_function:4.", "script", ScriptError),
+    (SIGNALLED + "CrossSlot: Keys in request don't hash to the same slot", "other", GlideMQError),
+    ("WRONGTYPE Operation against a key", "other", GlideMQError),
+    ("", "other", GlideMQError),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "error"), NOT_EXECUTED)
+def test_transient_replies_are_not_executed(text: str, name: str, error: type[GlideMQError]):
+    failure = classify_reply(text)
+    assert (failure.name, failure.fate) == (name, Fate.NOT_EXECUTED)
+    ours = translate(RequestError(text))
+    assert type(ours) is error
+    assert isinstance(ours, GlideMQConnectionError)  # every loop that waits for a server catches this
+    assert "was not executed" in str(ours)
+
+
+@pytest.mark.parametrize(("text", "name", "error"), PERMANENT)
+def test_permanent_replies_are_not_retried(text: str, name: str, error: type[GlideMQError]):
+    failure = classify_reply(text)
+    assert (failure.name, failure.fate) == (name, Fate.PERMANENT)
+    assert type(meaning_of(text, None)) is error
+    assert not isinstance(meaning_of(text, None), GlideMQConnectionError)
+
+
+@pytest.mark.parametrize(
+    ("error", "fate", "ours"),
+    [
+        (GlideTimeoutError("timed out"), Fate.AMBIGUOUS, AmbiguousResultError),
+        (GlideConnectionError("broken pipe"), Fate.AMBIGUOUS, AmbiguousResultError),
+        (RequestError("FatalReceiveError: connection reset"), Fate.AMBIGUOUS, AmbiguousResultError),
+        (RequestError("IoError: broken pipe"), Fate.AMBIGUOUS, AmbiguousResultError),
+        (ClosingError("the client is closed"), Fate.PERMANENT, ClosedError),
+    ],
+)
+def test_errors_without_a_reply(error: GlideError, fate: Fate, ours: type[GlideMQError]):
+    assert classify(error).fate is fate
+    assert type(translate(error)) is ours
+
+
+def retry(limit_ms: int = 60_000, *, repeatable: bool = False) -> CallRetry:
+    return CallRetry(
+        "add", repeatable=repeatable, started=time.monotonic(), limit_ms=limit_ms, interruptions=Interruptions()
+    )
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_calls_that_were_not_executed_are_sent_again(repeatable: bool):
+    step = retry(repeatable=repeatable).after(RequestError("TryAgain: x"))
+    assert step is not None
+    assert step.pause > 0
+    assert not step.load
+
+
+def test_only_repeatable_calls_are_sent_again_after_a_disconnect():
+    assert retry().after(GlideConnectionError("gone")) is None
+    assert retry(repeatable=True).after(GlideConnectionError("gone")) is not None
+
+
+@pytest.mark.parametrize("text", ["NOREPLICAS: x", "MISCONF: x", "OOM: x", "timed out"])
+def test_conditions_that_do_not_end_by_themselves_are_raised_at_once(text: str):
+    error = GlideTimeoutError(text) if text == "timed out" else RequestError(text)
+    assert retry(repeatable=True).after(error) is None
+
+
+def test_retrying_ends_with_the_request_timeout():
+    assert retry(-1).after(RequestError("TryAgain: x")) is None
+
+
+def test_a_missing_library_is_loaded_at_once_and_then_with_pauses():
+    one = retry()
+    first, second = one.after(RequestError("Function not found")), one.after(RequestError("Function not found"))
+    assert first == (0.0, True)
+    assert second is not None
+    assert second.load
+    assert second.pause > 0
+
+
+def test_interruptions_are_noted_and_a_missing_library_is_none():
+    seen = Interruptions()
+    one = CallRetry("add", repeatable=False, started=0.0, limit_ms=1, interruptions=seen)
+    one.after(RequestError("Function not found"))
+    one.after(RequestError("WRONGTYPE x"))
+    assert seen.age_s == float("inf")
+    one.after(RequestError("TryAgain: x"))
+    assert seen.age_s < 60
