@@ -40,6 +40,9 @@ PERMANENT = frozenset(
             "workers",
             "writes",
             "waiting-children",
+            "remote-children",
+            "group-watch",
+            "remote-parents",
             "flows",
         ),
     }

@@ -72,12 +72,15 @@ class JobOrigins:
     @property
     def parent_id(self) -> str | None:
         """Id of the job that waits for it, where that is one (`get_parents` asks for all)."""
-        return self._known("parent_id", "parentId").parent_id
+        record = self._known("parent_id", "parentId")
+        # In another slot of a cluster it is written as one of several.
+        return record.parent_id or (record.parent_ids[0] if len(record.parent_ids) == 1 else None)
 
     @property
     def parent_queue(self) -> str | None:
         """Name of that job's queue."""
-        return self._known("parent_queue", "parentQueue").parent_queue
+        record = self._known("parent_queue", "parentQueue")
+        return record.parent_queue or (record.parent_queues[0] if len(record.parent_queues) == 1 else None)
 
     @property
     def parent_ids(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from glidemq_py.options.times import Milliseconds, to_ms
 from glidemq_py.queue.look import FEW, Key, Look, Suspect
 from glidemq_py.wire.calls import Call, checking
 
-__all__ = ["LOOKS", "QueueChecking", "check", "repairs", "report"]
+__all__ = ["LOOKS", "QueueChecking", "check", "repair_groups", "repairs", "report"]
 
 LOOKS: Final = 3
 SETTLE_MS: Final = 1_000
@@ -63,6 +63,23 @@ async def check(link: QueueLink, *, repair: bool, settle: int) -> CheckReport:
         look, looks = await _look(link), looks + 1
         left = look.suspects
     return report(look, suspects, left, looks)
+
+
+async def repair_groups(link: QueueLink, names: Container[str], *, settle: int) -> list[Suspect]:
+    """Repair those of the ordering groups ``names`` that two looks find wrong in the same way; what was found.
+
+    Goes through the whole queue, as `check` does. ``settle``: ms between the looks. Raises GlideMQError.
+    """
+    suspects: Mapping[Key, Suspect] = (await _look(link)).suspects
+    suspects = {key: each for key, each in suspects.items() if each.of_group and each.subject in names}
+    if not suspects:
+        return []
+    await link.pace.sleep(settle / 1000)
+    look = await _look(link)
+    found = [look.suspects[key] for key in suspects if key in look.suspects]
+    for name in dict.fromkeys(suspect.subject for suspect in found):
+        await _drive(link, look.groups.mend(name))
+    return found
 
 
 async def _look(link: QueueLink) -> Look:

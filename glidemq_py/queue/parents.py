@@ -54,8 +54,13 @@ async def _standing(link: QueueLink, parent: JobRef, result: Any) -> str:
     """The job that a duplicate met, if it is a child of the same parent: an add that was made again."""
     if result[0] != "duplicate":
         return ""
-    values = await link.transport.command("HMGET", link.keys.job(result[1]), "parentQueue", "parentId")
-    return result[1] if values == [parent.queue.encode(), parent.id.encode()] else ""
+    transport, job_id = link.transport, result[1]
+    values = await transport.command("HMGET", link.keys.job(job_id), "parentQueue", "parentId")
+    if values == [parent.queue.encode(), parent.id.encode()]:
+        return str(job_id)
+    # In another slot of a cluster it is written as one of several parents.
+    member = f"{QueueKeys(link.keys.prefix, parent.queue).stem}{parent.id}"
+    return str(job_id) if await transport.command("SISMEMBER", link.keys.parents(job_id), member) else ""
 
 
 async def _tell(link: QueueLink, parent: JobRef, members: list[str]) -> None:

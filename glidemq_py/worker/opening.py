@@ -30,12 +30,14 @@ from glidemq_py.worker.duties import StalledRecovery
 from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.exchange import ExchangeLoop
 from glidemq_py.worker.flow_duty import FlowDuty
+from glidemq_py.worker.group_repair import GroupRepair
 from glidemq_py.worker.heartbeat import Heartbeat
 from glidemq_py.worker.library_sweep import LibrarySweep
 from glidemq_py.worker.lifespan import entered
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.outbox_duty import OutboxDuty
 from glidemq_py.worker.outcome import Outcomes
+from glidemq_py.worker.remote_flows import RemoteFlows
 from glidemq_py.worker.routes import Routes
 from glidemq_py.worker.runner import Runner
 from glidemq_py.worker.running_out import run_out
@@ -155,6 +157,13 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
             children = ChildrenWatch(link=link, owes=outbox.wake)
             stack.push_async_callback(children.close)
             children.start()
+            groups = GroupRepair(link=link)
+            stack.push_async_callback(groups.close)
+            groups.start()
+            if transport.is_cluster:
+                remote_flows = RemoteFlows(link=link, owes=outbox.wake)
+                stack.push_async_callback(remote_flows.close)
+                remote_flows.start()
             sweep = LibrarySweep(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()

@@ -9,17 +9,21 @@
 local C = G.checks
 local PEERS = 'worker-'
 
+-- Whether workers of another library are registered.
+C.has_peers = function(q)
+  for _, consumer in ipairs(redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)) do
+    local name = consumer[2]
+    if string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1 then return true end
+  end
+  return false
+end
+
 G.export('check_scope', { 'no-writes' }, function(keys)
-  local q, broadcast, peers = G.queue(keys[1]), 0, 0
-  local groups, consumers = redis.pcall('XINFO', 'GROUPS', q.stream), redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
-  for _, group in ipairs(groups) do
+  local q, broadcast = G.queue(keys[1]), 0
+  for _, group in ipairs(redis.pcall('XINFO', 'GROUPS', q.stream)) do
     if group[2] ~= G.GROUP and group[2] ~= G.WAKE_GROUP then broadcast = 1 end
   end
-  for _, consumer in ipairs(consumers) do
-    local name = consumer[2]
-    if string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1 then peers = 1 end
-  end
-  return cmsgpack.pack({ broadcast, peers })
+  return cmsgpack.pack({ broadcast, C.has_peers(q) and 1 or 0 })
 end)
 
 -- Active jobs that no entry pends for, and popped ones.

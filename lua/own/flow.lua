@@ -80,6 +80,7 @@ G.export('adopt', { 'allow-oom' }, function(keys, args)
   local state = redis.call('HGET', q.J .. r[1], 'state')
   if not state then return 'gone' end
   if G.TERMINAL[state] then return state end
+  G.adding.note_remote_children(q, r[2])
   for _, member in ipairs(r[2]) do
     -- One that has ended already is counted, or is not to be.
     if redis.call('HEXISTS', q.J .. r[1], 'depdone:' .. member) == 0 then

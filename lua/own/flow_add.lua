@@ -69,14 +69,9 @@ end
 
 local function fields_of(f, id, row, parents)
   local q, extra = f.q, {}
-  if row[FLOW][MULTI] == 1 and #parents > 0 then
-    local ids, queues, members = {}, {}, {}
-    for i, parent in ipairs(parents) do
-      ids[i], queues[i] = parent[1], parent[2]
-      members[i] = G.flows.P_of(q, parent[2]) .. parent[1]
-    end
-    redis.call('SADD', q.P .. 'parents:' .. id, unpack(members))
-    extra = { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
+  local remote = A.remote_parents(q, parents)
+  if #parents > 0 and (row[FLOW][MULTI] == 1 or #remote > 0) then
+    extra = A.several_parents(q, id, parents, remote)
   elseif parents[1] then
     extra = { 'parentId', parents[1][1], 'parentQueue', parents[1][2] }
   end
@@ -100,6 +95,7 @@ local function write(f, id, row)
 end
 
 local function write_members(q, parent, members)
+  A.note_remote_children(q, members)
   for i = 1, #members, 1000 do
     redis.call('SADD', q.P .. 'deps:' .. parent, unpack(members, i, math.min(i + 999, #members)))
   end
@@ -118,7 +114,9 @@ local function standing(q, token, row)
   if redis.call('EXISTS', q.J .. row[ID]) == 0 then return nil end
   local h, parent = redis.pcall('HMGET', q.J .. row[ID], 'building', 'parentId', 'parentQueue'), row[FLOW][PARENTS][1]
   if h[1] == token or parent and h[2] == parent[1] and h[3] == parent[2] then return 'ours' end
-  return 'taken'
+  if not parent then return 'taken' end
+  local member = G.flows.P_of(q, parent[2]) .. parent[1]
+  return redis.pcall('SISMEMBER', q.P .. 'parents:' .. row[ID], member) == 1 and 'ours' or 'taken'
 end
 
 -- The first row of a step whose id is another job's by now; nil = none.

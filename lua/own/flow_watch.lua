@@ -64,7 +64,8 @@ G.export('watch_children', { 'allow-oom' }, function(keys, args)
   return cmsgpack.pack({ rows, more and 1 or 0 })
 end)
 
-local function fate(q, id)
+-- How a job has ended: {how, text, policy}; false where it has not.
+F.fate = function(q, id)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'returnvalue', 'failedReason', 'opts')
   if h.err then return false end
   if not h[1] then return { F.REMOVED, 'it is gone', F.policy() } end
@@ -75,6 +76,6 @@ end
 
 G.export('fates', { 'no-writes' }, function(keys, args)
   local q, rows = G.queue(keys[1]), {}
-  for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = fate(q, id) end
+  for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = F.fate(q, id) end
   return cmsgpack.pack({ redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows })
 end)

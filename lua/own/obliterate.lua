@@ -77,6 +77,7 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
     P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim',
     P .. 'list-popped', P .. 'list-taken', q.retired,
     q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows', q.schedulers_own, q.schedulers_due,
-    P .. 'children-watch', q.schedulers_ended, P .. 'lock:schedules')
+    P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote', q.group_watch,
+    P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules')
   return cmsgpack.pack({ 'done', 0 })
 end)

@@ -37,6 +37,7 @@ local function look_at(q, name, issued, now)
   elseif G.window_is_over(tonumber(at), IDLE_MS, now) then
     redis.call('UNLINK', g.key, q.P .. 'orderdone:pending:' .. name)
     redis.call('HDEL', q.ordering, name)
+    redis.call('HDEL', q.group_watch, name)
     M.forget(q, name)
   end
 end

@@ -148,9 +148,47 @@ F.parents_of = function(q, id, h)
   return parents
 end
 
--- A parent in another queue is told by whoever empties the outbox: no call may leave its slot (W44, W45).
-local function tell_elsewhere(q, P, parent, member, how, text, policy)
+-- Whether one call could touch the queue `P` as well: always on one server, in a cluster where the slots are the same.
+F.is_reachable = function(q, P)
+  if P == q.P then return true end
+  local known = rawget(q, 'reachable')
+  if not known then
+    known = {}
+    rawset(q, 'reachable', known)
+  end
+  if known[P] == nil then known[P] = type(redis.pcall('EXISTS', P .. 'meta')) == 'number' end
+  return known[P]
+end
+
+-- A child whose parents stand in other slots. A Node worker that ends it tells nobody, so it is remembered until its end
+-- has been told (own/remote_parents.lua). members: `P` and id of each such parent.
+F.remember_remote = function(q, id, members)
+  if #members > 0 then redis.call('HSET', q.remote_parents, id, cjson.encode(members)) end
+end
+
+-- `P` and id of the parents that no call of this queue can reach.
+F.remote_of = function(q, parents)
+  local remote = {}
+  for _, parent in ipairs(parents) do
+    if not F.is_reachable(q, parent[1]) then remote[#remote + 1] = parent[1] .. parent[2] end
+  end
+  return remote
+end
+
+-- A parent in another queue is told by whoever empties the outbox: no call may leave its slot (W44, W45). Returns whether
+-- it will be.
+F.tell_by_outbox = function(q, P, parent, member, how, text, policy)
   G.outbox_put(q, 'child', 'to', P, 'parent', parent, 'child', member, 'how', how, 'text', text, 'policy', policy or '')
+  return true
+end
+
+-- The end of a child has been told; one that is tried again will end once more.
+local function forget_remote(q, id, parents, how)
+  if how == F.AGAIN then
+    F.remember_remote(q, id, F.remote_of(q, parents))
+  else
+    redis.call('HDEL', q.remote_parents, id)
+  end
 end
 
 -- All parents of a job hear how it ended. To be called while its record is there. The wire face has its own way to
@@ -163,12 +201,16 @@ F.child_ended = function(q, id, how, text, now, h)
   if not policy then return end
   local depth = rawget(q, 'flow_depth') or 0
   rawset(q, 'flow_depth', depth + 1)
-  for _, parent in ipairs(F.parents_of(q, id, h)) do
+  local parents, elsewhere, untold = F.parents_of(q, id, h), false, false
+  for _, parent in ipairs(parents) do
     if parent[1] == q.P and depth < DEPTH_MAX then
       F.told(q, parent[2], q.P .. id, how, text, policy, now)
     else
-      (F.tell_elsewhere or tell_elsewhere)(q, parent[1], parent[2], q.P .. id, how, text, policy, now)
+      elsewhere = elsewhere or parent[1] ~= q.P
+      local tell = F.tell_elsewhere or F.tell_by_outbox
+      if not tell(q, parent[1], parent[2], q.P .. id, how, text, policy, now) then untold = true end
     end
   end
   rawset(q, 'flow_depth', depth)
+  if elsewhere and not untold then forget_remote(q, id, parents, how) end
 end

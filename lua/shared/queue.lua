@@ -9,7 +9,8 @@ local STATIC = {
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', retired = 'retired',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
-  outbox = 'outbox', writes = 'writes', waiting_children = 'waiting-children', schedulers = 'schedulers',
+  outbox = 'outbox', writes = 'writes', waiting_children = 'waiting-children', remote_parents = 'remote-parents',
+  remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
 

@@ -14,13 +14,13 @@ W.notify_parent = function(stream, id, member, value, now)
 end
 
 -- Parents in other queues are told at once where one server holds both (W45). In a cluster a worker of glidemq_py
--- carries it over, where the queue has one.
+-- carries it over, where the queue has one; else one of the parent's queue (own/remote_parents.lua).
 F.tell_elsewhere = function(q, P, parent, member, how, text, policy, now)
   if type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number' then
-    return F.told(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
+    F.told(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
+    return true
   end
-  if redis.call('EXISTS', q.workers) == 0 then return end
-  G.outbox_put(q, 'child', 'to', P, 'parent', parent, 'child', member, 'how', how, 'text', text, 'policy', policy or '')
+  return redis.call('EXISTS', q.workers) == 1 and F.tell_by_outbox(q, P, parent, member, how, text, policy)
 end
 
 -- DAGNOTIFY: all parents of a child with several.

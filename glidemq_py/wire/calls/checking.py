@@ -118,6 +118,18 @@ def _groups(reply: bytes) -> tuple[list[GroupRow], str]:
     return [GroupRow(*row) for row in rows], cursor
 
 
+def blocked_groups(
+    meta: str, holder: str, hold: int, blocked: int, full: int, cursor: str
+) -> Call[tuple[list[str], str]]:
+    """Names of ordering groups that a peer's library may have blocked, and the cursor of the next page ('' = the end).
+
+    Args:
+        holder: who looks, and ``hold``: how long nobody else does, ms.
+        blocked: how long a group must have stood still, ms; ``full``: one whose slots are all taken.
+    """
+    return Call("blocked_groups", meta, (pack((holder, hold, blocked, full, cursor)),), unpack, repeatable=True)
+
+
 def check_group(meta: str, group: GroupFacts) -> Call[GroupVerdict]:
     """One group, judged in one step."""
     return Call("check_group", meta, (pack(group),), _verdict, repeatable=True)

@@ -14,6 +14,7 @@ __all__ = [
     "Fates",
     "FlowAdded",
     "Open",
+    "RemoteTold",
     "Reserved",
     "Watched",
     "adopt",
@@ -29,7 +30,9 @@ __all__ = [
     "flow_step",
     "flows_due",
     "open_children",
+    "remote_children",
     "sweep_parents",
+    "tell_remote_parents",
     "watch_children",
 ]
 
@@ -106,6 +109,31 @@ def children_ended(meta: str, ends: Sequence[ChildEnd]) -> Call[bool]:
 def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
     """Have a parent wait for children of other queues: 'ok', 'gone', or the state in which it has ended."""
     return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
+
+
+class RemoteTold(NamedTuple):
+    """Reply of `tell_remote_parents`."""
+
+    told: int
+    """Entries that the outbox of the queue has got."""
+    cursor: str
+    left: int
+    """Children of the queue whose end a parent in another slot is still to learn of."""
+
+
+def tell_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteTold]:
+    """Write into the outbox which children with parents in other slots have ended without telling them, a page per
+    call. A round (cursor '') that begins within ``pause`` ms of another one does nothing."""
+    return Call("tell_remote_parents", meta, (pack((cursor, pause)),), _remote_told, repeatable=True)
+
+
+def _remote_told(reply: bytes) -> RemoteTold:
+    return RemoteTold(*unpack(reply))
+
+
+def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
+    """Key prefixes of queues in other slots with children of this queue's parents; ``empty`` ones may be removed."""
+    return Call("remote_children", meta, (pack(empty),), unpack, repeatable=True)
 
 
 def sweep_parents(meta: str) -> Call[bool]:

@@ -1,0 +1,59 @@
+-- blocked_groups: ordering groups that a peer's own library may have blocked: it leaves a sequence without a job, or a slot
+-- without a holder, when it revokes, removes or rejects a job (W1, W92). The caller checks them, and repairs what is wrong.
+-- KEYS 1 meta   ARGV 1 packed {holder, hold ms, blocked ms, full ms, cursor}   -> packed {names, cursor ('' = the end)}
+-- A group is reported when it has parked jobs, is not rate limited, and has not changed for `blocked ms` (`full ms` where
+-- its slots are all taken: most such groups are just busy); then again after twice that time, and so on, up to an hour.
+-- Nothing is looked at while no worker of a peer has been registered for a day, or while another holder looks.
+-- Bound: a page of about 200 groups, 50 names.
+
+local M = G.groups
+
+local PAGE, NAMES = 200, 50
+local PEERS_SEEN_MS, REPEATED_MS = 86400000, 3600000
+
+local function had_peers(q, now)
+  if G.checks.has_peers(q) then
+    redis.call('HSET', q.meta, 'peersSeen', G.int(now))
+    return true
+  end
+  return now - G.num(redis.call('HGET', q.meta, 'peersSeen') or '') < PEERS_SEEN_MS
+end
+
+-- What changes when the group goes on; nil where nothing of it is parked, or it is limited.
+local function standing_of(q, name, g)
+  local head = redis.pcall('ZRANGE', g.queue, 0, 0)
+  if head.err or not head[1] or redis.call('ZSCORE', q.ratelimited, name) then return nil end
+  return G.int(g.nextSeq) .. ',' .. G.int(g.active) .. ',' .. head[1]
+end
+
+-- Whether the group is to be reported now. `group-watch` remembers: since when|times reported|how it stood.
+local function is_blocked(q, r, name, now)
+  local g = M.group(q, name)
+  local standing, seen = standing_of(q, name, g), redis.call('HGET', q.group_watch, name)
+  if not standing then
+    if seen then redis.call('HDEL', q.group_watch, name) end
+    return false
+  end
+  local since, times, before = string.match(seen or '', '^(%d+)|(%d+)|(.*)$')
+  if before ~= standing then
+    redis.call('HSET', q.group_watch, name, G.int(now) .. '|0|' .. standing)
+    return false
+  end
+  local patience = (M.is_full(g) and r.full or r.blocked) * 2 ^ math.min(tonumber(times), 20)
+  if now - tonumber(since) < math.min(patience, math.max(REPEATED_MS, r.full)) then return false end
+  redis.call('HSET', q.group_watch, name, G.int(now) .. '|' .. G.int(tonumber(times) + 1) .. '|' .. standing)
+  return true
+end
+
+G.export('blocked_groups', { 'allow-oom' }, function(keys, args)
+  local q, a = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local r, now, lock_key = { blocked = a[3], full = a[4] }, G.now(q), q.P .. 'lock:groups'
+  local nothing = cmsgpack.pack({ {}, '' })
+  if redis.call('EXISTS', q.ordering) == 0 or not had_peers(q, now) then return nothing end
+  if redis.call('GET', lock_key) ~= a[1] and not redis.call('SET', lock_key, a[1], 'NX', 'PX', a[2]) then return nothing end
+  local page, names = redis.call('HSCAN', q.ordering, a[5] == '' and '0' or a[5], 'COUNT', PAGE), {}
+  for i = 1, #page[2], 2 do
+    if #names < NAMES and is_blocked(q, r, page[2][i], now) then names[#names + 1] = page[2][i] end
+  end
+  return cmsgpack.pack({ names, page[1] ~= '0' and page[1] or '' })
+end)

@@ -1,0 +1,173 @@
+"""Flows over several nodes whose children Node workers end: nobody there tells a parent in another slot (W44, W45)."""
+
+from __future__ import annotations
+
+import binascii
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py.errors import JobFailedError
+from glidemq_py.testing import RespClient
+from tests.lua import wire_support
+from tests.lua.wire_support import WireQueue
+from tests.server.worker_support import Raw, soon, until
+
+DOCUMENTED = (Path(__file__).parents[1] / "lua" / "documented.lua").read_text(encoding="utf-8")
+
+
+class Node(WireQueue):
+    """A Node worker with its own library, or with our wire library."""
+
+    def __init__(self, resp: RespClient, name: str, library: str) -> None:
+        super().__init__(resp, name)
+        self.library = library
+        if library == "glidemq_":
+            wire_support.load(resp)
+        else:
+            resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", DOCUMENTED)
+
+    def work(self, *, fail: bool = False) -> str:
+        """Take one job and end it as a Node worker does: with the keys of the parent that its record names."""
+        job_id, entry, fields = self.take()
+        assert isinstance(fields, dict), fields
+        if fail:
+            assert self.fail(job_id, entry, "in Node") == "failed"
+            return job_id
+        parent = None
+        if "parentId" in fields and "parentQueue" in fields:
+            base, above = f"glide:{{{fields['parentQueue']}}}:", fields["parentId"]
+            keys = [f"{base}deps:{above}", f"{base}job:{above}", f"{base}stream", f"{base}events"]
+            parent = (keys, f"{self.base}:{job_id}", above)
+        self.complete(job_id, entry, "7", parent=parent)
+        return job_id
+
+
+@pytest.fixture(name="names")
+def names_fixture(queue_name: str) -> tuple[str, str]:
+    """Queues in different slots: of the parents, of the children."""
+    above = f"{queue_name}-p"
+    slot = binascii.crc_hqx(above.encode(), 0) % 16384
+    below = next(
+        name
+        for name in (f"{queue_name}-c{i}" for i in range(10))
+        if abs(binascii.crc_hqx(name.encode(), 0) % 16384 - slot) > 6000
+    )
+    return above, below
+
+
+@pytest.fixture(name="node", params=["documented_", "glidemq_"])
+def node_fixture(request: pytest.FixtureRequest, cluster_resp: RespClient, names: tuple[str, str]) -> Node:
+    return Node(cluster_resp, names[1], request.param)
+
+
+async def add_up(job: Job) -> Any:
+    return sum((await job.get_children_values()).values())
+
+
+async def test_node_completes_children_of_a_parent_elsewhere(
+    cluster_url: str, names: tuple[str, str], node: Node, cluster_resp: RespClient
+) -> None:
+    """No worker of ours is where the children are."""
+    above, below = names
+    async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
+        children = [FlowJob("child", below), FlowJob("child", below)]
+        added = await flows.add(FlowJob("parent", above, None, None, children))
+        child = added.children[0].job
+        assert (await child.get_parents()) == [(above, added.job.id)]
+        node.work()
+        node.work()
+        assert await soon(added.job.wait_until_finished()) == 14
+    of_children = Raw(cluster_resp, below)
+    await soon(until(lambda: not of_children.run("XLEN", "outbox")))
+    assert not of_children.run("EXISTS", "remote-parents")
+
+
+async def test_a_worker_where_the_children_are_tells_the_parents(
+    cluster_url: str, names: tuple[str, str], node: Node
+) -> None:
+    above, below = names
+    async with FlowProducer(cluster_url) as flows, Queue(above, cluster_url) as queue:
+        added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
+        node.work()
+        async with Worker(below, add_up, cluster_url):
+            await soon(_is_ready(queue, added.job.id))
+
+
+async def _is_ready(queue: Queue, job_id: str) -> None:
+    while (await queue.get_job_counts()).waiting_children:
+        pass
+    assert await queue.get_job(job_id) is not None
+
+
+@pytest.mark.parametrize("policy", ["fail_parent", "ignore"])
+async def test_node_fails_a_child_of_a_parent_elsewhere(
+    cluster_url: str, names: tuple[str, str], node: Node, policy: Any
+) -> None:
+    above, below = names
+    async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
+        child = FlowJob("child", below, None, {"on_failure": policy})
+        added = await flows.add(FlowJob("parent", above, None, None, [child]))
+        node.work(fail=True)
+        if policy == "ignore":
+            assert await soon(added.job.wait_until_finished()) == 0
+        else:
+            with pytest.raises(JobFailedError, match="in Node"):
+                await soon(added.job.wait_until_finished())
+
+
+async def test_node_removes_a_child_of_a_parent_elsewhere(cluster_url: str, names: tuple[str, str], node: Node) -> None:
+    above, below = names
+    async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
+        added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
+        assert node.remove(added.children[0].job.id) == 1
+        with pytest.raises(JobFailedError, match="child"):
+            await soon(added.job.wait_until_finished())
+
+
+async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[str, str], node: Node) -> None:
+    above, below = names
+    async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
+        jobs = await flows.add_dag([
+            DagNode("begin", below), DagNode("left", above, deps=["begin"]), DagNode("right", above, deps=["begin"]),
+        ])  # fmt: skip
+        node.work()
+        assert await soon(jobs["left"].wait_until_finished()) == 7
+        assert await soon(jobs["right"].wait_until_finished()) == 7
+
+
+async def test_node_completes_a_child_that_a_handler_added(
+    cluster_url: str, names: tuple[str, str], node: Node
+) -> None:
+    above, below = names
+    async with Queue(above, cluster_url) as queue, Queue(below, cluster_url) as children:
+
+        async def handle(job: Job) -> Any:
+            await children.add("child", parent=job, job_id=f"of-{job.id}")
+            await job.move_to_waiting_children()
+            return await add_up(job)
+
+        async with Worker(above, handle, cluster_url):
+            job = await queue.add("parent")
+            await soon(until(lambda: node.redis("EXISTS", f"job:of-{job.id}")))
+            child = await children.get_job(f"of-{job.id}")
+            assert child is not None
+            assert (child.parent_id, child.parent_queue) == (job.id, above)
+            node.work()
+            assert await soon(job.wait_until_finished()) == 7
+
+
+async def test_what_ours_end_is_remembered_no_longer(
+    cluster_url: str, names: tuple[str, str], cluster_resp: RespClient
+) -> None:
+    above, below = names
+    async with FlowProducer(cluster_url) as flows:
+        children = [FlowJob("child", below) for _ in range(5)]
+        added = await flows.add(FlowJob("parent", above, None, None, children))
+        assert Raw(cluster_resp, below).run("HLEN", "remote-parents") == 5
+        assert Raw(cluster_resp, above).run("ZCARD", "remote-children") == 1
+        async with Worker(above, add_up, cluster_url), Worker(below, add_up, cluster_url):
+            assert await soon(added.job.wait_until_finished()) == 0
+        assert not Raw(cluster_resp, below).run("EXISTS", "remote-parents")
