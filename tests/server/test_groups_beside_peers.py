@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py.options.ordering import OrderingDict
 from glidemq_py.testing import RespClient
 from glidemq_py.worker.group_repair import GroupRepair
 from tests.lua.wire_support import CONSUMER, WireQueue
 from tests.server.worker_support import soon, until
 
 DOCUMENTED = (Path(__file__).parents[1] / "lua" / "documented.lua").read_text(encoding="utf-8")
-ORDERING = {"key": "k", "concurrency": 1}
+ORDERING: OrderingDict = {"key": "k", "concurrency": 1}
 
 
 class Node(WireQueue):
