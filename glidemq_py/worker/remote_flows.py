@@ -67,12 +67,12 @@ class RemoteFlows(PeriodicDuty):
 
     async def _tell(self, link: QueueLink) -> tuple[int, int]:
         """How many ends the queue's outbox has got, and how many children are remembered."""
-        meta, told = link.keys.meta, 0
+        meta, told, left = link.keys.meta, 0, 0
         cursor = self._cursors.pop(meta, "")
         for _ in range(_PAGES_MAX):
             reply = await link.transport.call(tell_remote_parents(meta, cursor, _PAUSE_MS))
-            told, cursor = told + reply.told, reply.cursor
+            told, cursor, left = told + reply.told, reply.cursor, reply.left
             if not cursor:
-                return told, reply.left
+                return told, left
         self._cursors[meta] = cursor
-        return told, reply.left
+        return told, left

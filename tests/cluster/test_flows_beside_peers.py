@@ -38,7 +38,7 @@ class Node(WireQueue):
             return job_id
         parent = None
         if "parentId" in fields and "parentQueue" in fields:
-            base, above = f"glide:{{{fields['parentQueue']}}}:", fields["parentId"]
+            base, above = f"glide:{{{fields['parentQueue']}}}:", str(fields["parentId"])
             keys = [f"{base}deps:{above}", f"{base}job:{above}", f"{base}stream", f"{base}events"]
             parent = (keys, f"{self.base}:{job_id}", above)
         self.complete(job_id, entry, "7", parent=parent)
