@@ -2,7 +2,8 @@
 
     python3 noxfile.py demo                  thousands of real jobs on a real Valkey
     python3 noxfile.py tests                 the whole suite; further arguments go to pytest
-    python3 noxfile.py lint|types|lua|chaos|bench  see the docstrings below; `-l` lists them
+    python3 noxfile.py lint types docs       several sessions, one after the other
+    python3 noxfile.py -l                    lists all of them: lua, chaos, bench, release, ...
 
 A plain Python 3.11 or later is enough: started as a script, this file makes `.nox-bootstrap/` with nox in it
 and runs itself again there. `nox -s tests -- -k name` does the same for those who have nox.
@@ -109,6 +110,32 @@ def spark(session: "nox.Session") -> None:
     session.run("python", "-m", "pytest", "tests/spark", *session.posargs)
 
 
+def docs(session: "nox.Session") -> None:
+    """Build the documentation site into site/. Warnings are errors. Arguments: those of `mkdocs build`."""
+    session.install("-q", "-e", ".", *_group("docs"))
+    # The theme announces products of its makers in CI logs.
+    session.run("mkdocs", "build", "--strict", "--quiet", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+    session.log("built site/index.html")
+
+
+def release(session: "nox.Session") -> None:
+    """Build dist/, check its metadata, and run a job from each artifact in a clean environment."""
+    session.install("-q", *_group("release"))
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", "dist", ".", silent=True)
+    artifacts = sorted((ROOT / "dist").iterdir())
+    session.run("twine", "check", "--strict", *map(str, artifacts))
+    for artifact in artifacts:
+        environment = Path(session.create_tmp()).resolve() / "clean"
+        shutil.rmtree(environment, ignore_errors=True)
+        session.run("python", "-m", "venv", str(environment), silent=True)
+        python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+        session.run(str(python), "-m", "pip", "install", "-q", f"{artifact}[embedded]", external=True)
+        with session.chdir(environment):
+            session.run(str(python), str(ROOT / "examples" / "quickstart.py"), external=True)
+        session.log(f"{artifact.name}: installed into a clean environment, and ran examples/quickstart.py")
+
+
 # ---------------------------------------------------------------- their parts
 
 
@@ -151,7 +178,7 @@ def _report_long_files(session: "nox.Session") -> None:
 
 # ---------------------------------------------------------------- the two ways to be started
 
-SESSIONS = (demo, tests, lint, types, lua, chaos, bench, bench_spark, spark, spark_demo)
+SESSIONS = (demo, tests, lint, types, docs, lua, chaos, bench, bench_spark, spark, spark_demo, release)
 
 
 def _register() -> None:
@@ -182,7 +209,9 @@ def _main(arguments: list[str]) -> None:
         (BOOTSTRAP / "ready").touch()
     command = [str(python), "-m", "nox", "-f", str(ROOT / "noxfile.py")]
     if arguments and not arguments[0].startswith("-"):
-        command += ["-s", arguments[0], "--", *arguments[1:]]
+        names = {function.__name__ for function in SESSIONS}
+        count = next((index for index, name in enumerate(arguments) if name not in names), len(arguments)) or 1
+        command += ["-s", *arguments[:count], "--", *arguments[count:]]
     else:
         command += arguments
     sys.stdout.flush()

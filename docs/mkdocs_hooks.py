@@ -1,0 +1,50 @@
+"""MkDocs hooks: show the programs of examples/ as pages, and let links to them lead there.
+
+Documents link to `../../examples/flows.py`, which is right where the repository is browsed. On the site each program
+becomes a page `examples/flows.md`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+LINK = re.compile(r"\]\(((?:\.\./)+)examples/([\w/]*?)(?:\.py|/)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page per program, and an index of them."""
+    from mkdocs.structure.files import File
+
+    rows = ["# Examples", "", "Each program runs as it is and is part of the test suite.", ""]
+    for path in sorted(EXAMPLES.rglob("*.py")):
+        name = path.relative_to(EXAMPLES).with_suffix("").as_posix()
+        source = path.read_text(encoding="utf-8")
+        summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+        if path.name == "__init__.py":
+            continue
+        page = f"# {path.name}\n\n```python\n{source}```\n"
+        files.append(File.generated(config, f"examples/{name}.md", content=page))
+        rows.append(f"- [{name}.py]({name}.md): {summary}")
+    files.append(File.generated(config, "examples/index.md", content="\n".join(rows) + "\n"))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Turn links to programs into links to their pages."""
+    depth = page.file.src_uri.count("/")
+
+    def target(match: re.Match[str]) -> str:
+        name = match.group(2).rstrip("/")
+        found = next((n for n in (name, f"{name}/main", "index") if (EXAMPLES / f"{n}.py").exists()), "index")
+        return f"]({'../' * depth}examples/{found}.md)"
+
+    return LINK.sub(target, markdown)
