@@ -10,7 +10,6 @@ publishing the documented library `glidemq` to clients in other languages (``--f
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -22,6 +21,7 @@ from glidemq_py.client.connect import URL_VARIABLE
 from glidemq_py.client.publishing import PublishedLibrary, load_everywhere, published, version_at
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
 from glidemq_py.logs import escape_control
+from glidemq_py.options.command_line import ArgumentParser
 from glidemq_py.wire.library import Face, Library, assemble
 
 __all__ = ["WIRE_FUNCTIONS", "main"]
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="python -m glidemq_py.library", description="The server-side function library of glidemq_py."
     )
     commands = parser.add_subparsers(dest="command", required=True)

@@ -19,15 +19,17 @@ from glide_shared.config import (
     ReadFrom,
     ServerCredentials,
     ServiceType,
-    TlsAdvancedConfiguration,
 )
 from glide_shared.exceptions import GlideError
 
+from glidemq_py.client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
 from glidemq_py.client.embedded import shared_embedded
 from glidemq_py.client.glide_modules import glide, glide_sync
+from glidemq_py.client.tls import tls_configuration
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
-from glidemq_py.options.connection import DEFAULT_CONNECTION_TIMEOUT_MS, ConnectionOptions
+from glidemq_py.errors.base import SECRET
+from glidemq_py.options.connection import ConnectionOptions
 
 __all__ = [
     "URL_VARIABLE",
@@ -51,7 +53,6 @@ URL_VARIABLE = "GLIDEMQ_URL"
 """Environment variable read where no connection is given."""
 
 GlideClient = glide.GlideClient | glide.GlideClusterClient
-GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
 ServerConnection = str | ConnectionOptions | GlideClient | None
 """A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
 
@@ -89,7 +90,9 @@ def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
     if isinstance(connection, str):
         return ConnectionOptions.from_url(connection)
     if connection is not None:
-        raise GlideMQValidationError("connection", connection, "must be a URL, ConnectionOptions or a GLIDE client")
+        raise GlideMQValidationError(
+            "connection", SECRET, f"must be a URL, ConnectionOptions or a GLIDE client, not {type(connection).__name__}"
+        )
     url = os.environ.get(URL_VARIABLE)
     return ConnectionOptions.from_url(url) if url else ConnectionOptions.from_url(shared_embedded().url)
 
@@ -111,10 +114,12 @@ def _credentials(options: ConnectionOptions) -> ServerCredentials | None:
 
 
 def config_of(options: ConnectionOptions) -> GlideConfig:
-    """The GLIDE configuration that our options mean."""
-    tls = None
-    if options.tls_insecure or options.ca_cert is not None:
-        tls = TlsAdvancedConfiguration(use_insecure_tls=options.tls_insecure or None, root_pem_cacerts=options.ca_cert)
+    """The GLIDE configuration that our options mean.
+
+    Raises:
+        GlideMQValidationError: a file of `tls_ca`, `tls_cert` or `tls_key` cannot be used.
+    """
+    tls = tls_configuration(options)
     shared: dict[str, Any] = {
         "addresses": [NodeAddress(a.host, a.port) for a in options.addresses],
         "use_tls": options.tls,
@@ -144,24 +149,26 @@ def _quiet() -> None:
 async def _reach(config: GlideConfig) -> None:
     """Wait until one of the servers takes a connection. GLIDE's own attempts would hold up the event loop, for
     seconds where nobody answers. Raises GlideMQConnectionError."""
-    advanced = config.advanced_config
-    patience_s = ((advanced and advanced.connection_timeout) or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
-    problem: object = None
+    failure: GlideMQConnectionError | None = None
     for address in config.addresses:
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(connection_timeout_s(config)):
                 _, writer = await asyncio.open_connection(address.host, address.port)
             writer.close()
             return
-        except TimeoutError:
-            problem = f"no answer within {patience_s:g} s"
-        except OSError as error:
-            problem = error
-    raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {problem}")
+        except OSError as error:  # TimeoutError is one
+            failure = unreachable(config, address, error)
+    if failure is not None:
+        raise failure
 
 
 async def create_async(config: GlideConfig) -> GlideClient:
-    """Connect for the running event loop. Raises GlideMQConnectionError."""
+    """Connect for the running event loop.
+
+    Raises:
+        GlideMQConnectionError: the server cannot be reached now.
+        ConnectionRejectedError: it can be reached, and not with this configuration; the subclass says why.
+    """
     _quiet()
     await _reach(config)
     try:
@@ -169,22 +176,19 @@ async def create_async(config: GlideConfig) -> GlideClient:
             return await glide.GlideClusterClient.create(config)
         return await glide.GlideClient.create(config)
     except (GlideError, OSError) as error:
-        raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {error}") from error
+        failure = await asyncio.to_thread(explain, config, error)
+        raise failure from error
 
 
 def create_blocking(config: GlideConfig) -> BlockingGlideClient:
-    """Connect for a thread. Raises GlideMQConnectionError."""
+    """Connect for a thread. Raises as `create_async` does."""
     _quiet()
     try:
         if isinstance(config, GlideClusterClientConfiguration):
             return glide_sync.GlideClusterClient.create(config)
         return glide_sync.GlideClient.create(config)
     except (GlideError, OSError) as error:
-        raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {error}") from error
-
-
-def _where(config: GlideConfig) -> str:
-    return ", ".join(f"{a.host}:{a.port}" for a in config.addresses)
+        raise explain(config, error) from error
 
 
 def is_cluster_client(client: object) -> bool:
@@ -228,7 +232,7 @@ def resolve_blocking(
         return cast("GlideConfig", cast("Any", connection)._config), connection
     if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient)):
         raise GlideMQValidationError(
-            "connection", connection, "is a client of an event loop; the blocking twins take one of valkey-glide-sync"
+            "connection", SECRET, "is a client of an event loop; the blocking twins take one of valkey-glide-sync"
         )
     config = config_of(cast("ConnectionOptions", resolve(connection)))
     _reach_now(config)
@@ -237,15 +241,12 @@ def resolve_blocking(
 
 def _reach_now(config: GlideConfig) -> None:
     """`_reach` for a thread: GLIDE itself tells of a server that is not there only after its connection timeout."""
-    advanced = config.advanced_config
-    patience_s = ((advanced and advanced.connection_timeout) or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
-    problem: object = None
+    failure: GlideMQConnectionError | None = None
     for address in config.addresses:
         try:
-            socket.create_connection((address.host, address.port), patience_s).close()
+            socket.create_connection((address.host, address.port), connection_timeout_s(config)).close()
             return
-        except TimeoutError:
-            problem = f"no answer within {patience_s:g} s"
-        except OSError as error:
-            problem = error
-    raise GlideMQConnectionError(f"cannot connect to {_where(config)}: {problem}")
+        except OSError as error:  # TimeoutError is one
+            failure = unreachable(config, address, error)
+    if failure is not None:
+        raise failure

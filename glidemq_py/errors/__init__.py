@@ -8,6 +8,13 @@ ours derives from that too, so that code which knows nothing of this package can
 from typing import Final
 
 from glidemq_py.errors.base import GlideMQError
+from glidemq_py.errors.connecting import (
+    AuthenticationError,
+    ConnectionRejectedError,
+    ServerConfigurationError,
+    ServerModeError,
+    TlsError,
+)
 from glidemq_py.errors.given import (
     ColumnError,
     CycleError,
@@ -70,6 +77,7 @@ from glidemq_py.errors.workers import (
 
 __all__ = [
     "AmbiguousResultError",
+    "AuthenticationError",
     "BatchError",
     "BatchMismatchError",
     "BudgetExceededError",
@@ -77,6 +85,7 @@ __all__ = [
     "ChildFailedError",
     "ClosedError",
     "ColumnError",
+    "ConnectionRejectedError",
     "CycleError",
     "DelayedError",
     "DuplicateJobError",
@@ -105,12 +114,15 @@ __all__ = [
     "SearchIndexError",
     "SearchUnavailableError",
     "SerializationError",
+    "ServerConfigurationError",
+    "ServerModeError",
     "ServerNotReadyError",
     "ServerOutOfMemoryError",
     "SlotMigratingError",
     "StagedWriteError",
     "StaleAttemptError",
     "SuspendError",
+    "TlsError",
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedOptionError",

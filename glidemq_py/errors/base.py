@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from typing import Final
 
-__all__ = ["SECRET", "GlideMQError", "show_value"]
+__all__ = ["SECRET", "GlideMQError", "hide_urls", "show_value"]
 
 _VALUE_WIDTH: Final = 80
 _SECRET: Final = "***"
@@ -32,10 +33,26 @@ SECRET: Final = _Secret()
 """Put this in place of a password when a validation error is raised about it."""
 
 
+_SERVER_URL: Final = re.compile(r"\b((?:valkey|redis)s?(?:\+cluster)?):/.*", re.IGNORECASE | re.DOTALL)
+_LONGEST_URL: Final = 10_000
+_CREDENTIALS: Final = re.compile(r"([a-z][a-z0-9+.-]*://).*@", re.IGNORECASE | re.DOTALL)
+
+
+def hide_urls(text: str) -> str:
+    """Return the text with every server URL as `valkey://***`, and without the credentials of any other URL.
+
+    A server URL ends where the text ends: a password may contain spaces and quotes.
+    """
+    if ":/" not in text or len(text) > _LONGEST_URL:
+        return text
+    return _CREDENTIALS.sub(rf"\1{_SECRET}@", _SERVER_URL.sub(rf"\1://{_SECRET}", text))
+
+
 def show_value(value: object) -> str:
-    """`repr` of a refused value, never longer than 80 characters, and never an exception of its own."""
+    """Return the `repr` of a rejected value: at most 80 characters, no password of a URL, never an exception."""
     try:
-        text = _short_repr.repr(value)
+        # Shortened after the URLs are hidden: a cut may remove what marks them.
+        text = _short_repr.repr(hide_urls(value)) if isinstance(value, str) else hide_urls(_short_repr.repr(value))
     except Exception:  # a broken __repr__ must not hide the real complaint
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glidemq_py.errors.base import GlideMQError, show_value
+from glidemq_py.errors.base import GlideMQError, hide_urls, show_value
 
 __all__ = [
     "ColumnError",
@@ -31,6 +31,11 @@ class GlideMQValidationError(GlideMQError, ValueError):
     problem: str
 
     def __init__(self, option: str, value: object, problem: str) -> None:
+        if isinstance(option, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            option = hide_urls(option)
+        if isinstance(value, str):
+            # A URL in the wrong place (a queue name, an unknown option) must not show its password.
+            value = hide_urls(value)
         super().__init__(option, value, problem)
         self.option = option
         self.value = value

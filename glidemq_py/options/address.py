@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
@@ -29,7 +29,7 @@ class Address:
             raise GlideMQValidationError("addresses.host", SECRET, "must be a host, not a URL")
         check_text("addresses.host", self.host, maximum=255)
         if _HOST.fullmatch(self.host) is None:
-            raise GlideMQValidationError("addresses.host", self.host, "is not a host name or an IP address")
+            raise GlideMQValidationError("addresses.host", _shown(self.host), "is not a host name or an IP address")
         check_int("addresses.port", self.port, 1, 65_535)
 
     @classmethod
@@ -40,18 +40,18 @@ class Address:
         if isinstance(value, tuple):
             return cls._from_parts(cast("tuple[object, ...]", value))
         if not isinstance(value, str):
-            raise GlideMQValidationError("addresses", value, _FORMS)
+            raise GlideMQValidationError("addresses", SECRET, f"{_FORMS}, not {type(value).__name__}")
         if "@" in value:
             raise GlideMQValidationError("addresses", SECRET, "must be host:port, not a URL")
         host, port = _split_port(value)
         if port is not None and not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise GlideMQValidationError("addresses", value, "its port must be a number from 1 to 65535")
+            raise GlideMQValidationError("addresses", _shown(value), "its port must be a number from 1 to 65535")
         return cls(host, DEFAULT_PORT if port is None else int(port))
 
     @classmethod
     def _from_parts(cls, parts: tuple[object, ...]) -> Address:
         if len(parts) != 2:
-            raise GlideMQValidationError("addresses", parts, _FORMS)
+            raise GlideMQValidationError("addresses", SECRET, f"{_FORMS}, not a tuple of {len(parts)}")
         host, port = parts
         return cls(cast("str", host), cast("int", port))  # checked by __post_init__
 
@@ -64,11 +64,16 @@ def parse_addresses(given: object) -> tuple[Address, ...]:
     if isinstance(given, (str, Address)):
         return (Address.parse(given),)
     if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise GlideMQValidationError("addresses", cast("Any", given), f"must be a list; each {_FORMS}")
+        raise GlideMQValidationError("addresses", SECRET, f"must be a list, not {type(given).__name__}; each {_FORMS}")
     addresses = tuple(Address.parse(each) for each in cast("Iterable[object]", given))
     if not addresses:
         raise GlideMQValidationError("addresses", cast("object", given), "must name at least one server")
     return addresses
+
+
+def _shown(text: str) -> object:
+    """Hide what may be user:password."""
+    return SECRET if ":" in text.strip("[]") else text
 
 
 def _split_port(text: str) -> tuple[str, str | None]:
@@ -76,7 +81,7 @@ def _split_port(text: str) -> tuple[str, str | None]:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise GlideMQValidationError("addresses", text, "is not a host name or an IP address")
+            raise GlideMQValidationError("addresses", _shown(text), "is not a host name or an IP address")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
         return text, None

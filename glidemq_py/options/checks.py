@@ -92,10 +92,11 @@ def check_mapping(option: str, value: object, known: Collection[str]) -> Mapping
 def refuse_unknown(option: str, value: object, known: Collection[str]) -> NoReturn:
     """Raise `UnknownOptionError` with the nearest known option; camelCase finds its snake_case twin."""
     shown = SECRET if _SECRET_NAME.search(option) else value
-    raise UnknownOptionError(option, shown, suggestion=_nearest(option, known))
+    raise UnknownOptionError(option, shown, suggestion=nearest_option(option, known))
 
 
-def _nearest(option: str, known: Collection[str]) -> str | None:
+def nearest_option(option: str, known: Collection[str]) -> str | None:
+    """Return the known option that a name most resembles (camelCase finds snake_case), or None."""
     snake = _CAMEL_HUMP.sub(r"_\1", option).replace("-", "_").lower()
     if snake in known:
         return snake

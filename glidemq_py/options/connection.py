@@ -5,10 +5,11 @@ A password never appears in a repr, a str or an error of this module.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
@@ -85,10 +86,15 @@ class ConnectionOptions:
         inflight_requests_limit: most requests under way at a time; None leaves the client's default.
         database_id: number of the database; 0 in a cluster.
         tls_insecure: do not check the server's certificate.
-        ca_cert: PEM of the authority to trust instead of the system's.
+        tls_ca: certificates (PEM) of the authorities to trust instead of the system's: a path, or the file's bytes.
+        tls_cert: certificate (PEM) of this client, for a server that requires one: a path or bytes, as `tls_key` is.
+            Files are read again when a connection is restored (valkey-glide 2.6), so certificates can be rotated.
+        tls_key: private key (PEM, without a passphrase) of `tls_cert`.
         client_name: what CLIENT LIST shows; printable ASCII without spaces.
         busy_poll: an event loop with nothing else to do stays awake for the answer of a lone short call, 0.2 ms at
             most. It makes such calls faster and costs some 30 us of processor time each; False where that is dear.
+        allow_eviction: connect to a server whose `maxmemory-policy` is `allkeys-*`, which deletes jobs when it is full.
+        allow_no_aof: do not warn if the server has no append-only file.
 
     Raises:
         GlideMQValidationError: names the option and the value.
@@ -107,9 +113,13 @@ class ConnectionOptions:
     inflight_requests_limit: int | None
     database_id: int
     tls_insecure: bool
-    ca_cert: bytes | None = field(repr=False)
+    tls_ca: str | bytes | None = field(repr=False)
+    tls_cert: str | bytes | None = field(repr=False)
+    tls_key: str | bytes | None = field(repr=False)
     client_name: str | None
     busy_poll: bool
+    allow_eviction: bool
+    allow_no_aof: bool
 
     def __init__(
         self,
@@ -127,9 +137,13 @@ class ConnectionOptions:
         inflight_requests_limit: int | None = None,
         database_id: int = 0,
         tls_insecure: bool = False,
-        ca_cert: bytes | None = None,
+        tls_ca: PemSource | None = None,
+        tls_cert: PemSource | None = None,
+        tls_key: PemSource | None = None,
         client_name: str | None = None,
         busy_poll: bool = True,
+        allow_eviction: bool = False,
+        allow_no_aof: bool = False,
     ) -> None:
         keep = object.__setattr__
         keep(self, "addresses", parse_addresses(addresses))
@@ -151,9 +165,13 @@ class ConnectionOptions:
         keep(self, "inflight_requests_limit", inflight_requests_limit)
         keep(self, "database_id", check_int("database_id", database_id, 0, _MAX_DATABASE))
         keep(self, "tls_insecure", check_bool("tls_insecure", tls_insecure))
-        keep(self, "ca_cert", ca_cert)
+        keep(self, "tls_ca", _check_pem("tls_ca", tls_ca))
+        keep(self, "tls_cert", _check_pem("tls_cert", tls_cert))
+        keep(self, "tls_key", _check_pem("tls_key", tls_key))
         keep(self, "client_name", _optional_text("client_name", client_name))
         keep(self, "busy_poll", check_bool("busy_poll", busy_poll))
+        keep(self, "allow_eviction", check_bool("allow_eviction", allow_eviction))
+        keep(self, "allow_no_aof", check_bool("allow_no_aof", allow_no_aof))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -167,17 +185,27 @@ class ConnectionOptions:
             raise GlideMQValidationError(
                 "client_az", self.client_az, f"does nothing while 'read_from' is {self.read_from!r}"
             )
-        if self.tls_insecure and not self.tls:
-            raise GlideMQValidationError("tls_insecure", True, "needs 'tls'")
-        if self.ca_cert is not None:
-            if type(self.ca_cert) is not bytes or not self.ca_cert:
-                raise GlideMQValidationError("ca_cert", self.ca_cert, "must be the bytes of a PEM file")
-            if not self.tls:
-                raise GlideMQValidationError("ca_cert", self.ca_cert, "needs 'tls'")
-            if self.tls_insecure:
-                raise GlideMQValidationError("ca_cert", self.ca_cert, "does nothing beside 'tls_insecure'")
+        self._check_tls()
         if self.client_name is not None and _TOKEN.fullmatch(self.client_name) is None:
             raise GlideMQValidationError("client_name", self.client_name, "must be printable ASCII without spaces")
+
+    def _check_tls(self) -> None:
+        if self.tls_insecure and not self.tls:
+            raise GlideMQValidationError("tls_insecure", True, "requires 'tls' (in a URL, valkeys://)")
+        for option in ("tls_ca", "tls_cert", "tls_key"):
+            value = getattr(self, option)
+            if value is not None and not self.tls:
+                raise GlideMQValidationError(option, _shown_pem(value), "requires 'tls' (in a URL, valkeys://)")
+        if self.tls_ca is not None and self.tls_insecure:
+            problem = "options 'tls_ca' and 'tls_insecure' are mutually exclusive"
+            raise GlideMQValidationError("tls_ca", _shown_pem(self.tls_ca), problem)
+        for option, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+            value = getattr(self, option)
+            if value is not None and getattr(self, other) is None:
+                raise GlideMQValidationError(option, _shown_pem(value), f"requires {other!r}")
+        if isinstance(self.tls_cert, bytes) != isinstance(self.tls_key, bytes) and self.tls_key is not None:
+            problem = "must be given as 'tls_cert' is: both as paths or both as bytes"
+            raise GlideMQValidationError("tls_key", _shown_pem(self.tls_key), problem)
 
     def _check_credentials(self) -> None:
         if self.iam is not None:
@@ -204,7 +232,15 @@ class ConnectionOptions:
         Raises:
             GlideMQValidationError: names what is wrong and shows the URL without its credentials.
         """
-        return cls(**parse_url(url))
+        options = parse_url(url)
+        try:
+            return cls(**options)
+        except GlideMQValidationError as error:
+            if isinstance(error.value, int):
+                raise
+            # The value is text of the URL: if that is malformed, it may be a part of the password.
+            option, problem = error.option, error.problem
+        raise GlideMQValidationError(option, SECRET, problem)
 
     @classmethod
     def parse(cls, value: str | ConnectionOptions | Mapping[str, Any]) -> ConnectionOptions:
@@ -230,6 +266,32 @@ class ConnectionOptions:
         scheme = ("valkeys" if self.tls else "valkey") + ("+cluster" if self.cluster else "")
         hosts = ",".join(str(address) for address in self.addresses)
         return f"{scheme}://{hosts}" + (f"/{self.database_id}" if self.database_id else "")
+
+
+PemSource = str | os.PathLike[str] | bytes
+"""The path of a PEM file, or the bytes of one."""
+
+
+def _check_pem(option: str, value: object) -> str | bytes | None:
+    """A path as text, or the bytes of a PEM file. Files are read when a connection is made."""
+    if value is None:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, str):
+        if "-----BEGIN" in value:
+            raise GlideMQValidationError(option, SECRET, "must be the path of a PEM file, or its text as bytes")
+        return check_text(option, value, maximum=_TEXT_LENGTH)
+    if not isinstance(value, bytes):
+        problem = f"must be the path of a PEM file, or its bytes, not {type(value).__name__}"
+        raise GlideMQValidationError(option, SECRET, problem)
+    if b"-----BEGIN" not in value:
+        raise GlideMQValidationError(option, SECRET, "must be the bytes of a PEM file")
+    return value
+
+
+def _shown_pem(value: str | bytes) -> object:
+    return value if isinstance(value, str) else SECRET
 
 
 def _optional_text(option: str, value: object) -> str | None:

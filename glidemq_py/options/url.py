@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
+from glidemq_py.errors.base import SECRET
 from glidemq_py.options.address import Address
-from glidemq_py.options.checks import refuse_unknown
+from glidemq_py.options.checks import nearest_option
 
 _SCHEMES: Final = {
     f"{name}{kind}": (name in ("valkeys", "rediss"), bool(kind))
@@ -17,6 +18,13 @@ _SCHEMES: Final = {
     for kind in ("", "+cluster")
 }
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_EXAMPLE: Final = "valkey://127.0.0.1:6379"
+# An IP address, localhost, or a name with dots and a usual port. "redis:6379" may also be user:password.
+_CLEARLY_ADDRESS: Final = re.compile(
+    r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\]|localhost)(?::\d{1,5})?"
+    r"|[a-z0-9-]+(?:\.[a-z0-9-]+)+:(?:63[789]\d|70\d\d)",
+    re.IGNORECASE,
+)
 _ELSEWHERE: Final = {
     "addresses": "is the host part of the URL",
     "cluster": "is part of the scheme: valkey+cluster://",
@@ -25,29 +33,27 @@ _ELSEWHERE: Final = {
     "password": "stands before the host: valkey://user:password@host",
     "database_id": "is the path of the URL: valkey://host/1",
     "iam": "cannot be given in a URL: use ConnectionOptions",
-    "ca_cert": "cannot be given in a URL: use ConnectionOptions",
 }
 
 
 def redact(url: str) -> str:
-    """The URL with everything between scheme and host, and the query, as `***`."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        # No URL at all: it may be a bare password that landed in the wrong variable.
-        return "***"
-    # The last @ of all, not that of the authority: an unescaped / or ? in a password moves the rest of it.
-    credentials, at, rest = rest.rpartition("@")
-    rest, question, _ = rest.partition("?")
-    return scheme + mark + ("***@" if at or credentials else "") + rest + ("?***" if question else "")
+    """Return the scheme of the URL and `***`: if a URL is malformed, any other part of it may be the password."""
+    scheme, mark, _ = url.partition("://")
+    return f"{scheme}://***" if mark and scheme.lower() in _SCHEMES else "***"
 
 
 def parse_url(url: object) -> dict[str, Any]:
     """Keyword options of `ConnectionOptions` for a URL. Raises `GlideMQValidationError`."""
-    if not isinstance(url, str) or not url:
-        raise GlideMQValidationError("connection", url, "must be a URL such as valkey://127.0.0.1:6379")
+    if not isinstance(url, str):
+        problem = f"must be a URL such as {_EXAMPLE}, not {type(url).__name__}"
+        raise GlideMQValidationError("connection", SECRET, problem)
+    if not url:
+        raise GlideMQValidationError("connection", url, f"must be a URL such as {_EXAMPLE}")
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme.lower() not in _SCHEMES:
-        raise GlideMQValidationError("connection", redact(url), f"must start with one of {_listed(_SCHEMES)}")
+    if not mark:
+        raise _without_scheme(url)
+    if scheme.lower() not in _SCHEMES:
+        raise GlideMQValidationError("connection", SECRET, f"must start with one of {_listed(_SCHEMES)}")
     tls, cluster = _SCHEMES[scheme.lower()]
     options: dict[str, Any] = {"tls": tls, "cluster": cluster}
     rest, hash_mark, _ = rest.partition("#")
@@ -69,6 +75,14 @@ def parse_url(url: object) -> dict[str, Any]:
 
 def _refusal(url: str, problem: str) -> GlideMQValidationError:
     return GlideMQValidationError("connection", redact(url), problem)
+
+
+def _without_scheme(text: str) -> GlideMQValidationError:
+    """Repeat the text only if it is clearly an address: it may be a password that is in the wrong variable."""
+    if _CLEARLY_ADDRESS.fullmatch(text):
+        return GlideMQValidationError("connection", text, f"has no scheme; did you mean valkey://{text}?")
+    problem = f"has no scheme; write valkey://HOST:PORT, such as {_EXAMPLE}"
+    return GlideMQValidationError("connection", SECRET, problem)
 
 
 def _listed(schemes: dict[str, tuple[bool, bool]]) -> str:
@@ -122,16 +136,23 @@ def _query(url: str, query: str) -> dict[str, Any]:
         if name in _ELSEWHERE:
             raise _refusal(url, f"has the query parameter {name!r}, which {_ELSEWHERE[name]}")
         if name not in _READERS:
-            refuse_unknown(name, text, list(_READERS))
+            raise _unknown(url, name)
         if name in options:
-            raise GlideMQValidationError(name, text, "is given twice in the URL")
+            raise GlideMQValidationError(name, SECRET, "is given twice in the URL")
         options[name] = _READERS[name](name, text)
     return options
 
 
+def _unknown(url: str, name: str) -> UnknownOptionError:
+    """Suggest the nearest parameter, and do not repeat the name: it may be a part of a password."""
+    suggestion = nearest_option(name, list(_READERS))
+    hint = "" if suggestion is None else f"; did you mean {suggestion!r}?"
+    return UnknownOptionError("connection", redact(url), f"has an unknown query parameter{hint}", suggestion)
+
+
 def _integer(option: str, text: str) -> int:
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18):
-        raise GlideMQValidationError(option, text, "must be a whole number")
+        raise GlideMQValidationError(option, SECRET, "must be a whole number")
     return int(text)
 
 
@@ -140,7 +161,7 @@ def _boolean(option: str, text: str) -> bool:
         return True
     if text.lower() in ("false", "0"):
         return False
-    raise GlideMQValidationError(option, text, "must be true or false")
+    raise GlideMQValidationError(option, SECRET, "must be true or false")
 
 
 def _plain(_option: str, text: str) -> str:
@@ -154,6 +175,11 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "connection_timeout": _integer,
     "inflight_requests_limit": _integer,
     "tls_insecure": _boolean,
+    "tls_ca": _plain,
+    "tls_cert": _plain,
+    "tls_key": _plain,
     "client_name": _plain,
     "busy_poll": _boolean,
+    "allow_eviction": _boolean,
+    "allow_no_aof": _boolean,
 }

@@ -16,6 +16,7 @@ except ImportError as error:
 
 from glidemq_py.errors import GlideMQError
 from glidemq_py.logs import escape_control
+from glidemq_py.options.command_line import ArgumentParser
 from glidemq_py.proxy.app import create_proxy_app
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"
@@ -66,8 +67,8 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="python -m glidemq_py.proxy",
         description=f"The queues over HTTP. Bearer tokens, separated by spaces, are read from {TOKENS_VARIABLE}.",
     )

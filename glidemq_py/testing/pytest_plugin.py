@@ -26,7 +26,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -55,15 +55,17 @@ _DEFAULT_IMAGE: Final = "valkey/valkey:9"
 class GlideMQServer:
     """Where a test's server is: `url` as Queue and Worker take it; `host` and `port` of its first node."""
 
-    url: str
+    url: str = field(repr=False)
     host: str
     port: int
 
     @classmethod
     def at(cls, url: str) -> "GlideMQServer":
         """The server that a URL names."""
-        host, _, port = url.partition("://")[2].rpartition("@")[2].split("/")[0].split(",")[0].rpartition(":")
-        return cls(url=url, host=host.strip("[]"), port=int(port.split("?")[0]))
+        from glidemq_py.options.connection import ConnectionOptions
+
+        address = ConnectionOptions.from_url(url).addresses[0]
+        return cls(url=url, host=address.host, port=address.port)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@ import socket
 import ssl
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import unquote, urlsplit
+
+from glidemq_py.options.connection import ConnectionOptions
 
 __all__ = ["RespClient", "RespError"]
 
@@ -52,19 +53,12 @@ class RespClient:
     @classmethod
     def from_url(cls, url: str, *, timeout: float = 10.0) -> Self:
         """A client for `valkey://[user:password@]host:port[/database]`; the first of several hosts."""
-        parts = urlsplit(url)
-        userinfo, _, hosts = parts.netloc.rpartition("@")
-        host, _, port = hosts.split(",")[0].rpartition(":")
-        username, _, password = userinfo.partition(":")
+        options = ConnectionOptions.from_url(url)
+        address = options.addresses[0]
         return cls(
-            host.strip("[]"),
-            int(port),
-            username=unquote(username) or None,
-            password=unquote(password) or None,
-            tls=parts.scheme.split("+")[0] in ("valkeys", "rediss"),
-            database=int(parts.path.strip("/") or 0),
-            timeout=timeout,
-        )
+            address.host, address.port, username=options.username, password=options.password, tls=options.tls,
+            database=options.database_id, timeout=timeout,
+        )  # fmt: skip
 
     def execute(self, *arguments: Argument) -> Any:
         """Run one command and return its reply. Raises RespError, or OSError where there is no server."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import GlideMQConnectionError
+from glidemq_py.errors import ConnectionRejectedError, GlideMQConnectionError
 from glidemq_py.logs import get_logger
 from glidemq_py.wire.calls import reading
 from glidemq_py.wire.keys import QueueKeys
@@ -35,7 +35,8 @@ async def connect_patiently(
     """Connect, check that the server answers and has our library, and run ``prepare``; retry with growing pauses.
 
     Every transient failure is logged as a WARNING and emitted as ``error`` to ``listeners``. ``life`` closes the
-    transport. Returns the transport and what ``prepare`` returned. Raises permanent errors, such as a refused library.
+    transport. Returns the transport and what ``prepare`` returned. Raises permanent errors, such as a
+    rejected password or library.
     """
     pause, failed = _FIRST_PAUSE_S, False
     while True:
@@ -47,6 +48,9 @@ async def connect_patiently(
             if failed:
                 transport.interruptions.note()
             return transport, prepared
+        except ConnectionRejectedError:
+            await life.aclose()
+            raise
         except GlideMQConnectionError as error:
             failed = True
             await life.aclose()

@@ -2,11 +2,8 @@
 
 import asyncio
 import os
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import glide
@@ -31,12 +28,12 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.client.async_transport import AsyncTransport
-from glidemq_py.client.child_server import free_port
 from glidemq_py.client.connect import config_of
 from glidemq_py.client.opening import SharedClient, open_transport
-from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import Raw, soon
+
+CA = b"-----BEGIN CERTIFICATE-----\n"
 
 
 async def echo(job: Job) -> Any:
@@ -60,7 +57,7 @@ def test_everything_standalone() -> None:
     options = ConnectionOptions(
         [Address("a", 1), "b:2", ("::1", 3)], tls=True, username="u", password="p", read_from="az_affinity",
         client_az="eu-1a", request_timeout=1_234, connection_timeout=2_345, inflight_requests_limit=77, database_id=4,
-        ca_cert=b"PEM", client_name="me",
+        tls_ca=CA, client_name="me",
     )  # fmt: skip
     config = config_of(options)
     assert isinstance(config, GlideClientConfiguration)
@@ -75,7 +72,7 @@ def test_everything_standalone() -> None:
     assert advanced is not None
     assert advanced.connection_timeout == 2_345
     assert advanced.tls_config is not None
-    assert advanced.tls_config.root_pem_cacerts == b"PEM"
+    assert advanced.tls_config.root_pem_cacerts == CA
     assert not advanced.tls_config.use_insecure_tls
 
 
@@ -226,11 +223,6 @@ async def test_a_server_that_is_silent(private_server: Callable[..., ServerProce
     server.resume()
 
 
-async def test_a_cluster_url_for_a_server_that_is_none(url: str, queue_name: str):
-    with pytest.raises(GlideMQConnectionError):
-        await Queue(queue_name, url.replace("valkey://", "valkey+cluster://")).connect()
-
-
 async def test_a_user_who_may_not_load_functions(private_server: Callable[..., ServerProcess]):
     server = private_server()
     with server.client() as resp:
@@ -254,59 +246,6 @@ async def test_a_server_is_restarted_between_two_adds(restartable_server: Callab
         await queue.add("n")
         await asyncio.to_thread(server.restart)
         assert (await soon(queue.add("n"))).id == "2"
-
-
-# -- TLS --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """An authority (ca.pem), and a server's certificate of it (cert.pem, key.pem)."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("there is no openssl to make certificates with")
-
-    def make(*arguments: str) -> None:
-        subprocess.run(
-            [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *arguments],
-            cwd=tmp_path, check=True, capture_output=True,
-        )  # fmt: skip
-
-    make("-keyout", "ca-key.pem", "-out", "ca.pem", "-subj", "/CN=authority")
-    make(
-        "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost",
-        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE",
-    )  # fmt: skip
-    return tmp_path
-
-
-@pytest.fixture
-def tls_port(certificates: Path, private_server: Callable[..., ServerProcess]) -> int:
-    """The port of the first server that was built with TLS."""
-    port, reasons = free_port(), []
-    for name in ("valkey-9.1", "valkey-8.1", "redis"):
-        try:
-            private_server(
-                name, tls_port=port, tls_cert_file=str(certificates / "cert.pem"), tls_auth_clients="no",
-                tls_key_file=str(certificates / "key.pem"), tls_ca_cert_file=str(certificates / "ca.pem"),
-            )  # fmt: skip
-        except (EmbeddedServerError, pytest.skip.Exception) as error:
-            reasons.append(f"{name}: {str(error).splitlines()[-1]}")
-        else:
-            return port
-    pytest.skip(f"no server here has TLS: {reasons}")
-
-
-async def test_tls(certificates: Path, tls_port: int):
-    ca = (certificates / "ca.pem").read_bytes()
-    for connection in (
-        ConnectionOptions([("localhost", tls_port)], tls=True, ca_cert=ca),
-        f"valkeys://localhost:{tls_port}?tls_insecure=true",
-    ):
-        async with Queue("q", connection) as queue, Worker("q", echo, connection):
-            assert await queue.add_and_wait("n", 1) == 1
-    with pytest.raises(GlideMQConnectionError):  # nobody vouches for the certificate
-        await Queue("q", f"valkeys://localhost:{tls_port}?connection_timeout=1000").connect()
 
 
 @pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from urllib.parse import quote
 
 import glide
@@ -12,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py import is_cluster_client
+from glidemq_py import Queue, Worker, is_cluster_client
+from glidemq_py.client.connect import check_connection
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 from glidemq_py.options.address import Address
 from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 
+PEM = b"-----BEGIN CERTIFICATE-----\n"
 IAM = IamCredentials(username="u", cluster_name="c", region="eu-central-1")
 
 
@@ -112,6 +117,14 @@ def test_bad_address_lists(written):
         ),
         ("valkeys://h?tls_insecure=true", ConnectionOptions(["h"], tls=True, tls_insecure=True)),
         ("valkey://h?busy_poll=false", ConnectionOptions(["h"], busy_poll=False)),
+        (
+            "valkeys://h?tls_ca=/etc/ca.pem&tls_cert=/etc/cert.pem&tls_key=/etc/key.pem",
+            ConnectionOptions(
+                ["h"], tls=True, tls_ca=Path("/etc/ca.pem"), tls_cert="/etc/cert.pem", tls_key="/etc/key.pem"
+            ),
+        ),
+        ("valkey://h?allow_eviction=true", ConnectionOptions(["h"], allow_eviction=True)),
+        ("valkey://h?allow_no_aof=1", ConnectionOptions(["h"], allow_no_aof=True)),
     ],
 )
 def test_urls(url, expected):
@@ -150,7 +163,10 @@ def test_urls(url, expected):
         "valkey://h?tls=true",
         "valkey://h?cluster=true",
         "valkey://h?database_id=1",
-        "valkey://h?ca_cert=x",
+        "valkey://h?tls_ca=x",
+        "valkeys://h?tls_cert=x",
+        "valkeys://h?tls_key=x",
+        "valkeys://h?tls_ca=",
         "valkey://h?client_name=a%20b",
         "valkey://:p%zz@h",
         "valkey://:%ff@h",
@@ -192,10 +208,19 @@ def test_an_unknown_query_parameter_is_refused_with_a_suggestion():
         ({"database_id": -1}, "database_id"),
         ({"database_id": 1, "cluster": True}, "database_id"),
         ({"tls_insecure": True}, "tls_insecure"),
-        ({"ca_cert": b"pem"}, "ca_cert"),
-        ({"ca_cert": "pem", "tls": True}, "ca_cert"),
-        ({"ca_cert": b"", "tls": True}, "ca_cert"),
-        ({"ca_cert": b"pem", "tls": True, "tls_insecure": True}, "ca_cert"),
+        ({"tls_ca": PEM}, "tls_ca"),
+        ({"tls_ca": "", "tls": True}, "tls_ca"),
+        ({"tls_ca": b"", "tls": True}, "tls_ca"),
+        ({"tls_ca": b"no certificate", "tls": True}, "tls_ca"),
+        ({"tls_ca": PEM.decode(), "tls": True}, "tls_ca"),
+        ({"tls_ca": 7, "tls": True}, "tls_ca"),
+        ({"tls_ca": PEM, "tls": True, "tls_insecure": True}, "tls_ca"),
+        ({"tls_cert": "cert.pem", "tls_key": "key.pem"}, "tls_cert"),
+        ({"tls_cert": "cert.pem", "tls": True}, "tls_cert"),
+        ({"tls_key": PEM, "tls": True}, "tls_key"),
+        ({"tls_cert": "cert.pem", "tls_key": PEM, "tls": True}, "tls_key"),
+        ({"allow_eviction": 1}, "allow_eviction"),
+        ({"allow_no_aof": "yes"}, "allow_no_aof"),
         ({"client_name": "a b"}, "client_name"),
         ({"busy_poll": 1}, "busy_poll"),
     ],
@@ -242,7 +267,9 @@ def test_str_is_fit_for_logs():
 
 
 def test_repr_hides_the_password():
-    options = ConnectionOptions(password="hunter2", tls=True, ca_cert=b"hunter2")
+    options = ConnectionOptions(
+        password="hunter2", tls=True, tls_ca=PEM + b"hunter2", tls_cert=PEM, tls_key=PEM + b"hunter2"
+    )
     assert "hunter2" not in repr(options)
     assert "hunter2" not in str(options)
 
@@ -270,14 +297,21 @@ SECRET_TEXT = "hunter2"
         f"valkey://h?passwd={SECRET_TEXT}",
         f"valkey://h?password={SECRET_TEXT}",
         f"u:{SECRET_TEXT}@h",
+        f"valkey://u:{SECRET_TEXT}",
+        f"valkey://u:a#{SECRET_TEXT}",
+        f"valkey://{SECRET_TEXT}@h",
+        f"valkey:/u:{SECRET_TEXT}@h",
+        f"valkey://u:1?{SECRET_TEXT}=x",
+        f"valkey://u:1?client_name_{SECRET_TEXT}=x",
+        f"valkey://u:1?client_name={SECRET_TEXT}%20x",
+        f"valkey://u:1?read_from={SECRET_TEXT}",
+        f"u:{SECRET_TEXT}:6379",
         SECRET_TEXT,
     ],
 )
 def test_no_error_shows_the_password(url):
     with pytest.raises(GlideMQValidationError) as caught:
         ConnectionOptions.from_url(url)
-    if url == f"valkey://u:a/{SECRET_TEXT}":
-        return  # nothing tells this from a database name
     shown = str(caught.value) + repr(caught.value) + repr(caught.value.value)
     assert SECRET_TEXT not in shown
     assert caught.value.__cause__ is None
@@ -298,6 +332,80 @@ def test_no_error_of_other_arguments_shows_the_password():
         with pytest.raises(GlideMQValidationError) as caught:
             build()
         assert SECRET_TEXT not in str(caught.value) + repr(caught.value)
+
+
+def shown_by(error: BaseException) -> str:
+    value = getattr(error, "value", None)
+    return "".join([str(error), repr(error), repr(value), *traceback.format_exception(error)])
+
+
+PIECES = [
+    "valkey://", "valkeys+cluster:/", "u:", SECRET_TEXT, "@", "h", ":6379", ",", "/0", "/", "?", "request_timeout=5",
+    "&client_name=", "#", "%", "=", " ", "\n", "[", "]", "'", "x", "?tls_ca=", "read_from",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=6), st.lists(st.sampled_from(PIECES), max_size=8))
+def test_no_error_of_any_mangled_url_shows_the_password(before: list[str], after: list[str]):
+    url = "".join([*before, SECRET_TEXT, *after])
+    shown = ""
+    try:
+        options = ConnectionOptions.from_url(url)
+    except GlideMQValidationError as error:
+        shown = shown_by(error)
+    else:
+        public = [*(address.host for address in options.addresses), options.username or "", options.client_name or ""]
+        if not any(SECRET_TEXT in text for text in public):
+            shown = repr(options) + str(options)
+    assert SECRET_TEXT not in shown
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=6), st.lists(st.sampled_from(PIECES), max_size=8))
+def test_no_error_shows_the_password_of_a_url_in_the_wrong_place(before: list[str], after: list[str]):
+    url = "".join(["valkey://u:", *before, SECRET_TEXT, *after])
+    for give in (
+        lambda: Queue(url),
+        lambda: Queue("q", prefix=url + "*"),
+        lambda: check_connection({"url": url}),  # type: ignore[arg-type]
+        lambda: check_connection(url.encode()),  # type: ignore[arg-type]
+        lambda: Worker("q", print, concurrency=url),
+        lambda: ConnectionOptions.from_url(url.encode()),
+        lambda: ConnectionOptions.parse({"Url": url}),
+        lambda: ConnectionOptions.parse({url: 1}),
+        lambda: ConnectionOptions(client_name=url + " "),
+        lambda: ConnectionOptions([url + "@"]),
+        lambda: ConnectionOptions([("h", url)]),
+        lambda: ConnectionOptions([(url, 1)]),
+        lambda: ConnectionOptions([url.encode()]),
+        lambda: ConnectionOptions(database_id=url),
+        lambda: ConnectionOptions(read_from=url),
+    ):
+        with pytest.raises(GlideMQValidationError) as caught:
+            give()
+        assert SECRET_TEXT not in shown_by(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "suggested"),
+    [
+        ("127.0.0.1:6379", "valkey://127.0.0.1:6379"),
+        ("10.0.0.7", "valkey://10.0.0.7"),
+        ("localhost:7000", "valkey://localhost:7000"),
+        ("[::1]:6379", "valkey://[::1]:6379"),
+        ("db.example.org:6379", "valkey://db.example.org:6379"),
+    ],
+)
+def test_a_url_without_a_scheme_is_rejected_with_a_suggestion(written: str, suggested: str):
+    with pytest.raises(GlideMQValidationError, match=re.escape(f"did you mean {suggested}?")):
+        ConnectionOptions.from_url(written)
+    ConnectionOptions.from_url(suggested)
+
+
+@pytest.mark.parametrize("written", ["redis:6379", "u:secret", "secret", "u:1234@h"])
+def test_text_that_may_be_a_password_is_not_repeated(written: str):
+    with pytest.raises(GlideMQValidationError, match="has no scheme") as caught:
+        ConnectionOptions.from_url(written)
+    assert written not in shown_by(caught.value)
 
 
 @given(

@@ -26,6 +26,7 @@ EXPORTED = {
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError",
     "EmbeddedServerError", "EventsLostError",
+    "AuthenticationError", "ConnectionRejectedError", "ServerConfigurationError", "ServerModeError", "TlsError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
     "JobNotReadError",

@@ -6,10 +6,11 @@ import argparse
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.options.command_line import ArgumentParser
 from glidemq_py.options.connection import ConnectionOptions
 from glidemq_py.options.names import validate_prefix, validate_queue_name
 from glidemq_py.options.worker import MAX_CONCURRENCY
@@ -48,7 +49,7 @@ class WorkerArguments:
     queue: str | None = None
     concurrency: int | None = None
     processes: int | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     prefix: str | None = None
     log_level: int | None = None
     log_format: LogFormat | None = None
@@ -114,10 +115,10 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
     return parse
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ArgumentParser:
     from glidemq_py import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m glidemq_py.worker", description=_DESCRIPTION, epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip

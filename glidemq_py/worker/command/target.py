@@ -15,6 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any, cast
 
 from glidemq_py.errors import GlideMQError, WorkerTargetError
+from glidemq_py.options.command_line import hide_secrets
 from glidemq_py.worker.command.arguments import WorkerArguments
 from glidemq_py.worker.tasks import Task
 from glidemq_py.worker.worker import Worker
@@ -35,7 +36,7 @@ def load_workers(arguments: WorkerArguments) -> list[Worker]:
     target = arguments.target or ""
     parts = _TARGET.fullmatch(target)
     if parts is None:
-        raise WorkerTargetError(f"{target!r} is not module:attribute{_meant(target)}")
+        raise WorkerTargetError(f"{hide_secrets(target)!r} is not module:attribute{_meant(target)}")
     found: Any = _import(parts["module"])
     reached = parts["module"]
     for name in parts["attribute"].split("."):

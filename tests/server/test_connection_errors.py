@@ -1,0 +1,333 @@
+"""Connections that are not possible: every cause has a typed error that says what to change, in both runtimes."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    AuthenticationError,
+    ConnectionOptions,
+    ConnectionRejectedError,
+    GlideMQConnectionError,
+    GlideMQValidationError,
+    Queue,
+    ServerModeError,
+    TlsError,
+    Worker,
+)
+from glidemq_py.client.child_server import free_port
+from glidemq_py.sync import Queue as BlockingQueue
+from glidemq_py.testing import ServerProcess
+
+Connect = Callable[[Any], Awaitable[None]]
+StartServer = Callable[..., ServerProcess]
+
+
+async def connect_async(connection: Any) -> None:
+    async with Queue("q", connection) as queue:
+        await queue.count()
+
+
+async def connect_blocking(connection: Any) -> None:
+    with BlockingQueue("q", connection) as queue:
+        queue.count()
+
+
+@pytest.fixture(params=[connect_async, connect_blocking], ids=["async", "blocking"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """Connects a queue and uses it once."""
+    return request.param
+
+
+# -- passwords ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster"])
+async def test_missing_password(private_server: StartServer, connect: Connect, scheme: str):
+    server = private_server(requirepass="correct-horse")
+    with pytest.raises(AuthenticationError, match=r"requires a password and none is given; write valkey://user:"):
+        await connect(f"{scheme}://{server.host}:{server.port}?connection_timeout=1000")
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster"])
+@pytest.mark.parametrize(
+    ("user", "named"), [("", "rejects the password"), ("app", "rejects user 'app' or the password")]
+)
+async def test_wrong_password(private_server: StartServer, connect: Connect, scheme: str, user: str, named: str):
+    server = private_server(requirepass="correct-horse")
+    with pytest.raises(AuthenticationError, match=named) as caught:
+        await connect(f"{scheme}://{user}:hunter2@{server.host}:{server.port}?connection_timeout=1000")
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+async def test_a_worker_does_not_wait_for_a_rejected_password_to_become_right(private_server: StartServer):
+    server = private_server(requirepass="correct-horse")
+    worker = Worker("q", print, f"valkey://:wrong@{server.host}:{server.port}")
+    with pytest.raises(AuthenticationError):
+        await worker.start()
+
+
+# -- the wrong kind of server ---------------------------------------------------------------------------------
+
+
+async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
+    with pytest.raises(ServerModeError, match=r"is standalone, not a node of a cluster; write valkey://"):
+        await connect(url.replace("valkey://", "valkey+cluster://") + "?connection_timeout=1000")
+
+
+async def test_cluster_url_for_a_standalone_server_with_a_password(private_server: StartServer, connect: Connect):
+    server = private_server(requirepass="pass@word")
+    with pytest.raises(ServerModeError, match="is standalone"):
+        await connect(f"valkey+cluster://:pass%40word@{server.host}:{server.port}?connection_timeout=1000")
+
+
+async def test_url_of_a_replica(private_server: StartServer, connect: Connect):
+    primary = private_server()
+    replica = private_server(replicaof=["127.0.0.1", str(primary.port)])
+    with pytest.raises(GlideMQConnectionError, match="is a replica") as caught:
+        await connect(replica.url)
+    assert not isinstance(caught.value, ConnectionRejectedError)  # it may be promoted: workers wait
+
+
+async def test_database_that_does_not_exist(url: str, connect: Connect):
+    with pytest.raises(ConnectionRejectedError, match="database 99 does not exist"):
+        await connect(f"{url}/99")
+
+
+async def test_server_with_no_connection_left(private_server: StartServer, connect: Connect):
+    server = private_server()
+    with server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxclients", 1)
+        with pytest.raises(GlideMQConnectionError, match="cannot serve this now: ERR max number of clients") as caught:
+            await connect(f"{server.url}?connection_timeout=1000")
+    assert not isinstance(caught.value, ConnectionRejectedError)
+
+
+@contextmanager
+def some_other_server(greeting: bytes) -> Iterator[int]:
+    """A server that answers everything with ``greeting`` and hangs up; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    link, _ = listening.accept()
+                except OSError:
+                    return
+                with link:
+                    link.recv(4096)
+                    link.sendall(greeting)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+async def test_server_of_another_kind(connect: Connect):
+    with (
+        some_other_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
+        pytest.raises(ConnectionRejectedError, match="no Valkey or Redis server"),
+    ):
+        await connect(f"valkey://127.0.0.1:{port}?connection_timeout=1000")
+
+
+# -- no server ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "valkeys", "valkey+cluster"])
+async def test_refused(connect: Connect, scheme: str):
+    with pytest.raises(GlideMQConnectionError, match=r"127\.0\.0\.1:1: connection refused; check that") as caught:
+        await connect(f"{scheme}://127.0.0.1:1")
+    assert not isinstance(caught.value, ConnectionRejectedError)
+
+
+async def test_unresolvable_host(connect: Connect):
+    with pytest.raises(GlideMQConnectionError, match=r"host name 'no-such-host\.invalid' cannot be resolved"):
+        await connect("valkey://no-such-host.invalid")
+
+
+async def test_no_scheme(connect: Connect):
+    with pytest.raises(GlideMQValidationError, match=r"did you mean valkey://127\.0\.0\.1:6379\?"):
+        await connect("127.0.0.1:6379")
+
+
+# -- TLS ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files: an authority, certificates that it has signed for a server and a client, and a stranger's."""
+
+    folder: Path
+
+    def __getattr__(self, name: str) -> Path:
+        return self.folder / f"{name}.pem"
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """`ca`, `server`, `client`, `stranger` (signs itself); `server_key` and so on are the keys."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl is not installed: it makes the certificates of the TLS tests")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def make(name: str, *arguments: str) -> None:
+        subprocess.run(
+            [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+             "-keyout", f"{name}_key.pem", "-out", f"{name}.pem", *arguments],
+            cwd=folder, check=True, capture_output=True,
+        )  # fmt: skip
+
+    signed = ("-CA", "ca.pem", "-CAkey", "ca_key.pem", "-addext", "basicConstraints=critical,CA:FALSE")
+    make("ca")
+    make("server", *signed, "-addext", "subjectAltName=DNS:localhost")
+    make("client", *signed)
+    make("stranger")
+    return Certificates(folder)
+
+
+@pytest.fixture
+def start_tls(private_server: StartServer, certificates: Certificates) -> Callable[..., tuple[ServerProcess, int]]:
+    """`start_tls(tls_auth_clients="no")`: a Redis of Debian with a plain port and a TLS port, and the latter."""
+
+    def start(**config: Any) -> tuple[ServerProcess, int]:
+        port = free_port()
+        settings = {
+            "tls_port": port, "tls_cert_file": str(certificates.server), "tls_key_file": str(certificates.server_key),
+            "tls_ca_cert_file": str(certificates.ca), "tls_auth_clients": "no", **config,
+        }  # fmt: skip
+        return private_server("redis", **settings), port
+
+    return start
+
+
+StartTls = Callable[..., tuple[ServerProcess, int]]
+
+
+async def test_tls_with_an_authority_of_ones_own(start_tls: StartTls, certificates: Certificates, connect: Connect):
+    _, port = start_tls()
+    for connection in (
+        f"valkeys://localhost:{port}?tls_ca={certificates.ca}",
+        ConnectionOptions([("localhost", port)], tls=True, tls_ca=certificates.ca),
+        ConnectionOptions([("localhost", port)], tls=True, tls_ca=certificates.ca.read_bytes()),
+        f"valkeys://localhost:{port}?tls_insecure=true",
+    ):
+        await connect(connection)
+
+
+async def test_mutual_tls(start_tls: StartTls, certificates: Certificates, connect: Connect):
+    _, port = start_tls(tls_auth_clients="yes")
+    pair = {"tls_cert": certificates.client, "tls_key": certificates.client_key}
+    contents = {name: path.read_bytes() for name, path in pair.items()}
+    for connection in (
+        f"valkeys://localhost:{port}?tls_ca={certificates.ca}&tls_cert={certificates.client}"
+        f"&tls_key={certificates.client_key}",
+        ConnectionOptions([("localhost", port)], tls=True, tls_ca=certificates.ca, **pair),
+        ConnectionOptions(
+            [("localhost", port)],
+            tls=True,
+            tls_insecure=True,
+            **{name: path.read_bytes() for name, path in pair.items()},
+        ),
+    ):
+        await connect(connection)
+
+
+async def test_jobs_run_over_mutual_tls(start_tls: StartTls, certificates: Certificates):
+    _, port = start_tls(tls_auth_clients="yes")
+    url = (
+        f"valkeys://localhost:{port}?tls_ca={certificates.ca}&tls_cert={certificates.client}"
+        f"&tls_key={certificates.client_key}"
+    )
+
+    async def double(job: Any) -> Any:
+        return job.data * 2
+
+    async with Queue("q", url) as queue, Worker("q", double, url):
+        assert await queue.add_and_wait("n", 21) == 42
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("", "requires a client certificate; give tls_cert and tls_key"),
+        ("&tls_cert={0.stranger}&tls_key={0.stranger_key}", "rejects the client certificate"),
+        ("&tls_cert={0.client}&tls_key={0.stranger_key}", r"client certificate .* cannot be used: .*KeyMismatch"),
+    ],
+)
+async def test_client_certificate_that_does_not_do(
+    start_tls: StartTls, certificates: Certificates, connect: Connect, query: str, problem: str
+):
+    _, port = start_tls(tls_auth_clients="yes")
+    url = f"valkeys://localhost:{port}?connection_timeout=1000&tls_ca={certificates.ca}{query.format(certificates)}"
+    with pytest.raises(TlsError, match=problem):
+        await connect(url)
+
+
+@pytest.mark.parametrize("scheme", ["valkeys", "valkeys+cluster"])
+@pytest.mark.parametrize("query", ["", "&tls_ca={0.stranger}"])
+async def test_untrusted_server(
+    start_tls: StartTls, certificates: Certificates, connect: Connect, scheme: str, query: str
+):
+    _, port = start_tls()
+    with pytest.raises(TlsError, match=r"not signed by a trusted authority; name the authority: \?tls_ca="):
+        await connect(f"{scheme}://localhost:{port}?connection_timeout=1000{query.format(certificates)}")
+
+
+async def test_certificate_of_another_host(start_tls: StartTls, certificates: Certificates, connect: Connect):
+    _, port = start_tls()
+    with pytest.raises(TlsError, match="not issued for this host name"):
+        await connect(f"valkeys://127.0.0.1:{port}?connection_timeout=1000&tls_ca={certificates.ca}")
+
+
+@pytest.mark.parametrize("kind", ["", "+cluster"])
+async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
+    with pytest.raises(TlsError, match=r"does not use TLS on this port; write valkey://"):
+        await connect(url.replace("valkey://", f"valkeys{kind}://") + "?connection_timeout=500&tls_insecure=true")
+
+
+@pytest.mark.parametrize("kind", ["", "+cluster"])
+@pytest.mark.parametrize("auth_clients", ["no", "yes"])
+async def test_plain_to_a_tls_port(start_tls: StartTls, connect: Connect, auth_clients: str, kind: str):
+    _, port = start_tls(tls_auth_clients=auth_clients)
+    with pytest.raises(TlsError, match="expects TLS on this port; write valkeys://"):
+        await connect(f"valkey{kind}://localhost:{port}?connection_timeout=1000")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "problem"),
+    [
+        ("tls_ca", None, "cannot be read: No such file"),
+        ("tls_ca", "nonsense", "contains no certificate"),
+        ("tls_cert", "nonsense", "contains no certificate"),
+        ("tls_key", None, "cannot be read: No such file"),
+        ("tls_key", "-----BEGIN CERTIFICATE-----", "contains no private key"),
+        ("tls_key", "-----BEGIN ENCRYPTED PRIVATE KEY-----", "is encrypted with a passphrase"),
+    ],
+)
+async def test_files_that_cannot_be_used(
+    certificates: Certificates, tmp_path: Path, url: str, connect: Connect, option: str, text: str | None, problem: str
+):
+    file = tmp_path / "file.pem"
+    if text is not None:
+        file.write_text(text)
+    files = {"tls_ca": certificates.ca, "tls_cert": certificates.client, "tls_key": certificates.client_key}
+    query = "&".join(f"{name}={path}" for name, path in {**files, option: file}.items())
+    with pytest.raises(GlideMQValidationError, match=problem) as caught:
+        await connect(f"{url.replace('valkey://', 'valkeys://')}?{query}")
+    assert (caught.value.option, caught.value.value) == (option, str(file))

@@ -1,0 +1,77 @@
+"""No command line repeats the password of a URL, whatever is wrong with the arguments."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from glidemq_py import ConnectionOptions, WorkerTargetError, library
+from glidemq_py.proxy.__main__ import main as proxy_main
+from glidemq_py.testing import RespClient
+from glidemq_py.testing.pytest_plugin import GlideMQServer
+from glidemq_py.worker.command.arguments import WorkerArguments, read_arguments
+from glidemq_py.worker.command.target import load_workers
+
+SECRET = "hunter2"
+URLS = [
+    f"valkey://u:{SECRET}@h:x",
+    f"valkey://u:{SECRET}",
+    f"valkey://u:a b'{SECRET}@h:x",
+    f"valkey:/u:{SECRET}@h",
+    f"u:{SECRET}@h",
+    f"http://u:{SECRET}@h",
+    f"valkey://u:a#{SECRET}",
+]
+
+
+def run_worker(argv: Sequence[str]) -> object:
+    return load_workers(read_arguments(argv))
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("run", [run_worker, library.main, proxy_main], ids=["worker", "library", "proxy"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda url: ["check", "--url", url],
+        lambda url: ["check", f"--url={url}"],
+        lambda url: ["check", "--urll", url],
+        lambda url: ["check", "--queue", "q", url],
+        lambda url: [url],
+        lambda url: ["--log-level", url],
+        lambda url: ["--port", url, "--metrics-port", url],
+    ],
+)
+def test_no_command_shows_the_password(
+    run: Callable[[Sequence[str]], object],
+    arguments: Callable[[str], list[str]],
+    url: str,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+):
+    with caplog.at_level(logging.DEBUG):
+        try:
+            code = run(arguments(url))
+        except SystemExit as end:
+            code = end.code
+        except WorkerTargetError as error:
+            code = str(error)
+    assert code not in (0, None)
+    printed = capfd.readouterr()
+    assert SECRET not in printed.out + printed.err + caplog.text + str(code)
+
+
+def test_values_that_hold_a_url_have_a_repr_without_it():
+    url = f"valkey://u:{SECRET}@h:1"
+    for value in (WorkerArguments(url=url), GlideMQServer.at(url), ConnectionOptions.from_url(url)):
+        assert SECRET not in repr(value) + str(value)
+
+
+@pytest.mark.parametrize("make", [RespClient.from_url, GlideMQServer.at])
+@pytest.mark.parametrize("url", URLS)
+def test_tools_for_tests_do_not_show_the_password(make: Callable[[str], object], url: str):
+    with pytest.raises(ValueError, match="connection") as caught:
+        make(url)
+    assert SECRET not in str(caught.value) + repr(caught.value)
