@@ -238,12 +238,7 @@ async def test_mutual_tls(start_tls: StartTls, certificates: Certificates, conne
         f"valkeys://localhost:{port}?tls_ca={certificates.ca}&tls_cert={certificates.client}"
         f"&tls_key={certificates.client_key}",
         ConnectionOptions([("localhost", port)], tls=True, tls_ca=certificates.ca, **pair),
-        ConnectionOptions(
-            [("localhost", port)],
-            tls=True,
-            tls_insecure=True,
-            **{name: path.read_bytes() for name, path in pair.items()},
-        ),
+        ConnectionOptions([("localhost", port)], tls=True, tls_insecure=True, **contents),
     ):
         await connect(connection)
 
