@@ -211,6 +211,37 @@ async def test_crashes_at_start_are_not_repeated_for_ever(start: Start, folder: 
         assert pauses == sorted(pauses)
 
 
+FAILING = """
+    from glidemq_py import Worker
+
+    async def handle(job):
+        raise ValueError("bad\\nline")
+
+    worker = Worker("{queue}", handle)
+"""
+
+
+@SINGLE_AND_SUPERVISED
+async def test_json_lines_of_failing_jobs(
+    start: Start, folder: Path, url: str, queue_name: str, options: tuple[str, ...]
+) -> None:
+    (folder / "failing.py").write_text(textwrap.dedent(FAILING.replace("{queue}", queue_name)))
+    async with Queue(queue_name, url) as queue:
+        with start("failing:worker", "--log-format", "json", *options) as command:
+            job = await queue.add("na\nme", attempts=2)
+            await command.says('"job_outcome": "failed"')
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+    lines = [json.loads(line) for line in command.lines]
+    retried, failed = (line for line in lines if line["logger"] == "glidemq_py.failures")
+    assert (retried["level"], retried["job_outcome"], retried["job_attempt"]) == ("WARNING", "retrying", 1)
+    assert (failed["level"], failed["job_id"], failed["job_name"]) == ("ERROR", job.id, "na\nme")
+    assert (failed["queue_name"], failed["job_attempt"], failed["job_attempts"]) == (queue_name, 2, 2)
+    assert failed["traceback"].endswith("ValueError: bad\nline")
+    assert failed["worker_id"].split("-")[-2] == str(failed["process"])
+    assert ("glidemq_py.worker.supervisor" in {line["logger"] for line in lines}) is bool(options)
+
+
 BROKEN = """
     import contextlib
     from glidemq_py import Worker

@@ -161,6 +161,6 @@ def test_json_is_applied_to_the_applications_handler_of_stderr(bare_root: Callab
 
 
 def test_complaints_before_logging_is_set_up_follow_the_format() -> None:
-    assert log_line(None, logging.CRITICAL, "x", "no\nmodule") == "no\\nmodule"
+    assert log_line(None, logging.CRITICAL, "x", "no \x1b module\nTraceback") == "no \\x1b module\n    Traceback"
     line = json.loads(log_line("json", logging.CRITICAL, "x", "no module"))
     assert (line["level"], line["message"]) == ("CRITICAL", "no module")

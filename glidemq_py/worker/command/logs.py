@@ -83,7 +83,9 @@ def _formatter(log_format: LogFormat | None) -> logging.Formatter:
 def log_line(log_format: LogFormat | None, level: int, name: str, message: str) -> str:
     """Return a line as the log would have it, for what is reported before logging is set up."""
     if log_format != "json":
-        return escape_control(message)
+        # Of several lines (the traceback of a TARGET), those after the first are indented.
+        first, *rest = message.split("\n")
+        return "\n".join([escape_control(first), *(indent(line) if line else "" for line in rest)])
     record = logging.makeLogRecord(
         {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
     )
