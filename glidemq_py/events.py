@@ -226,7 +226,7 @@ class QueueEvents:
             except ClosedError:
                 break
             except GlideMQError as error:
-                _log.warning("events of queue %r: %s; reading on in %.2f s", self.name, error, pause)
+                _log.warning("queue %r: reading events failed: %s; reading on in %.2f s", self.name, error, pause)
             await self._pace.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):

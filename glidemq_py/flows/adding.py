@@ -157,7 +157,9 @@ async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
         done.append(Step(found[0].decode(), b""))
         reply = await transport.call(flows.flow_step(done[-1].meta, found[1]))
         if not isinstance(reply.refused, bool):
-            _log.warning("queue %r: a flow that its producer had left is dropped: its ids are taken", root.name)
+            _log.warning(
+                "queue %r: deleted a half-added flow of a producer that stopped (its job ids are taken)", root.name
+            )
             break
     await _close(transport, root.meta, token, done)
     return len(done)

@@ -116,7 +116,7 @@ class ResultWaiter:
             await self._follow(ready)
         except GlideMQError as error:
             if not self._closed:
-                _log.warning("waiting for results of queue %r by polling alone: %s", self._keys.name, error)
+                _log.warning("queue %r: waiting for results by polling only: %s", self._keys.name, error)
         finally:
             ready.set()
             if self._dedicated is not None:

@@ -105,10 +105,10 @@ class EventHub:
                 except ClosedError:
                     return
                 except GlideMQError as error:
-                    _log.warning("events of queue %r: %s", self._queue.name, error)
+                    _log.warning("queue %r: reading events failed: %s", self._queue.name, error)
                     await asyncio.sleep(_PAUSE_S)
         except GlideMQError as error:
-            _log.warning("events of queue %r cannot be watched: %s", self._queue.name, error)
+            _log.warning("queue %r: watching events failed: %s", self._queue.name, error)
         finally:
             self._ready.set()
             self._tell()

@@ -77,7 +77,7 @@ class DeadLetters:
         try:
             await self._outbox.deliver(_PATIENCE_S)
         except GlideMQError as error:
-            _log.warning("queue %r: dead letters are still to be delivered: %s", link.keys.name, error)
+            _log.warning("queue %r: delivering dead letters failed, will be retried: %s", link.keys.name, error)
         if self._letter_link is None or self._letter_link.keys.name != name:
             keys = QueueKeys(link.keys.prefix, name)
             await self._close_letters()

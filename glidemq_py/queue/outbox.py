@@ -131,7 +131,7 @@ async def _tell_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) 
     try:
         await Outbox(onward, kinds=("child",)).deliver()
     except GlideMQError as error:
-        _log.debug("queue %r: what it owes is left to its own workers: %s", name, error)
+        _log.debug("queue %r: outbox left to the queue's own workers: %s", name, error)
 
 
 async def _charge(link: QueueLink, _: str, entries: list[OutboxEntry]) -> None:

@@ -79,7 +79,9 @@ class SuspendedSweep(Duty):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.debug("queue %r: time-outs of suspended jobs: %s", self._link.keys.name, error)
+                _log.debug(
+                    "queue %r: looking for suspended jobs that timed out failed: %s", self._link.keys.name, error
+                )
                 pause = _IDLE_S
             self._due = min(self._due, loop.time() + pause)
 

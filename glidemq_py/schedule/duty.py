@@ -78,7 +78,7 @@ class ScheduleDuty(Duty):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.warning("queue %r: its schedulers: %s", self._link.keys.name, error)
+                _log.warning("queue %r: firing schedulers failed: %s", self._link.keys.name, error)
                 self._on_error(error)
                 wait = pause * random.uniform(0.5, 1.5)
                 pause = min(pause * 2, _LAST_PAUSE_S)

@@ -120,7 +120,7 @@ def _publish_beside(options: WriteOptions, write: WriteId) -> Published:
 
 
 def _tell(options: WriteOptions, published: Published) -> None:
-    _log.info("queue %r: %d jobs added, %d rows were none", options.keys.name, published.jobs, published.others)
+    _log.info("queue %r: added %d jobs, skipped %d rows", options.keys.name, published.jobs, published.others)
 
 
 class FrameWriter(DataSourceArrowWriter):

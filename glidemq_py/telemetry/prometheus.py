@@ -95,7 +95,7 @@ class QueueCollector(Collector):
                 self._transport = DrivenTransport.connect(self._connection)
             return run_now(_look(self._transport, keys.meta))
         except GlideMQError as error:
-            _log.warning("queue %r cannot be asked for its metrics: %s", keys.name, error)
+            _log.warning("queue %r: reading metrics failed: %s", keys.name, error)
             return None
 
     def close(self) -> None:

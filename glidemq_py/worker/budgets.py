@@ -81,7 +81,7 @@ class BudgetGate:
                 runner.refuse(run, error)  # its attempt has been ended from outside: its slot is free
                 return
             except GlideMQError as error:
-                _log.warning("job %s of queue %r: its budget cannot be asked for: %s", run.job.id, self._link.keys.name,
+                _log.warning("job %s of queue %r: reading its budget failed: %s", run.job.id, self._link.keys.name,
                              error)  # fmt: skip
                 runner.refuse(run, DelayedError(_UNKNOWN_MS))
                 return

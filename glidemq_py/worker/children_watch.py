@@ -62,7 +62,7 @@ class ChildrenWatch(PeriodicDuty):
             for parent in parents[end.member]
         ]
         if ends:
-            _log.warning("queue %r: %d ends of children that nobody had told", keys.name, len(ends))
+            _log.warning("queue %r: delivered %d pending child results", keys.name, len(ends))
             if await transport.call(children_ended(keys.meta, ends)):
                 self._owes()
         if watched.more:

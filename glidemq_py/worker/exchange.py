@@ -161,7 +161,7 @@ class ExchangeLoop(ExchangeState):
             self.recovery.failed(batch, error)
         except Exception as error:
             # A fault of ours; whatever it is, the other jobs go on.
-            _log.exception("queue %r: exchange", self.link.keys.name)
+            _log.exception("queue %r: exchange failed", self.link.keys.name)
             self.recovery.failed(batch, ScriptError(repr(error)))
         else:
             self.asked -= want

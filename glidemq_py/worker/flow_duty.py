@@ -44,7 +44,7 @@ class FlowDuty(PeriodicDuty):
                 failure = error
                 continue
             finished += 1
-            _log.warning("queue %r: finished a flow that its producer had left", keys.name)
+            _log.warning("queue %r: completed the addition of a flow whose producer stopped half-way", keys.name)
         if failure is not None:
             raise failure
         return finished

@@ -85,9 +85,9 @@ class Heartbeat:
             try:
                 self._beat()
             except GlideMQError as error:
-                _log.warning("heartbeat of %s: %s", self._consumer, error)
+                _log.warning("worker %s: heartbeat failed: %s", self._consumer, error)
             except Exception:
-                _log.exception("heartbeat of %s", self._consumer)
+                _log.exception("worker %s: heartbeat failed", self._consumer)
             self._tell(self._first_beat.set)
             self._hurry.wait(min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S))
             self._hurry.clear()

@@ -47,10 +47,10 @@ class LibrarySweep(Duty):
                 await self.sweep()
             except LibraryError as error:
                 # Not every user may do this, and none has to: another worker's may, or an administrator does it.
-                _log.debug("old function libraries are not looked after by this worker: %s", error)
+                _log.debug("this worker does not delete old function libraries: %s", error)
                 return
             except GlideMQError as error:
-                _log.debug("the sweep of old function libraries: %s", error)
+                _log.debug("deleting old function libraries failed: %s", error)
             await asyncio.sleep(_EVERY_S * random.uniform(0.9, 1.1))
 
     async def sweep(self) -> list[str]:
@@ -74,5 +74,5 @@ class LibrarySweep(Duty):
             await transport.call(control.unlock(LOCK_KEY, token))  # somebody else may be allowed to
             raise
         for name in deleted:
-            _log.info("deleted the function library %s: nobody has used it for a day", name)
+            _log.info("deleted function library %s (unused for a day)", name)
         return deleted

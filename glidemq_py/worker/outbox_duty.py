@@ -64,7 +64,7 @@ class OutboxDuty(Duty):
             except GlideMQError as error:
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                _log.log(level, "queue %r: what it owes to other queues: %s", self._link.keys.name, error)
+                _log.log(level, "queue %r: outbox delivery failed: %s", self._link.keys.name, error)
             rounds_in_vain = rounds_in_vain + 1 if self._outbox.left else 0
             if rounds_in_vain:
                 await asyncio.sleep(min(_AGAIN_MAX_S, _AGAIN_S * 2 ** min(rounds_in_vain - 1, 10)))

@@ -76,7 +76,11 @@ class Recovery:
         finished.refusals += 1
         if finished.refusals < _MAX_REFUSALS:
             return True
-        _log.error("job %s: its outcome cannot be handed in and is left to recovery: %s", finished.run.job.id, error)
+        _log.error(
+            "job %s: reporting its result failed repeatedly; it will be recovered as stalled: %s",
+            finished.run.job.id,
+            error,
+        )
         return False
 
     async def run(self) -> None:
@@ -96,9 +100,9 @@ class Recovery:
                 self.give_up(error)
                 break
             except GlideMQConnectionError as error:
-                _log.warning("queue %r: still no connection: %s", x.link.keys.name, error)
+                _log.warning("queue %r: reconnecting failed, will be retried: %s", x.link.keys.name, error)
             except Exception:
-                _log.exception("queue %r: asking for what a lost reply held", x.link.keys.name)
+                _log.exception("queue %r: reattaching to jobs of a lost reply failed", x.link.keys.name)
                 break
             else:
                 break

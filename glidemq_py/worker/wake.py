@@ -97,7 +97,7 @@ class WakeReader:
         try:
             await self._link.transport.command("XADD", self._link.keys.wake, "MAXLEN", "~", "64", "*", "w", "1")
         except GlideMQError as error:
-            _log.debug("queue %r: a wake-up could not be passed on: %s", self._link.keys.name, error)
+            _log.debug("queue %r: passing on a wake-up failed: %s", self._link.keys.name, error)
 
     async def retire(self) -> None:
         """Wait no more, and have nothing taken by a call that was sent along with a wait: what one has taken all the
