@@ -8,18 +8,18 @@ workers are registered, and for a day afterwards, groups whose parked jobs have 
 
 from __future__ import annotations
 
-import logging
 import secrets
 from typing import Final
 
 from glidemq_py.job.link import QueueLink
+from glidemq_py.logs import get_logger
 from glidemq_py.queue.checking import repair_groups
 from glidemq_py.queue.duty import PeriodicDuty
 from glidemq_py.wire.calls.checking import blocked_groups
 
 __all__ = ["GroupRepair"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _LOOK_S: Final = 10.0
 _HOLD_MS: Final = 30_000

@@ -136,7 +136,7 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
 async def test_a_worker_that_still_starts_is_ended_too(start: Start, queue_name: str) -> None:
     with start(ONE_STARTS, queue_name, f"{queue_name}-2") as command:
         await command.says("^ready$")
-        await command.says("trying again")
+        await command.says("retrying in")
         command.signal(signal.SIGTERM)
         await command.says("handlers restored")
         assert await command.ends() == 0

@@ -159,7 +159,7 @@ async def test_ctrl_c_reaches_the_children_once(start: Start, folder: Path, url:
 
 async def test_a_signal_while_the_server_is_away_ends_it(start: Start) -> None:
     with start("application:worker", GLIDEMQ_URL="valkey://127.0.0.1:1") as command:
-        await command.says("trying again")
+        await command.says("retrying in")
         command.signal(signal.SIGTERM)
         assert await command.ends() == 0
 
