@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from glidemq_py.client.transport import Transport
+from glidemq_py.errors import GlideMQError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.logs import get_logger
 from glidemq_py.queue.duty import PeriodicDuty
+from glidemq_py.queue.outbox import Outbox
 from glidemq_py.wire.calls.flows import ChildEnd, children_ended, fates, sweep_parents, watch_children
-from glidemq_py.wire.keys import split_member
+from glidemq_py.wire.keys import QueueKeys, split_member
 
 __all__ = ["ChildrenWatch"]
 
@@ -58,7 +59,7 @@ class ChildrenWatch(PeriodicDuty):
                 parents.setdefault(member, []).append(parent)
         ends = [
             ChildEnd(parent, end.member, end.how, end.text, end.policy)
-            for end in await _ended(transport, list(parents))
+            for end in await self._ended(list(parents))
             for parent in parents[end.member]
         ]
         if ends:
@@ -69,24 +70,39 @@ class ChildrenWatch(PeriodicDuty):
             self._pause = _NEXT_PAGE_S
         return bool(watched.more)
 
-
-async def _ended(transport: Transport, members: Sequence[str]) -> list[ChildEnd]:
-    """Those of the children that have ended, without their parents."""
-    by_base: dict[str, list[str]] = {}
-    for member in members:
-        try:
-            base, job_id = split_member(member)
-        except ValueError:
-            continue
-        by_base.setdefault(base, []).append(job_id)
-    ends: list[ChildEnd] = []
-    for base, ids in by_base.items():
-        for i in range(0, len(ids), _AT_A_TIME):
-            few = ids[i : i + _AT_A_TIME]
-            reply = await transport.call(fates(f"{base}:meta", few))
-            if reply.owes:  # perhaps just these: whoever delivers it tells the parents
+    async def _ended(self, members: Sequence[str]) -> list[ChildEnd]:
+        """Those of the children that have ended, without their parents."""
+        by_base: dict[str, list[str]] = {}
+        for member in members:
+            try:
+                base, job_id = split_member(member)
+            except ValueError:
                 continue
-            for job_id, fate in zip(few, reply.rows, strict=True):
-                if not isinstance(fate, bool):
-                    ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
-    return ends
+            by_base.setdefault(base, []).append(job_id)
+        ends: list[ChildEnd] = []
+        for base, ids in by_base.items():
+            for i in range(0, len(ids), _AT_A_TIME):
+                few = ids[i : i + _AT_A_TIME]
+                reply = await self._link.transport.call(fates(f"{base}:meta", few))
+                if reply.owes:  # perhaps just these: the delivery notifies the parents
+                    await self._deliver(base)
+                    break
+                for job_id, fate in zip(few, reply.rows, strict=True):
+                    if not isinstance(fate, bool):
+                        ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
+        return ends
+
+    async def _deliver(self, base: str) -> None:
+        """Deliver what the outbox of the children's queue holds for parents: it may have no worker of its own."""
+        link = self._link
+        if base == link.keys.base:
+            self._owes()
+            return
+        prefix, _, name = base[:-1].rpartition(":{")
+        children = QueueLink(
+            transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
+        )
+        try:
+            await Outbox(children, kinds=("child",)).deliver()
+        except GlideMQError as error:
+            _log.debug("queue %r: outbox delivery for parents in %r failed: %s", name, link.keys.name, error)

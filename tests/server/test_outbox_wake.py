@@ -14,6 +14,7 @@ from glidemq_py.errors import JobFailedError
 from glidemq_py.options.dead_letter import DeadLetterOptionsDict
 from glidemq_py.testing import RespClient
 from glidemq_py.worker import outbox_duty
+from glidemq_py.worker.children_watch import ChildrenWatch
 from tests.server.worker_support import Raw, soon, until
 
 AN_HOUR_S = 3_600.0
@@ -58,6 +59,23 @@ async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str,
         else:
             with pytest.raises(JobFailedError):
                 await soon(node.job.wait_until_finished())
+
+
+async def test_a_queue_of_children_without_workers(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+    """A worker of the parent's queue delivers the outbox of the children's queue, when it looks after its parents."""
+    async with (
+        FlowProducer(core_url) as flows,
+        Queue(queue_name, core_url) as queue,
+        Worker(queue_name, handle, core_url),
+    ):
+        node = await flows.add(FlowJob("parent", queue_name, None, None, [FlowJob("child", f"{queue_name}-c")]))
+        assert await node.children[0].job.remove()
+        assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 1
+        assert queue._link is not None
+        await ChildrenWatch(link=queue._link, owes=lambda: None, age=0).look()
+        with pytest.raises(JobFailedError, match="removed"):
+            await soon(node.job.wait_until_finished())
+        assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
 
 
 async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core_resp: RespClient) -> None:
