@@ -1,0 +1,291 @@
+"""Plausible arguments for every function of both libraries, for tests that call all of them."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_py.wire.calls import pack
+
+ORDERING = ["g", 1, 2, 1000, 5000, 1000, 1000]
+SOURCES = ("stream", "pending", "lifo", "priority", "scheduled", "completed", "failed", "suspended", "list-active-ids",
+           "list-taken", "list-popped", "stall-watch", "dedup-expiry", "waiting-children", "groupq:g")  # fmt: skip
+STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "suspended", "waiting-children",
+          "group-waiting")  # fmt: skip
+
+
+@dataclass
+class Scene:
+    """A queue whose data is hostile, and what a client knows of it."""
+
+    random: random.Random
+    base: str
+    now: int
+    ids: Sequence[str]
+    taken: Sequence[tuple[str, str, int, int]]
+    messages: Sequence[tuple[str, str, int, int]]
+
+    @property
+    def id(self) -> str:
+        return self.random.choice(self.ids)
+
+    @property
+    def token(self) -> tuple[str, str, int, int]:
+        return self.random.choice(self.taken)
+
+    def key(self, suffix: str) -> str:
+        return f"{self.base}:{suffix}"
+
+    @property
+    def name(self) -> str:
+        return self.base.removeprefix("glide:{").removesuffix("}")
+
+
+def rows(s: Scene) -> list[list[Any]]:
+    """Rows of `add`: one of each kind."""
+    plain: list[list[Any]] = [["a", "1", "{}"], ["a", "1", "{}", "", 5, 3, 2, 0, 60_000]]
+    plain.append(["a", "1", "{}", "", False, 0, False, 1, 0])
+    plain.append(["a", "1", "{}", "", False, 0, False, 0, 0, False, ORDERING])
+    plain.append(["a", "1", "{}", "", False, 0, False, 0, 0, False, False, ["d", 1000, "debounce"]])
+    plain.append(["a", "1", "{}", "", False, 0, False, 0, 0, False, False, False, [s.id, s.name]])
+    return s.random.sample(plain, 3)
+
+
+def finished(s: Scene, tokens: Sequence[tuple[str, str, int, int]], kinds: int) -> list[list[Any]]:
+    """Results of attempts, of every kind."""
+    found: list[list[Any]] = []
+    for token in tokens:
+        kind = s.random.randint(1, kinds)
+        if kind == 5 and token[0] != "grouped":
+            kind = 1
+        rest: dict[int, list[Any]] = {
+            1: ["null", s.random.choice((0, 1, [1, 60]))] if kinds > 4 else ["null"],
+            2: ["boom", "E", "trace", s.random.choice((0, 3)), 10],
+            3: [], 4: [100, 0], 5: [100, 0, "front"], 6: [0], 7: ["why", 100],
+        }  # fmt: skip
+        found.append([kind, *token, *rest[kind]])
+    return found
+
+
+def group_facts(s: Scene) -> list[Any]:
+    return ["g", list(s.ids[:5]), 3, 2, [2], 3, 4, 1]
+
+
+def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
+    """Arguments of each function of our own library: packed where they are not text."""
+    usage: list[Any] = [{"in": 5}, {"usd": 0.5}, 5, 0.5]
+
+    def packed(build: Callable[[Scene], Any]) -> Callable[[Scene], Sequence[Any]]:
+        return lambda s: [pack(build(s))]
+
+    def none(_: Scene) -> Sequence[Any]:
+        return []
+
+    def an_id(s: Scene) -> Sequence[Any]:
+        return [s.id]
+
+    def write(s: Scene) -> list[Any]:
+        return [s.random.choice(("w1", "w2")), s.name, "query", 1]
+
+    return {
+        "add": packed(lambda s: [rows(s), False]),
+        "add_once": lambda s: [pack(["query", 1, "seq", 1, 60_000]), pack([rows(s), False])],
+        "adopt": packed(lambda s: [s.id, ["glide:{other}:9"]]),
+        "broadcast_delivery": packed(lambda s: [s.id, "sub"]),
+        "broadcast_exchange": packed(lambda s: ["py-b", 5, finished(s, s.messages, 4), False, False, False, "sub", False,  # noqa: E501
+                                                "0-0", False]),
+        "broadcast_heartbeat": packed(lambda s: ["py-b", "{}", 60_000, list(s.messages), "sub"]),
+        "broadcast_leave": lambda _: ["sub", "py-b"],
+        "broadcast_publish": packed(lambda s: [[["m", "1", "{}"]], False, 5, 60_000]),
+        "broadcast_reclaim": packed(lambda _: ["h", 1000, 1000, 1, False, "", "sub", "worker-"]),
+        "broadcast_redeliver": packed(lambda s: [s.id, "sub", ""]),
+        "broadcast_regain": packed(lambda _: ["py-b", [], 5, False, "", "sub", "0-0"]),
+        "broadcast_subscribe": packed(lambda _: ["new", "$"]),
+        "broadcast_subscriptions": none,
+        "broadcast_unsubscribe": packed(lambda _: ["sub", True]),
+        "charge_budget": packed(lambda s: ["flow", "mark", s.id, usage]),
+        "check_budget": lambda _: ["flow"],
+        "check_counters": packed(lambda s: [5, list(s.ids), 0]),
+        "check_group": packed(group_facts),
+        "check_groups": packed(lambda s: ["", 50, s.random.choice(([], ["g"]))]),
+        "check_jobs": packed(lambda s: list(s.ids)),
+        "check_keys": packed(lambda s: [f"log:{s.id}", "deps:gone"]),
+        "check_places": packed(lambda s: [s.random.choice(SOURCES), "", 50]),
+        "check_scope": none,
+        "children": packed(lambda s: ["parent", "", 50]),
+        "children_ended": packed(lambda s: [["parent", "glide:{other}:9", "failed", "boom", "fail_parent"],
+                                            ["parent", f"{s.base}:{s.id}", "completed", "1", "fail_parent"]]),
+        "clean": packed(lambda s: [s.random.choice(("completed", "failed")), 0, -1, 50, 50, 0]),
+        "count_late": lambda _: ["1"],
+        "count_parked": lambda _: ["0"],
+        "counts": none,
+        "create_budget": packed(lambda _: ["flow", ["maxTotalTokens", "10"]]),
+        "dead_letters_to": packed(lambda _: ["letters", "failed", ""]),
+        "drain": packed(lambda s: [True, s.random.choice(("", "due:", "groups:", "scheduled:", "lifo:")), 50, 0]),
+        "event_slice": packed(lambda _: ["0-0", 50, 0]),
+        "exchange": packed(lambda s: ["py-1", s.random.choice((0, 5)), finished(s, s.taken, 7), False, False,
+                                      s.random.choice((False, [5, 1000])), [5, 1000, [1] * len(s.taken)]]),
+        "family": packed(lambda s: [list(s.ids), ["name", "state"]]),
+        "fates": packed(lambda s: list(s.ids)),
+        "flow_add": packed(lambda s: ["", 1, [[*_full(), [1, 0, []]], [*_full(), [0, 0, [1]]]], [], [], False,
+                                      ["", ["maxTotalTokens", "10"]], False]),
+        "flow_done": lambda _: ["token"],
+        "flow_reserve": packed(lambda _: [3, ["custom"], [ORDERING]]),
+        "flow_stage": packed(lambda s: ["token", 1, [s.key("meta"), "step"]]),
+        "flows_due": packed(lambda _: [0, 5]),
+        "gauges": none,
+        "group_info": lambda _: ["g"],
+        "heartbeat": packed(lambda s: ["py-1", '{"lockDuration":30000}', 60_000, list(s.taken)]),
+        "hold_group": packed(lambda _: ["g", 100, 0]),
+        "keep_events": packed(lambda _: [100]),
+        "leave": lambda _: ["py-1"],
+        "limit_group": packed(lambda _: ["g", 2, [2, 1000], [5000, 1000]]),
+        "limit_queue": packed(lambda _: [5, [5, 1000]]),
+        "lock": lambda _: ["token", "1000"],
+        "mend": packed(lambda s: [["member", s.random.choice(SOURCES), s.id, s.id], ["lost", s.id, ""],
+                                  ["ghost", s.id], ["orphan", f"log:{s.id}"], ["twice", s.id, "lifo", "priority"]]),
+        "mend_counters": packed(lambda s: [5, list(s.ids), 0]),
+        "mend_group": packed(group_facts),
+        "note": packed(lambda s: [s.random.randint(1, 4), s.id, "5", 0, 0, 3]),
+        "obliterate": packed(lambda s: [True, 20]),
+        "open_children": lambda _: ["parent"],
+        "outbox": packed(lambda _: ["h", 1000, "", []]),
+        "page": packed(lambda s: [s.random.choice(STATES), "", 20, ["name", "state"]]),
+        "pause": none,
+        "promote": an_id,
+        "reclaim": packed(lambda _: ["h", 1000, 1000, 1, False, "", "worker-"]),
+        "records": packed(lambda s: [list(s.ids), ["name", "state"]]),
+        "redelay": lambda s: [s.id, s.random.choice(("0", "500"))],
+        "regain": packed(lambda s: ["py-1", [], 5, False, s.random.choice(("", "l:0")), []]),
+        "remove": an_id,
+        "renew": lambda _: ["token", "1000"],
+        "report_usage": packed(lambda s: [s.id, 0, 0, ["usage:model", "m"], *usage, "m", "usd", "{}"]),
+        "reprioritize": lambda s: [s.id, s.random.choice(("0", "5"))],
+        "resume": none,
+        "retire": lambda _: ["token"],
+        "retry": an_id,
+        "retry_jobs": packed(lambda _: [50, 0, -1, 0]),
+        "revoke": an_id,
+        "schedules_due": packed(lambda _: ["h"]),
+        "schedules_fire": packed(lambda s: ["h", [["s", 0, '{"nextRun":1}', '{"nextRun":2}', 2, rows(s)[:1], [1], True]],  # noqa: E501
+                                            False]),
+        "schedules_put": packed(lambda _: ["s2", 0, "", '{"nextRun":2}', 2]),
+        "schedules_read": packed(lambda s: s.random.choice((["s"], [False, "", 50]))),
+        "signal": packed(lambda s: [s.id, "go", "1"]),
+        "store_vector": packed(lambda s: [s.id, "vector", "1234", 0, 0]),
+        "stream_chunk": packed(lambda s: [s.id, 0, 0, 5, ["a", "1"]]),
+        "sweep_parents": none,
+        "sweep_suspended": none,
+        "unlock": lambda _: ["token"],
+        "usage_minutes": packed(lambda s: [s.now - s.now % 60_000 - 60_000, 3]),
+        "usages": packed(lambda s: [list(s.ids), ["usage:model"]]),
+        "version": none,
+        "watch_children": packed(lambda _: [0, 1000]),
+        "workers": none,
+        "write_abort": packed(lambda s: [*write(s)[:1], "query", 1, s.name, 60_000]),
+        "write_commit": packed(lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000]),
+        "write_open": packed(lambda s: [*write(s), 60_000, 1, "", 60_000]),
+        "write_publish": packed(lambda s: [write(s)[0], "query", 1, 1, 60_000]),
+        "write_settled": packed(lambda s: [write(s)[0], "query", 1, s.name, 60_000]),
+        "write_stage": lambda s: [pack([*write(s), "attempt", 1, 60_000, 1, 1, 60_000]), pack([rows(s), False])],
+        "writes": none,
+    }  # fmt: skip
+
+
+def _full() -> list[Any]:
+    return ["f", "1", "{}", "", 0, 0, 0, 0, 0, False, False, False]
+
+
+Wire = Callable[[Scene], tuple[Sequence[str], Sequence[Any]]]
+
+
+def wire_calls() -> dict[str, Wire]:
+    """Keys and arguments of each function of the wire library."""
+
+    def add(s: Scene) -> list[Any]:
+        delay = s.random.choice((0, 5, "Infinity"))
+        return ["a", "{}", "{}", s.now, delay, s.random.choice((0, 3, "Infinity")), "", 3,
+                s.random.choice(("", "g")), 1, 2, 1000, 5000, 1000, 0, 0, "", 0, "", "", 0]  # fmt: skip
+
+    def active(keys: str, *rest: Any) -> Wire:
+        """Keys with the job's among them (`job`), then id, entry and the rest."""
+
+        def build(s: Scene) -> tuple[list[str], list[Any]]:
+            job_id, entry, *_ = s.token
+            words = [f"job:{job_id}" if word == "job" else word for word in keys.split()]
+            return words, [job_id, entry, *(item(s) if callable(item) else item for item in rest)]
+
+        return build
+
+    def now(s: Scene) -> int:
+        return s.now
+
+    def anyone(keys: str, *rest: Any) -> Wire:
+        def build(s: Scene) -> tuple[list[str], list[Any]]:
+            job_id = s.id
+            words = [f"job:{job_id}" if word == "job" else word for word in keys.split()]
+            return words, [job_id, *(item(s) if callable(item) else item for item in rest)]
+
+        return build
+
+    def plain(keys: str, *rest: Any) -> Wire:
+        return lambda s: (keys.split(), [item(s) if callable(item) else item for item in rest])
+
+    def move_to_active(s: Scene) -> tuple[list[str], list[Any]]:
+        job_id, entry, *_ = s.token
+        return [f"job:{job_id}", "stream"], [s.now, entry, "workers", job_id, 0]
+
+    return {
+        "addFlow": lambda s: (["id", "stream", "scheduled", "events"] * 2,
+                              ["f", "{}", "{}", s.now, 0, 0, 0, 1, "", "c", "{}", '{"ordering":{"key":"g"}}', 5, 0, 0, s.base,  # noqa: E501
+                               s.name, "", 0]),
+        "addJob": lambda s: (["id", "stream", "scheduled", "events"], add(s)),
+        "changeDelay": anyone("job stream scheduled events", 500, now, "workers"),
+        "changePriority": anyone("job stream scheduled events", 5, "workers"),
+        "checkBudget": plain("budget:flow"),
+        "checkConcurrency": plain("meta stream list-active", "workers"),
+        "clean": lambda s: ([s.random.choice(("completed", "failed")), "events", "id"], [s.now, 50]),
+        "complete": active("stream completed events job metrics:completed", "1", now, "workers", "age_count", 5, 60, "", "", 0),  # noqa: E501
+        "completeAndFetchNext": active("stream completed events job metrics:completed", "1", now, "workers", "py-1", "count",  # noqa: E501
+                                       5, 0, "", "", "", "", "", 0, "", "", 0, 0),
+        "completeChild": lambda s: (["deps:parent", "job:parent", "stream", "events"], [f"{s.base}:{s.id}", "parent"]),
+        "dedup": lambda s: (["dedup", "id", "stream", "scheduled", "events"], ["d", 1000, s.random.choice(
+            ("simple", "throttle", "debounce")), *add(s)[:19], 0]),
+        "deferActive": active("stream job list-active", "workers", 0),
+        "drain": lambda s: (["stream", "scheduled", "events", "id", "lifo", "priority"], ["1", "workers"]),
+        "fail": active("stream failed scheduled events job metrics:failed", "boom", now, 3, 10, "workers", "count", 5, 0, 0),  # noqa: E501
+        "getActiveListJobIds": plain("id", 0, -1),
+        "healListActive": plain("id"),
+        "moveActiveToDelayed": active("job stream scheduled events", now, lambda s: s.now + 5, "workers", "", 0),
+        "moveToActive": move_to_active,
+        "moveToWaitingChildren": active("job stream events", "workers", now, 0),
+        "nextDue": plain("scheduled ratelimited"),
+        "pause": plain("meta events"),
+        "popLists": plain("priority lifo", 5),
+        "promote": plain("scheduled stream events", lambda s: s.now + s.random.choice((0, 100_000))),
+        "promoteJob": anyone("job stream scheduled events"),
+        "promoteRateLimited": plain("ratelimited stream", now),
+        "rateLimit": plain("rate meta", 5, 1000, now),
+        "rateLimitGroup": active("job stream", "workers", 100, now, 0, "requeue", "back", "max"),
+        "rateLimitGroupExternal": plain("ratelimited events", "g", 100, now, "max"),
+        "reclaimStalled": plain("stream events", "workers", "worker-2", 0, 1, now, lambda s: s.key("failed"), 0, 0),
+        "reclaimStalledListJobs": plain("stream events", 0, 1, now, lambda s: s.key("failed"), 0),
+        "recordUsageAndCheckBudget": plain("budget:flow", json.dumps({"in": 5}), "{}", 5, 0.5, "{}", "{}"),
+        "registerParent": lambda s: ([f"job:{(i := s.id)}", f"parents:{i}", "deps:parent", "job:parent", "stream", "events"],  # noqa: E501
+                                     [i, "parent", s.base, f"{s.base}:{i}"]),
+        "removeJob": lambda s: ([f"job:{(i := s.id)}", "stream", "scheduled", "completed", "failed", "events", f"log:{i}"], [i]),  # noqa: E501
+        "renewLock": plain("lock:x", "token", 1000),
+        "resume": plain("meta events"),
+        "retryJobs": plain("failed scheduled events id", 0, now),
+        "revoke": anyone("job stream scheduled failed events", now, "workers"),
+        "rpopAndReserve": lambda s: (["meta", "stream", "list-active", s.random.choice(("lifo", "priority"))], ["workers", 5]),  # noqa: E501
+        "searchByName": lambda s: s.random.choice(((["completed"], ["zset", "a", 10, s.base + ":"]),
+                                                   (["stream"], ["stream", "a", 10, s.base + ":"]))),
+        "signal": anyone("job stream events suspended signals", "go", "1", now),
+        "suspend": active("job stream events suspended", "workers", now, "why", 100, 0),
+        "sweepSuspended": plain("suspended events failed metrics:failed", now, lambda s: s.base + ":"),
+        "tryLock": plain("lock:x", "token", 1000),
+        "unlock": plain("lock:x", "token"),
+        "version": plain("meta"),
+    }  # fmt: skip
