@@ -10,8 +10,7 @@ local STREAM_PAGES = 100 -- entries that workers hold stay in front, and are pas
 
 -- Out of its place: the entry that its record names, or the lists (W30).
 local function leave_place(q, id, h)
-  local found = W.given(h.eid) and redis.call('XRANGE', q.stream, h.eid, h.eid)[1]
-  if found and G.entry_job(found[2]) == id then
+  if W.given(h.eid) and G.find_entry(q, id, h.eid) then
     redis.pcall('XACK', q.stream, G.GROUP, h.eid)
     redis.call('XDEL', q.stream, h.eid)
   elseif h.state == 'active' then

@@ -128,8 +128,8 @@ class HostileQueue:
     # -- hostile data ----------------------------------------------------------------------------------------
 
     def spoil(self, rng: random.Random) -> None:
-        """One key of a foreign type, or junk in some keys or all."""
-        if rng.random() < 0.3:
+        """Some keys of a foreign type, and junk in some keys or all."""
+        for _ in range(rng.choice((0, 0, 1, 5))):
             self._replace(rng, rng.choice(self.suffixes))
         share = rng.choice((0.05, 0.3, 1.0))
         for suffix in self.suffixes:

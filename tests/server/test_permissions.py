@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,8 @@ async def produce(url: str) -> None:
             for _ in range(2):
                 await queue.add("d", delay=10_000, deduplication={"id": mode, "mode": mode, "ttl": 60_000})
         bucket = {"capacity": 5, "refill_rate": 1}
-        await queue.add("o", ordering={"key": "k", "rate_limit": {"max": 1, "duration": 1_000}, "token_bucket": bucket})
+        ordering: Any = {"key": "k", "rate_limit": {"max": 1, "duration": 1_000}, "token_bucket": bucket}
+        await queue.add("o", ordering=ordering)
         await queue.get_job_counts()
         assert await queue.get_job(job.id) is not None
         for state in ("waiting", "delayed", "prioritized", "completed", "failed", "active"):
