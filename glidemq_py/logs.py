@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from types import TracebackType
 from typing import Any, Final
 
 __all__ = ["escape_control", "format_traceback", "get_logger", "indent", "show_id"]
@@ -45,7 +44,7 @@ def show_id(job_id: str) -> str:
     return job_id if _PLAIN_ID.fullmatch(job_id) else repr(job_id)
 
 
-def format_traceback(about: tuple[type[BaseException], BaseException, TracebackType | None] | Any) -> str:
+def format_traceback(about: tuple[Any, Any, Any]) -> str:
     """Return the traceback of ``exc_info`` as Python prints it; of a broken exception, its type's name."""
     try:
         return "".join(traceback.format_exception(*about)).rstrip("\n")
