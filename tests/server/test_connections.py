@@ -193,8 +193,10 @@ async def test_the_environment_variable(url: str, queue_name: str, resp: RespCli
 
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkeys"])
 async def test_nobody_listens(queue_name: str, scheme: str):
+    began = time.monotonic()
     with pytest.raises(GlideMQConnectionError, match=r"cannot connect to 127\.0\.0\.1:1"):
-        await soon(Queue(queue_name, f"{scheme}://127.0.0.1:1?connection_timeout=3600000").connect())
+        await Queue(queue_name, f"{scheme}://127.0.0.1:1").connect()
+    assert time.monotonic() - began < 1
 
 
 async def test_a_later_use_tries_again(private_server: Callable[..., ServerProcess]):
@@ -214,12 +216,10 @@ async def test_a_later_use_tries_again(private_server: Callable[..., ServerProce
 async def test_a_server_that_is_silent(private_server: Callable[..., ServerProcess]):
     server = private_server()
     server.pause()
-    patient = asyncio.create_task(Queue("q", f"{server.url}?connection_timeout=60000").connect())
+    began = time.monotonic()
     with pytest.raises(GlideMQConnectionError, match="cannot connect"):
         await Queue("q", f"{server.url}?connection_timeout=250").connect()
-    assert not patient.done()
-    patient.cancel()
-    await asyncio.gather(patient, return_exceptions=True)
+    assert time.monotonic() - began < 3
     server.resume()
 
 
