@@ -92,6 +92,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "add": packed(lambda s: [rows(s), False]),
         "add_once": lambda s: [pack(["query", 1, "seq", 1, 60_000]), pack([rows(s), False])],
         "adopt": packed(lambda s: [s.id, ["glide:{other}:9"]]),
+        "blocked_groups": packed(lambda _: ["h", 1000, {}, {}, ""]),
         "broadcast_delivery": packed(lambda s: [s.id, "sub"]),
         "broadcast_exchange": packed(lambda s: ["py-b", 5, finished(s, s.messages, 4), False, False, False, "sub", False,  # noqa: E501
                                                 "0-0", False]),
@@ -158,6 +159,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "records": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "redelay": lambda s: [s.id, s.random.choice(("0", "500"))],
         "regain": packed(lambda s: ["py-1", [], 5, False, s.random.choice(("", "l:0")), []]),
+        "remote_children": packed(lambda _: ["glide:{other}:"]),
         "remove": an_id,
         "renew": lambda _: ["token", "1000"],
         "report_usage": packed(lambda s: [s.id, 0, 0, ["usage:model", "m"], *usage, "m", "usd", "{}"]),
@@ -177,6 +179,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "stream_chunk": packed(lambda s: [s.id, 0, 0, 5, ["a", "1"]]),
         "sweep_parents": none,
         "sweep_suspended": none,
+        "tell_remote_parents": packed(lambda _: ["", 1000]),
         "unlock": lambda _: ["token"],
         "usage_minutes": packed(lambda s: [s.now - s.now % 60_000 - 60_000, 3]),
         "usages": packed(lambda s: [list(s.ids), ["usage:model"]]),
