@@ -1,14 +1,16 @@
 """Servers and names for the whole suite. tests/README.md says which fixture is for what."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glidemq_py import Queue
 from glidemq_py.client.child_server import ConfigValue
 from glidemq_py.errors import EmbeddedServerError
-from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
+from glidemq_py.testing import SERVER_BINARIES, ClusterProcess, RespClient, ServerProcess, server_binary
 from glidemq_py.testing import pytest_plugin as glidemq_fixtures
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.key_leaks import KeyLeaks
@@ -20,6 +22,58 @@ def pytest_configure(config: pytest.Config) -> None:
     """In a checkout that is not installed nobody has registered our own plugin."""
     if not config.pluginmanager.is_registered(glidemq_fixtures):
         config.pluginmanager.register(glidemq_fixtures, "glidemq")
+
+
+# -- servers that are not installed ------------------------------------------------------------------------
+
+NOT_RUN = pytest.StashKey[Counter[str]]()
+"""Tests that were deselected, by what is missing: one line of the report each, not one a test."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of servers that are not installed."""
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    missing: dict[str, str] = {}
+    not_run = config.stash.setdefault(NOT_RUN, Counter())
+    for item in items:
+        values = getattr(getattr(item, "callspec", None), "params", {}).values()
+        name = next((each for each in values if isinstance(each, str) and _why_missing(each, missing)), None)
+        (kept if name is None else left_out).append(item)
+        if name is not None:
+            not_run[missing[name]] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["tests_not_run"] = dict(not_run)
+
+
+def _why_missing(name: str, known: dict[str, str]) -> str:
+    """Why there is no server of that name; "" if there is one, or if it is not the name of a server."""
+    if name not in SERVER_BINARIES:
+        return ""
+    if name not in known:
+        try:
+            server_binary(name)
+            known[name] = ""
+        except EmbeddedServerError as error:
+            known[name] = str(error)
+    return known[name]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker process of pytest-xdist left out; each of them collects the same tests."""
+    node.config.stash[NOT_RUN] = Counter(getattr(node, "workeroutput", {}).get("tests_not_run", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Report what was left out: a line for each server that is missing."""
+    for reason, count in config.stash.get(NOT_RUN, Counter[str]()).items():
+        terminalreporter.write_line(f"{reason}: {count} tests not run")
 
 
 # -- the one server of most tests --------------------------------------------------------------------------

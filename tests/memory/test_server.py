@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +30,8 @@ def test_the_clock_moves_forward_only() -> None:
     for bad in (-1, True, 1.5, "now"):
         with pytest.raises(GlideMQValidationError, match="start"):
             Clock(bad)  # type: ignore[arg-type]
-    assert Clock(running=True).now() - time.time() * 1000 < 1000
+    before = int(time.time() * 1000)
+    assert before <= Clock(running=True).now() <= time.time() * 1000 + 1
 
 
 async def test_everything_goes_by_its_clock() -> None:
@@ -131,21 +133,21 @@ def test_neither_the_package_nor_pytest_imports_it() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-async def test_it_is_fast() -> None:
-    """Half a second and fifty milliseconds a job are ten times what it takes: a machine may have other things to do."""
+async def test_a_job_costs_a_few_calls() -> None:
+    """In CPU time of this process, in ratio to a bare call of the function library beside it."""
 
-    async def one() -> float:
-        start = time.perf_counter()
-        async with TestQueue() as queue, queue.worker(echo) as worker:
-            await queue.add("n", 1)
-            await worker.run_one()
-        return time.perf_counter() - start
+    async def cost(step: Callable[[], Awaitable[object]]) -> float:
+        start = time.process_time()
+        for _ in range(50):
+            await step()
+        return time.process_time() - start
 
-    await one()
-    assert min([await one() for _ in range(5)]) < 0.5
     async with TestQueue() as queue, queue.worker(echo) as worker:
-        start = time.perf_counter()
-        for number in range(100):
-            await queue.add("n", number)
-            await worker.run_one()
-        assert (time.perf_counter() - start) / 100 < 0.05
+
+        async def job() -> None:
+            await queue.add("n", 1)
+            assert await worker.run_one() is not None
+
+        await job()
+        ratios = [await cost(job) / await cost(queue.get_job_counts) for _ in range(3)]
+    assert min(ratios) < 60, ratios

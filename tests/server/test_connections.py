@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -193,10 +192,8 @@ async def test_the_environment_variable(url: str, queue_name: str, resp: RespCli
 
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkeys"])
 async def test_nobody_listens(queue_name: str, scheme: str):
-    began = time.monotonic()
     with pytest.raises(GlideMQConnectionError, match=r"cannot connect to 127\.0\.0\.1:1"):
-        await Queue(queue_name, f"{scheme}://127.0.0.1:1").connect()
-    assert time.monotonic() - began < 1
+        await soon(Queue(queue_name, f"{scheme}://127.0.0.1:1?connection_timeout=3600000").connect())
 
 
 async def test_a_later_use_tries_again(private_server: Callable[..., ServerProcess]):
@@ -216,10 +213,12 @@ async def test_a_later_use_tries_again(private_server: Callable[..., ServerProce
 async def test_a_server_that_is_silent(private_server: Callable[..., ServerProcess]):
     server = private_server()
     server.pause()
-    began = time.monotonic()
+    patient = asyncio.create_task(Queue("q", f"{server.url}?connection_timeout=60000").connect())
     with pytest.raises(GlideMQConnectionError, match="cannot connect"):
         await Queue("q", f"{server.url}?connection_timeout=250").connect()
-    assert time.monotonic() - began < 3
+    assert not patient.done()
+    patient.cancel()
+    await asyncio.gather(patient, return_exceptions=True)
     server.resume()
 
 

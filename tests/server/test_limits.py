@@ -26,10 +26,6 @@ class Meter:
         await asyncio.sleep(0.002)
         self.running -= 1
 
-    def within(self, seconds: float) -> int:
-        """Most jobs that began within a span."""
-        return max(sum(at <= each < at + seconds for each in self.begun) for at in self.begun)
-
 
 async def plain(queue: Queue, count: int) -> list[Job]:
     return await queue.add_bulk(("a", i) for i in range(count))
@@ -83,8 +79,12 @@ async def test_a_global_rate_limit_bounds_all_workers_and_overrides_theirs(url: 
         told = Told(*workers)
         async with workers[0], workers[1]:
             await told.wait("completed", 20)
-        assert meter.begun[-1] - meter.begun[0] >= 0.55
-        assert meter.within(0.15) <= 10  # twice the limit, around an edge
+        # By the server's clock: handlers of a busy process may begin later than their jobs were fetched.
+        jobs = await queue.get_jobs("completed")
+        fetched = sorted(job.processed_on for job in jobs if job.processed_on is not None)
+        assert len(fetched) == 20
+        assert fetched[-1] - fetched[0] >= 550
+        assert max(sum(at <= each < at + 150 for each in fetched) for at in fetched) <= 10  # twice, around an edge
         await queue.remove_global_rate_limit()
         assert await queue.get_global_rate_limit() is None
 

@@ -31,17 +31,16 @@ def lateness(raw: Raw, ids: list[str]) -> list[int]:
     return [int(job["timestamp"]) - int(job["scheduledFor"]) for job in jobs]
 
 
-async def test_an_idle_worker_fires_in_time(url: str, resp: RespClient, queue_name: str) -> None:
+async def test_an_idle_worker_fires_by_its_timer(
+    url: str, resp: RespClient, queue_name: str, without_polling: None
+) -> None:
     worker = Worker(queue_name, nothing, url)
     told = Told(worker)
     async with Queue(queue_name, url) as queue, worker:
         await queue.upsert_job_scheduler("tick", every=50)
         await told.wait("completed", 40)
         await queue.remove_job_scheduler("tick")
-    late = sorted(lateness(Raw(resp, queue_name), told.job_ids("completed")[:40]))
-    # The machine may be busy with other things; the median says whether anything polls.
-    assert late[20] < 50, late
-    assert late[0] >= 0
+    assert min(lateness(Raw(resp, queue_name), told.job_ids("completed")[:40])) >= 0
 
 
 async def test_a_job_knows_the_instant_that_it_is_for(url: str, queue_name: str) -> None:

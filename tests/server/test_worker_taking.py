@@ -10,6 +10,7 @@ import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, QueueEvents, Worker
 from glidemq_py.testing import RespClient
+from glidemq_py.worker.source import BLOCK_MS
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 
@@ -87,8 +88,10 @@ async def test_a_retry_past_the_ttl_fails_instead(url: str, queue_name: str):
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": 3}, {"lifo": True}], ids=["plain", "priority", "lifo"])
-async def test_delayed_jobs_are_never_early_and_hardly_late(url: str, queue_name: str, options: dict[str, Any]):
-    """Lateness by the server's own clock: processedOn against timestamp plus delay."""
+async def test_delayed_jobs_are_never_early_and_need_no_polling(
+    url: str, queue_name: str, options: dict[str, Any], without_polling: None
+):
+    """By the server's own clock: processedOn against timestamp plus delay."""
     gate = Gate()
     gate.open()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=10) as worker:
@@ -102,26 +105,22 @@ async def test_delayed_jobs_are_never_early_and_hardly_late(url: str, queue_name
             assert done.processed_on is not None
             late.append(done.processed_on - done.timestamp - delay)
     assert min(late) >= 0
-    assert sorted(late)[2] < 50, late
 
 
-async def test_a_job_that_is_due_earlier_moves_the_timer(url: str, queue_name: str):
+async def test_a_job_that_is_due_earlier_moves_the_timer(url: str, queue_name: str, without_polling: None):
     gate = Gate()
     gate.open()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
         told = Told(worker)
-        await queue.add("n", "late", delay=60_000)
+        await queue.add("n", "late", delay=3_600_000)
         await queue.add("n", "now")
         await told.wait("completed")
         job = await queue.add("n", "soon", delay=30)
         await told.wait("completed", 2)
-        done = await queue.get_job(job.id)
-        assert done is not None
-        assert done.processed_on is not None
-        assert done.processed_on - done.timestamp < 700
+        assert told.job_ids("completed")[1] == job.id
 
 
-async def test_run_at(url: str, queue_name: str):
+async def test_run_at(url: str, queue_name: str, without_polling: None):
     gate = Gate()
     gate.open()
     at = datetime.now(UTC) + timedelta(milliseconds=120)
@@ -131,66 +130,52 @@ async def test_run_at(url: str, queue_name: str):
         done = await queue.get_job(job.id)
         assert done is not None
         assert done.processed_on is not None
-        assert 0 <= done.processed_on - int(at.timestamp() * 1000) < 500
+        assert done.processed_on >= int(at.timestamp() * 1000)
         past = await queue.add("n", run_at=at - timedelta(hours=1))
         await past.wait_until_finished()
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": 3}, {"lifo": True}], ids=["plain", "priority", "lifo"])
-async def test_an_idle_worker_is_woken_at_once(core_url: str, queue_name: str, options: dict[str, Any]):
-    """Well below the second at which an idle worker would look by itself."""
-    clock = asyncio.get_running_loop().time
-    waits: list[float] = []
-
+async def test_an_idle_worker_is_woken(core_url: str, queue_name: str, options: dict[str, Any], without_polling: None):
     async def handle(job: Job) -> None:
-        waits.append(clock() - job.data)
+        pass
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
         told = Told(worker)
         for n in range(1, 16):
-            await queue.add("n", clock(), **options)
+            await queue.add("n", **options)
             await told.wait("completed", n)
             await told.wait("drained", n)
-    assert sorted(waits)[7] < 0.05, waits
-    assert max(waits) < 0.9, waits
 
 
 @pytest.mark.parametrize(("place", "options"), [("priority", {"priority": 1}), ("lifo", {"lifo": "1"})])
-async def test_a_job_that_a_peer_put_into_a_list_is_found_within_a_second(
+async def test_a_job_that_a_peer_put_into_a_list_is_found_by_polling(
     core_url: str, core_resp: RespClient, queue_name: str, place: str, options: dict[str, Any]
 ):
     """Such a peer writes no wake-up: an idle worker has to look by itself."""
-    clock = asyncio.get_running_loop().time
-    began: list[float] = []
+    assert BLOCK_MS < 1_000
 
     async def handle(_: Job) -> None:
-        began.append(clock())
+        pass
 
     raw = Raw(core_resp, queue_name)
     async with Worker(queue_name, handle, core_url) as worker:
         told = Told(worker)
         for n in range(1, 4):
-            pushed = clock()
             raw.put_job(f"peer-{n}", place=place, **options)
             await told.wait("completed", n)
-            assert began[-1] - pushed < 1.25  # a second, and what a busy machine adds
 
 
-async def test_one_push_wakes_one_of_many_idle_workers(url: str, queue_name: str):
+async def test_one_push_wakes_one_of_many_idle_workers(url: str, queue_name: str, without_polling: None):
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         workers = [Worker(queue_name, gate, url) for _ in range(4)]
         for worker in workers:
             await worker.start()
-        clock = asyncio.get_running_loop().time
-        waits: list[float] = []
         for n in range(4):
-            before = clock()
             await queue.add("n", n)
             await gate.next()
-            waits.append(clock() - before)
         assert [worker.active_count for worker in workers] == [1] * 4
-        assert sorted(waits)[2] < 0.1, waits
         gate.open()
         await asyncio.gather(*(worker.close() for worker in workers))
 

@@ -1,8 +1,9 @@
 """Data sources that fail where a test wants it. Spark's processes import this module, so nothing of pytest is here.
 
-Options: `fault` (raise, kill, exit), `faultpartition`, `faultattempts` (how many attempts of it fail), `faultrow`
-(after so many rows), `folder` (files that say what happened), `commit` (crash after so many calls, or `before`),
-`abort` (never), `wait` (the other partitions wait for that to be noted in `folder`).
+Options: `fault` (raise, kill, exit, or hang until another attempt has read everything), `faultpartition`,
+`faultattempts` (how many attempts of it fail), `faultrow` (after so many rows), `folder` (files that say what
+happened), `commit` (crash after so many calls, or `before`), `abort` (never), `wait` (the other partitions wait for
+that to be noted in `folder`).
 """
 
 import os
@@ -18,6 +19,7 @@ from pyspark_glidemq import DefaultSource
 
 FAULTS = ("fault", "faultpartition", "faultattempts", "faultrow", "folder", "commit", "wait", "abort")
 PATIENCE = 60
+LONG_PATIENCE = 600
 
 
 def note(folder, name, text=""):
@@ -25,8 +27,8 @@ def note(folder, name, text=""):
         (Path(folder) / f"{name}-{time.time_ns()}-{os.getpid()}").write_text(text)
 
 
-def wait_for(folder, name):
-    deadline = time.monotonic() + PATIENCE
+def wait_for(folder, name, patience=PATIENCE):
+    deadline = time.monotonic() + patience
     while not list(Path(folder).glob(f"{name}-*")):
         if time.monotonic() > deadline:
             raise TimeoutError(name)
@@ -48,10 +50,16 @@ def failing(batches, faults):
             if faults["fault"] == "exit":
                 os._exit(3)
             if faults["fault"] == "hang":
-                time.sleep(PATIENCE)
+                try:
+                    wait_for(faults["folder"], "copied", LONG_PATIENCE)
+                except TimeoutError:
+                    note(faults["folder"], "uncopied")
+                time.sleep(PATIENCE)  # until Spark ends it
             raise RuntimeError("as told")
         if not mine and faults.get("wait") and rows >= 200:
             wait_for(faults["folder"], faults["wait"])
+    if mine and not doomed and faults.get("fault") == "hang":
+        note(faults["folder"], "copied", f"{context.partitionId()} {context.attemptNumber()}")
 
 
 class Faulty:
