@@ -13,7 +13,7 @@ from glide_shared.exceptions import GlideError
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.busy_poll import BusyPoll
 from glidemq_py.client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
-from glidemq_py.client.failures import Fate, classify, translate
+from glidemq_py.client.failures import FUNCTION_MISSING, Fate, classify, translate
 from glidemq_py.client.glide_modules import glide
 from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.loader import load_arguments, loading_failed
@@ -187,9 +187,11 @@ class AsyncTransport:
                 raise ClosedError("the connection was closed") from error
             raise translate(error, self.library) from error
         if isinstance(reply, GlideError):
-            if classify(reply).fate is Fate.NOT_EXECUTED:
-                self.interruptions.note()
+            failure = classify(reply)
+            if failure is FUNCTION_MISSING:
                 return await self.call(call)
+            if failure.fate is not Fate.PERMANENT:
+                self.interruptions.note()
             raise translate(reply, self.library) from reply
         return call.decode(reply)
 

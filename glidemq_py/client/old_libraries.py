@@ -13,6 +13,7 @@ from typing import Final
 from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.publishing import delete_everywhere, published
 from glidemq_py.options.times import DAY_MS
+from glidemq_py.wire.calls.control import registry_use
 
 __all__ = ["REGISTRY", "UNUSED_MS", "delete_unused", "say_used"]
 
@@ -27,8 +28,7 @@ _OURS: Final = re.compile(r"glidemq_py_[0-9a-f]{12}")
 async def say_used(transport: AsyncTransport) -> None:
     """Register the transport's library as in use now. Raises as `Transport.command` does."""
     now = await _now(transport)
-    await transport.command("ZADD", REGISTRY, "GT", str(now), transport.library.name)
-    await transport.command("PEXPIRE", REGISTRY, str(_REGISTRY_TTL_MS))
+    await transport.call(registry_use(REGISTRY, transport.library.name, now, "GT", _REGISTRY_TTL_MS))
 
 
 async def delete_unused(transport: AsyncTransport) -> list[str]:
@@ -50,7 +50,7 @@ async def delete_unused(transport: AsyncTransport) -> list[str]:
     deleted: list[str] = []
     for name, score in zip(names, scores, strict=True):
         if score is None:
-            await transport.command("ZADD", REGISTRY, "NX", str(now), name)
+            await transport.call(registry_use(REGISTRY, name, now, "NX"))
         elif float(score) < now - UNUSED_MS:
             await delete_everywhere(transport, name)
             deleted.append(name)

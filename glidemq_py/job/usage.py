@@ -13,6 +13,7 @@ from glidemq_py.options.budget import amounts_text, check_amount, check_amounts,
 from glidemq_py.options.checks import check_bool, check_text
 from glidemq_py.wire import json
 from glidemq_py.wire.calls import usage as calls
+from glidemq_py.wire.calls.control import registry_add
 from glidemq_py.wire.calls.working import AttemptStatus
 from glidemq_py.wire.keys import usage_registry_key
 
@@ -83,14 +84,14 @@ class JobUsageReports:
         registry = usage_registry_key(link.keys.prefix)
         if not link.has_usage:
             # Before there is any usage: a name too many there does no harm, one that is missing would.
-            await link.transport.command("SADD", registry, link.keys.name)
+            await link.transport.call(registry_add(registry, (link.keys.name,)))
             link.has_usage = True
         row = _row(usage)
         status, first = await link.transport.call(calls.report_usage(link.keys.meta, self.id, row, self._token))
         self._refused(status)
         if first:
             # Once a minute, since somebody else may have obliterated the queue meanwhile.
-            await link.transport.command("SADD", registry, link.keys.name)
+            await link.transport.call(registry_add(registry, (link.keys.name,)))
         self._usage = usage
         return usage
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, cast
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.options.parent import JobRef
+from glidemq_py.wire.calls.control import registry_add, registry_set
 from glidemq_py.wire.keys import flow_key
 
 __all__ = ["FlowKind", "FlowRecord", "check_flow_id", "forget_flow", "keep_flow", "read_flow_record"]
@@ -55,9 +56,9 @@ async def keep_flow(transport: Transport, prefix: str, record: FlowRecord) -> No
         members = [f"{ref.queue}:{ref.id}" for ref in refs]
         key = flow_key(prefix, record.flow_id, cast("Literal['jobs', 'roots']", part))
         for i in range(0, len(members), _MEMBERS):
-            await transport.command("SADD", key, *members[i : i + _MEMBERS])
+            await transport.call(registry_add(key, members[i : i + _MEMBERS]))
     meta = flow_key(prefix, record.flow_id, "meta")
-    await transport.command("HSET", meta, "createdAt", str(record.created_at), "kind", record.kind)
+    await transport.call(registry_set(meta, {"createdAt": str(record.created_at), "kind": record.kind}))
 
 
 async def read_flow_record(transport: Transport, prefix: str, flow_id: str) -> FlowRecord | None:

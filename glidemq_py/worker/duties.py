@@ -33,6 +33,7 @@ class StalledRecovery(PeriodicDuty):
     ) -> None:
         every = options.stalled_interval / 1000
         super().__init__("stalled", queue=link.keys.name, what="looking for stalled jobs", every=every)
+        self._grace = options.lock_duration / 1000
         self._link = link
         self._source = source
         self._listeners = listeners
@@ -40,7 +41,15 @@ class StalledRecovery(PeriodicDuty):
         self._owes = owes
 
     async def look(self) -> None:
-        """One round over everything that pends; nothing if another worker does it now."""
+        """One round over everything that pends; nothing if another worker does it now.
+
+        After an interruption (the server was away, the queue's slot moved, a heartbeat failed) the round waits for one
+        lock duration: heartbeats did not arrive meanwhile, and healthy workers have to renew their locks first.
+        """
+        remaining = self._grace - self._link.transport.interruptions.age_s
+        if remaining > 0:
+            self._pause = min(self._every, remaining)
+            return
         cursor = ""
         while True:
             reply = await self._link.transport.call(self._source.reclaim(cursor))

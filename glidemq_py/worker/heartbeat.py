@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glidemq_py.client.transport import BlockingTransport
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError
 from glidemq_py.logs import get_logger
 from glidemq_py.wire import json
 from glidemq_py.wire.calls.working import AttemptStatus
@@ -28,6 +28,7 @@ _log = get_logger(__name__)
 
 _BEATS_A_LOCK = 3
 _LONGEST_PAUSE_S = 10.0
+_PAUSE_AFTER_FAILURE_S = 1.0
 _JOBS_A_CALL = 200
 
 
@@ -82,14 +83,20 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         while not self._stopping:
+            began, pause = time.monotonic(), None
             try:
                 self._beat()
             except GlideMQError as error:
                 _log.warning("worker %s: heartbeat failed: %s", self._consumer, error)
+                if isinstance(error, GlideMQConnectionError):
+                    pause = _PAUSE_AFTER_FAILURE_S
             except Exception:
                 _log.exception("worker %s: heartbeat failed", self._consumer)
             self._tell(self._first_beat.set)
-            self._hurry.wait(min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S))
+            interval = min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S)
+            if self._transport is not None and (pause is not None or time.monotonic() - began > interval):
+                self._transport.interruptions.note()  # other workers' heartbeats may not have arrived either
+            self._hurry.wait(interval if pause is None else min(interval, pause))
             self._hurry.clear()
         if self._transport is not None:
             self._transport.close()

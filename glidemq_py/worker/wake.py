@@ -14,7 +14,7 @@ import contextlib
 import random
 
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError
+from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError, ServerNotReadyError
 from glidemq_py.job.link import QueueLink
 from glidemq_py.logs import get_logger
 from glidemq_py.worker.exchange import ExchangeLoop
@@ -87,7 +87,8 @@ class WakeReader:
                 stuck, self._transport = self._transport, None
                 await stuck.close()
                 error = AmbiguousResultError("no answer to a call that was sent ahead")
-            if isinstance(error, GlideMQError) and not self._closed:
+            # A call that was not executed has taken nothing: there is nothing to recover.
+            if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not self._closed:
                 self._exchange.ahead.lost(error)
             raise error
         self._exchange.ahead.answered(number, reply)
@@ -95,7 +96,10 @@ class WakeReader:
     async def _pass_on(self) -> None:
         """Every slot got busy while we waited, or we pause: the wake-up is somebody else's."""
         try:
-            await self._link.transport.command("XADD", self._link.keys.wake, "MAXLEN", "~", "64", "*", "w", "1")
+            # NOMKSTREAM: a bare command of one key must not create the key at the target of a slot that moves.
+            await self._link.transport.command(
+                "XADD", self._link.keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1"
+            )
         except GlideMQError as error:
             _log.debug("queue %r: passing on a wake-up failed: %s", self._link.keys.name, error)
 

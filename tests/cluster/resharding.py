@@ -84,9 +84,13 @@ class SlotMover:
         }
         return {i: keys for i, keys in found.items() if keys}
 
+    def keys_at_source(self) -> list[str]:
+        """Return the keys that the source has left."""
+        return sorted(self._nodes[self.owner].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
+
     def keys_at_target(self) -> list[str]:
         """Return the keys that the target has by now."""
-        return list(self._nodes[self.target()].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
+        return sorted(self._nodes[self.target()].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
 
     def move_atomically(self) -> None:
         """CLUSTER MIGRATESLOTS of Valkey 9, until the target owns the slot."""

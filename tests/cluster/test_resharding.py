@@ -1,16 +1,18 @@
 """The slot of a queue moves to another node under load: every acknowledged job is completed exactly once."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from glidemq_py import Queue, Worker
+from glidemq_py import FlowJob, FlowProducer, GlideMQError, Queue, SlotMigratingError, Worker
+from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, server_binary
 from tests.cluster.resharding import SlotMover
 from tests.server.test_faults_server import Producers, assert_each_ended_once, work
-from tests.server.worker_support import Raw, Told, soon
+from tests.server.worker_support import Gate, Raw, Told, soon
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,138 @@ async def test_slot_moves_atomically_under_load(own_cluster: ClusterProcess, mov
         for _ in range(4):
             await mover.run(mover.move_atomically)
             await producers.more(40)
+
+
+async def test_move_that_stops_half_way_and_is_finished_later(
+    own_cluster: ClusterProcess, mover: SlotMover, queue_name: str
+):
+    """Longer than a lock: healthy jobs are not recovered, and calls that give up were not executed."""
+    gate = Gate()
+    options: dict[str, Any] = {"concurrency": 5, "lock_duration": 1_000, "stalled_interval": 1_000}
+    async with Queue(queue_name, own_cluster.url) as queue:
+        async with Worker(queue_name, gate, own_cluster.url, **options) as one:
+            await queue.add_bulk([("n", i) for i in range(20)])
+            held = [await gate.next() for _ in range(5)]
+            async with Worker(queue_name, gate, own_cluster.url, **options) as two:
+                held += [await gate.next() for _ in range(5)]
+                told = Told(one, two)
+                await mover.run(mover.begin)
+                await mover.run(lambda: mover.move_keys(10))
+                async with Queue(queue_name, own_cluster.url + "?request_timeout=1500") as impatient:
+                    for _ in range(2):
+                        with pytest.raises(SlotMigratingError, match="was not executed"):
+                            await impatient.add("never", 0)
+                added = asyncio.create_task(queue.add("n", 20))  # waits for the end of the move
+                await mover.run(mover.move_keys)
+                await mover.run(mover.end)
+                gate.open()
+                await soon(added)
+                await told.wait("completed", 21)
+                counts = await queue.get_job_counts()
+                assert (counts.completed, counts.unfinished) == (21, 0)
+                assert told.count["stalled"] == 0
+                assert len(set(told.job_ids("completed"))) == 21
+                assert len({job.id for job in held}) == 10
+        assert mover.leftovers() == {}
+        assert (await queue.check(settle=50)).findings == ()
+
+
+async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, mover: SlotMover, queue_name: str):
+    """With no key moved yet, every kind of call is refused at the source, and the target stays empty."""
+    url = own_cluster.url + "?request_timeout=60"
+    async with (
+        Queue(queue_name, own_cluster.url) as queue,
+        Queue(queue_name, url) as impatient,
+        FlowProducer(url) as flows,
+    ):
+        job = await queue.add("n", 1)
+        await queue.add_bulk([("n", i) for i in range(1, 6)])
+        mine = await impatient.get_job(job.id)
+        assert mine is not None
+        before = mover.keys_at_source()
+        await mover.run(mover.begin)
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: impatient.add("n", 1),
+            lambda: impatient.add("n", 1, delay=1_000, priority=3),
+            lambda: impatient.add("n", 1, lifo=True, job_id="own"),
+            lambda: impatient.add_bulk([("n", 1)] * 3),
+            lambda: flows.add(FlowJob("p", queue_name, children=[FlowJob("c", queue_name)])),
+            lambda: impatient.upsert_job_scheduler("s", every=60_000, template={"name": "n"}),
+            lambda: impatient.pause(),
+            lambda: impatient.get_job_counts(),
+            lambda: impatient.remove_job_scheduler("s"),
+            lambda: impatient.drain(),
+            lambda: mine.update_data(5),
+            lambda: mine.update_progress(5),
+            lambda: mine.log("x"),
+            lambda: mine.remove(),
+        ]
+        for call in calls:
+            with pytest.raises(GlideMQError) as raised:
+                await soon(call())
+            errors = [raised.value, *getattr(raised.value, "results", ())]
+            assert any(isinstance(error, SlotMigratingError) for error in errors), raised.value
+        worker = Worker(queue_name, work, own_cluster.url + "?request_timeout=500")
+        told = Told(worker)
+        starting = asyncio.create_task(worker.start())
+        await told.wait("error", 2)  # its start meets the slot as well
+        assert mover.keys_at_target() == []
+        assert mover.keys_at_source() == before
+        await mover.run(mover.move_keys)
+        await mover.run(mover.end)
+        await soon(starting)
+        await told.wait("completed", 6)
+        await worker.close()
+
+
+async def test_flows_schedulers_and_blocking_calls_survive_moves(
+    own_cluster: ClusterProcess, mover: SlotMover, queue_name: str
+):
+    other = queue_name + "-other"
+    both = [Worker(name, work, own_cluster.url, concurrency=5) for name in (queue_name, other)]
+    told = Told(*both)
+    stop = False
+
+    def produce() -> int:
+        count = 0
+        with BlockingQueue(queue_name, own_cluster.url) as queue:
+            while not stop:
+                queue.add("blocking", 1, attempts=2)
+                count += 1
+        return count
+
+    async def add_flows(flows: FlowProducer) -> int:
+        count = 0
+        while not stop:
+            children = [FlowJob("c", queue_name if n % 2 else other, 1) for n in range(4)]
+            tree = await flows.add(FlowJob("p", queue_name, 1, children=children))
+            assert tree.job.id
+            count += 5
+        return count
+
+    async with (
+        Queue(queue_name, own_cluster.url) as queue,
+        Queue(other, own_cluster.url) as second,
+        FlowProducer(own_cluster.url) as flows,
+    ):
+        await queue.upsert_job_scheduler("tick", every=50, template={"name": "tick", "data": 1})
+        await asyncio.gather(*(worker.start() for worker in both))
+        blocking = asyncio.create_task(asyncio.to_thread(produce))
+        adding = asyncio.create_task(add_flows(flows))
+        for _ in range(4):
+            before = told.count["completed"]
+            await mover.run(mover.begin)
+            await mover.run(mover.move_keys)
+            await mover.run(mover.end)
+            await told.wait("completed", before + 20)
+        stop = True
+        await queue.remove_job_scheduler("tick")
+        expected = await soon(blocking) + await soon(adding)
+        await told.until(lambda told: sum(job.name != "tick" for job, _ in told.of("completed")) >= expected)
+        assert sum(job.name != "tick" for job, _ in told.of("completed")) == expected
+        assert any(job.name == "tick" for job, _ in told.of("completed"))
+        await soon(asyncio.gather(*(worker.drain() for worker in both)), 60)
+        assert (await queue.check(settle=50)).findings == ()
+        assert (await second.check(settle=50)).findings == ()
+        assert told.count["stalled"] == 0
+        assert mover.leftovers() == {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
 from glidemq_py.wire.calls.packing import Call, pack, unpack
 from glidemq_py.wire.calls.working import AttemptStatus
 
@@ -14,6 +17,9 @@ __all__ = [
     "note_tokens",
     "obliterate",
     "pause",
+    "registry_add",
+    "registry_set",
+    "registry_use",
     "remove",
     "renew",
     "resume",
@@ -38,6 +44,22 @@ def resume(meta: str) -> Call[bool]:
 def keep_events(meta: str, count: int) -> Call[int]:
     """Say how many events the queue keeps; 0 = about a thousand, as without a word."""
     return Call("keep_events", meta, (pack((count,)),), int, repeatable=True)
+
+
+def registry_add(key: str, members: Sequence[str]) -> Call[int]:
+    """Add members to a set that belongs to no queue; returns how many are new."""
+    return Call("registry_add", key, (pack(members),), int, repeatable=True)
+
+
+def registry_set(key: str, fields: Mapping[str, str]) -> Call[int]:
+    """Set fields of a hash that belongs to no queue; returns how many are new."""
+    flat = [text for pair in fields.items() for text in pair]
+    return Call("registry_set", key, (pack(flat),), int, repeatable=True)
+
+
+def registry_use(key: str, member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> Call[int]:
+    """Write a time to a sorted set that belongs to no queue, which then lives for ``ttl`` ms (0: unchanged)."""
+    return Call("registry_use", key, (pack((member, score, mode, ttl)),), int, repeatable=True)
 
 
 def remove(meta: str, job_id: str) -> Call[bool]:

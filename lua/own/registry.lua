@@ -1,0 +1,31 @@
+-- registry_add, registry_set, registry_use: writes of keys that belong to no queue. A function, because a bare command of
+-- one key would create the key at the target of a slot that moves; a call of two declared keys is answered TRYAGAIN.
+-- registry_add: KEYS 1 set          ARGV 1 packed members                        -> number of new members
+-- registry_set: KEYS 1 hash         ARGV 1 packed {field, value, ...}            -> number of new fields
+-- registry_use: KEYS 1 sorted set   ARGV 1 packed {member, score, 'GT'|'NX', ttl ms; 0 = leave it}   -> 1
+-- Bound: the members of the argument, 1,000 a command.
+
+local MANY = 1000
+
+local function in_pieces(command, key, values)
+  local n = 0
+  for i = 1, #values, MANY do
+    n = n + redis.call(command, key, unpack(values, i, math.min(i + MANY - 1, #values)))
+  end
+  return n
+end
+
+G.export('registry_add', { 'allow-oom' }, function(keys, args)
+  return in_pieces('SADD', keys[1], cmsgpack.unpack(args[1]))
+end)
+
+G.export('registry_set', { 'allow-oom' }, function(keys, args)
+  return in_pieces('HSET', keys[1], cmsgpack.unpack(args[1]))
+end)
+
+G.export('registry_use', { 'allow-oom' }, function(keys, args)
+  local r = cmsgpack.unpack(args[1])
+  redis.call('ZADD', keys[1], r[3] == 'GT' and 'GT' or 'NX', G.int(r[2]), r[1])
+  if r[4] > 0 then redis.call('PEXPIRE', keys[1], G.int(r[4])) end
+  return 1
+end)

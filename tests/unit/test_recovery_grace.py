@@ -1,0 +1,47 @@
+"""Stalled jobs are not recovered for one lock duration after an interruption."""
+
+import time
+from typing import Any, cast
+
+from glidemq_py.client.interruptions import Interruptions
+from glidemq_py.options.worker import WorkerOptions
+from glidemq_py.wire.calls.working import ReclaimReply
+from glidemq_py.wire.keys import QueueKeys
+from glidemq_py.worker.duties import StalledRecovery
+
+
+class FakeTransport:
+    """Counts calls; none finds anything."""
+
+    def __init__(self) -> None:
+        self.interruptions = Interruptions()
+        self.calls = 0
+
+    async def call(self, _: object) -> ReclaimReply:
+        self.calls += 1
+        return ReclaimReply([], [], "", True)
+
+
+def recovery(transport: FakeTransport) -> StalledRecovery:
+    link = type("Link", (), {"transport": transport, "keys": QueueKeys("glide", "q")})()
+    source = type("Source", (), {"reclaim": lambda self, cursor: cursor})()
+    options = WorkerOptions(lock_duration=60_000, stalled_interval=30_000)
+    fake = cast("Any", None)
+    return StalledRecovery(link=link, source=source, options=options, listeners=fake, failure_log=fake)
+
+
+async def test_recovery_runs_without_an_interruption():
+    transport = FakeTransport()
+    await recovery(transport).look()
+    assert transport.calls == 1
+
+
+async def test_recovery_waits_one_lock_duration_after_an_interruption():
+    transport = FakeTransport()
+    one = recovery(transport)
+    transport.interruptions.note()
+    await one.look()
+    assert transport.calls == 0
+    transport.interruptions._last = time.monotonic() - 61
+    await one.look()
+    assert transport.calls == 1
