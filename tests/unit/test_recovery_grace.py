@@ -19,7 +19,7 @@ class FakeTransport:
 
     async def call(self, _: object) -> ReclaimReply:
         self.calls += 1
-        return ReclaimReply([], [], "", True)
+        return ReclaimReply([], [], "", 1)
 
 
 def recovery(transport: FakeTransport) -> StalledRecovery:
