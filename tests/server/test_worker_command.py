@@ -113,6 +113,23 @@ async def test_sigterm_finishes_the_running_job(
         assert await queue.get_workers() == []
 
 
+@SINGLE_AND_SUPERVISED
+async def test_sigterm_repeated_within_a_second_counts_once(
+    start: Start, folder: Path, url: str, queue_name: str, options: tuple[str, ...]
+) -> None:
+    async with Queue(queue_name, url) as queue:
+        with start("application:worker", *options) as command:
+            job = await queue.add("long")
+            await command.says("began")
+            command.signal(signal.SIGTERM)
+            command.signal(signal.SIGTERM)
+            await command.says("closing; 1 jobs are running")
+            open_gate(folder)
+            assert await command.ends() == 0
+            assert "at once" not in command.text
+        assert await job.get_state() == "completed"
+
+
 @pytest.mark.parametrize("attribute", ["worker", "threads"])
 @SINGLE_AND_SUPERVISED
 async def test_a_second_sigterm_hands_the_running_job_back(
