@@ -36,6 +36,7 @@ PERMANENT = frozenset(
             "stall-watch",
             "stream",
             "suspended",
+            "suspects",
             "wake",
             "workers",
             "writes",
@@ -99,7 +100,15 @@ class KeyLeaks:
         """The ids that the queue's indexes name. (Members of broadcast retries are `id||group`.)"""
         run = self._resp.execute
         ids: set[str] = set()
-        for index in ("completed", "failed", "scheduled", "suspended", "list-active-ids", "waiting-children"):
+        for index in (
+            "completed",
+            "failed",
+            "scheduled",
+            "suspended",
+            "list-active-ids",
+            "waiting-children",
+            "suspects",
+        ):
             if run("TYPE", f"{base}:{index}") == "zset":
                 ids.update(run("ZRANGE", f"{base}:{index}", 0, -1))
         for index in ("lifo", "priority"):

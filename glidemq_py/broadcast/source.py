@@ -88,14 +88,15 @@ class SubscriptionSource(QueueSource):
         limiter: tuple[int, int] | None = None,
         tokens: working.Tokens | None = None,
         charges: Sequence[working.BudgetCharge] | None = None,
+        held: working.Held | None = None,
     ) -> Call[ExchangeReply]:
-        """See `broadcasting.exchange`; there are no budgets."""
+        """See `broadcasting.exchange`; there are no budgets and no suspects."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._group, self._patterns,
             self._start, self._note, limiter, tokens=tokens,
         )  # fmt: skip
 
-    def idle_exchange(self, want: int, token: str) -> Call[ExchangeReply]:
+    def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
         """See `working.idle_exchange`."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, (), self._quiet, self._no_metrics, self._group, self._patterns,

@@ -33,7 +33,7 @@ FEW: Final = 60
 """Jobs a call. Both come to about a millisecond of the server's time."""
 
 _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",
-         "dedup-expiry", "waiting-children")  # fmt: skip
+         "dedup-expiry", "waiting-children", "suspects")  # fmt: skip
 _READY = ("stream", "pending", "lifo", "priority")
 _OF_A_JOB = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")
 _ALIVE_MS = 300_000

@@ -30,6 +30,7 @@ class AheadCalls:
         self._answers = answers
         self._recovery = recovery
         self._number = 0
+        self._may_bring_suspects = False
         self.asked = 0
         """Slots that are spoken for by the call under way."""
 
@@ -49,17 +50,19 @@ class AheadCalls:
         want = min(x.free, MAX_ROWS)
         if not x.taking or want <= 0 or x.recovering is not None or x.cut_off:
             return None
+        held = x.held()
+        if held is not None:
+            x.suspects_requested = self._may_bring_suspects = True
         x.asked += want
         self.asked = want
-        return x.source.idle_exchange(want, self._token), self._number
+        return x.source.idle_exchange(want, self._token, held), self._number
 
     def answered(self, number: int, reply: ExchangeReply | None) -> None:
         """The answer to the call of that number; None where there was none."""
         if number != self._number:
             return  # forgotten: what it had taken has come to us by other ways
         x = self._state
-        want, self.asked = self.asked, 0
-        x.asked -= want
+        want = self._release()
         if reply is None:
             return
         if x.may_take:
@@ -68,6 +71,14 @@ class AheadCalls:
             # Paused meanwhile: others may have them.
             self._recovery.hand_back(reply.jobs, reply.now)
             x.poke()
+
+    def _release(self) -> int:
+        """The call has been answered, or is forgotten: returns how many slots were spoken for."""
+        want, self.asked = self.asked, 0
+        self._state.asked -= want
+        if self._may_bring_suspects:
+            self._state.suspects_requested = self._may_bring_suspects = False
+        return want
 
     def lost(self, error: GlideMQError) -> None:
         """Nobody knows whether it took jobs."""
@@ -80,8 +91,7 @@ class AheadCalls:
         x = self._state
         await x.link.transport.call(working.retire(x.link.keys.meta, self._token))
         self._number += 1
-        x.asked -= self.asked
-        self.asked = 0
+        self._release()
         # The jobs of an answer that is under way would be taken for unknown ones.
         while x.under_way:
             x.changed.clear()

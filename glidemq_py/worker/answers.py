@@ -98,6 +98,8 @@ class Answers:
         link, context, run_type = x.link, self._context, x.source.run_type
         for taken in jobs:
             run = run_type(link, taken, now, context)
+            if run.suspect_limit:
+                x.has_suspects = True
             if run.options.lock_duration is not None and self.short_lock is not None:
                 self.short_lock(run.options.lock_duration)
             start(run)

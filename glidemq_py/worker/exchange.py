@@ -139,19 +139,24 @@ class ExchangeLoop(ExchangeState):
             batch = batch[:1]
         tokens = self.throttle.tokens(batch)  # which may have been the last of this window
         want = max(0, min(self.free, self._most)) if self.may_take else 0
+        held = self.held() if want else None
+        if held is not None:
+            self.suspects_requested = True
         self.asked += want
         self.under_way += 1
         if self.unanswered_since is None:
             self.unanswered_since = self.loop.time()
         self.idle.clear()
-        call = self.loop.create_task(self._call(batch, want, tokens), context=self._context_vars)
+        call = self.loop.create_task(self._call(batch, want, tokens, held), context=self._context_vars)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _call(self, batch: list[Finished], want: int, tokens: working.Tokens | None) -> None:
+    async def _call(
+        self, batch: list[Finished], want: int, tokens: working.Tokens | None, held: working.Held | None
+    ) -> None:
         rows = [finished.row for finished in batch]
         looks = self.looks
-        request = self.source.exchange(want, rows, self.throttle.limiter, tokens, self.charges(batch))
+        request = self.source.exchange(want, rows, self.throttle.limiter, tokens, self.charges(batch), held)
         try:
             reply = await self.link.transport.call(request)
         except ClosedError as error:
@@ -164,13 +169,17 @@ class ExchangeLoop(ExchangeState):
             _log.exception("queue %r: exchange failed", self.link.keys.name)
             self.recovery.failed(batch, ScriptError(repr(error)))
         else:
-            self.asked -= want
-            self.under_way -= 1
+            self._ended(want, held)
             self.answers.evaluate(reply, batch, want, looks)
             return
+        self._ended(want, held)
+        self.changed.set()
+
+    def _ended(self, want: int, held: working.Held | None) -> None:
         self.asked -= want
         self.under_way -= 1
-        self.changed.set()
+        if held is not None:
+            self.suspects_requested = False
 
     def _due(self) -> None:
         self.hungry = True

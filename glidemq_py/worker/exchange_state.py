@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from glidemq_py.job.link import QueueLink
 from glidemq_py.options.worker import WorkerOptions
-from glidemq_py.wire.calls.working import BudgetCharge
+from glidemq_py.wire.calls.working import BudgetCharge, Held
 from glidemq_py.worker.budgets import BudgetGate
 from glidemq_py.worker.ending import Endings
 from glidemq_py.worker.failure_log import FailureLog
@@ -70,6 +70,10 @@ class ExchangeState:
         """How often somebody has said so."""
         self.idle = asyncio.Event()
         """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
+        self.suspects_requested = False
+        """A call under way, or sent ahead, may bring suspects: no other may."""
+        self.has_suspects = False
+        """One of the jobs in hand may be a suspect."""
         self.recovering: asyncio.Task[None] | None = None
         self.cut_off = False
         """The connection was closed under us."""
@@ -138,6 +142,19 @@ class ExchangeState:
     def give_back(self, batch: list[Finished]) -> None:
         """They go first next time."""
         self.finished.extendleft(reversed(batch))
+
+    def held(self) -> Held | None:
+        """What is in hand, with what other calls may bring; None if one of these may bring suspects."""
+        if self.suspects_requested or self.runner is None:
+            return None
+        running = self.runner.running
+        count = len(running) + len(self.finished) + self.asked
+        if not self.has_suspects:
+            return count, 0, 0
+        limits = [run.suspect_limit for run in running if run.suspect_limit]
+        limits += [finished.run.suspect_limit for finished in self.finished if finished.run.suspect_limit]
+        self.has_suspects = bool(limits)
+        return count, len(limits), min(limits, default=0)
 
     def charges(self, batch: list[Finished]) -> list[BudgetCharge] | None:
         """What these have used of their flows' budgets, where the queue has any."""

@@ -29,16 +29,18 @@ class Run:
         handler: what runs it; set when it is started.
         task: of an async handler; None for one in a thread.
         timer: of the job's time-out.
+        suspect_limit: how many suspects may run here beside it, itself included; 0 = it is none.
     """
 
     job_type: type[Job[Any, Any]] = Job
-    __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "task", "timer")
+    __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "suspect_limit", "task", "timer")
 
     handler: Callable[[Any], Any]
 
     def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
         # Positions: see TakenJob. Hot path: no more than what every job needs.
         more = None
+        suspect_limit = 0
         if len(taken) > _FIELDS:
             taken, more = taken[:_FIELDS], taken[_FIELDS:]
         job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
@@ -67,10 +69,12 @@ class Run:
             job.fallback_index = _int(more[1])
             job.failed_reason = more[2] or None
             job.failed_type = more[3] or None
+            suspect_limit = _int(more[4]) if len(more) > 4 else 0
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)
         self.stacktrace = trace
+        self.suspect_limit = suspect_limit
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 

@@ -67,15 +67,16 @@ class QueueSource:
         limiter: tuple[int, int] | None = None,
         tokens: working.Tokens | None = None,
         charges: Sequence[working.BudgetCharge] | None = None,
+        held: working.Held | None = None,
     ) -> Call[ExchangeReply]:
         """See `working.exchange`."""
         return working.exchange(
-            self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, limiter, tokens, charges
-        )
+            self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, limiter, tokens, charges, held,
+        )  # fmt: skip
 
-    def idle_exchange(self, want: int, token: str) -> Call[ExchangeReply]:
+    def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
         """See `working.idle_exchange`."""
-        return working.idle_exchange(self._meta, self._consumer, want, self._quiet, self._no_metrics, token)
+        return working.idle_exchange(self._meta, self._consumer, want, self._quiet, self._no_metrics, token, held)
 
     def heartbeat(self, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]) -> Call[HeartbeatReply]:
         """See `working.heartbeat`."""

@@ -17,7 +17,7 @@ C.FITS = {
   scheduled = { delayed = true, prioritized = true },
   completed = { completed = true }, failed = { failed = true }, suspended = { suspended = true },
   groupq = { ['group-waiting'] = true }, ['waiting-children'] = { ['waiting-children'] = true },
-  ['list-active-ids'] = { active = true }, ['list-taken'] = { active = true },
+  suspects = { waiting = true }, ['list-active-ids'] = { active = true }, ['list-taken'] = { active = true },
   ['stall-watch'] = { active = true, waiting = true },
 }
 
@@ -86,7 +86,7 @@ end
 
 -- Sets of which a member is taken out by name.
 C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
-  ['list-popped'] = 'ZREM', ['waiting-children'] = 'ZREM', ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
+  ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
 -- Deduplication entries that are kept in order by the sweep of reclaim; much later than that nobody has swept.
 local DEDUP_OVERDUE = 86400000

@@ -37,12 +37,16 @@ end
 
 local function has_children(q, id, h) return h.building ~= nil or G.flows.open(q, id) > 0 end
 
+local function is_ready(q, id, h)
+  return redis.call('ZSCORE', q.suspects, id) and true or C.has_entry(q, id, h.eid) or nil
+end
+
 -- true: it stands in its place; false: it does not; nil: one look does not tell.
 C.stands = function(q, id, h)
   local index = INDEX[h.state]
   if index then return has_usable_score(q.P .. index, id, LATEST[h.state]) end
   if h.state == 'group-waiting' then return has_usable_score(q.P .. 'groupq:' .. (h.groupKey or ''), id) end
-  if h.state == 'waiting' then return C.has_entry(q, id, h.eid) or nil end
+  if h.state == 'waiting' then return is_ready(q, id, h) end
   if h.state == 'active' then
     if redis.call('ZSCORE', q.list_active_ids, id) or redis.call('SISMEMBER', q.P .. 'list-taken', id) == 1 then
       return true

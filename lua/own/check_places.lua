@@ -1,7 +1,7 @@
 -- check_places: one page of what a place of the queue names, and which of it should not be there. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
 -- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
---   list-popped, stall-watch, dedup-expiry, waiting-children, groupq:<group>
+--   list-popped, stall-watch, dedup-expiry, waiting-children, suspects, groupq:<group>
 -- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (it pends, and the stream has
 --   it no more), stale (deduplication), popped (and never activated)
 -- seen: {id, entry or place} flat, of stream, pending, lists and list-popped

@@ -31,6 +31,7 @@ G.counts = function(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
+    + call('ZCARD', q.suspects)
   local from_lists = G.count_of(call('GET', q.list_active))
   local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
   return {

@@ -47,6 +47,16 @@ end
 
 local PHASE = {}
 
+-- where: how many are left of those that stood there at first.
+PHASE.suspects = function(q, d, where)
+  local left = tonumber(where) or redis.call('ZCARD', q.suspects)
+  local ids = left > 0 and redis.call('ZRANGE', q.suspects, 0, math.min(left, d.batch) - 1) or {}
+  for _, id in ipairs(ids) do delete(q, d, id) end
+  if #ids > 0 then redis.call('ZREM', q.suspects, unpack(ids)) end
+  left = left - #ids
+  return #ids > 0 and left > 0 and G.int(left) or nil
+end
+
 -- where: the entry seen last, and the one to end with.
 PHASE.stream = function(q, d, where)
   local after, till = string.match(where, '^(.-)|(.*)$')
@@ -134,7 +144,7 @@ PHASE.again = function(q, d, where)
   return PHASE.stream(q, d, where)
 end
 
-local ORDER = { 'stream', 'lifo', 'priority', 'due', 'scheduled', 'groups', 'again' }
+local ORDER = { 'suspects', 'stream', 'lifo', 'priority', 'due', 'scheduled', 'groups', 'again' }
 
 -- ------------------------------------------------------------------ the call
 

@@ -1,5 +1,5 @@
 -- exchange: hand in what is finished, promote what is due, take what is ready. The one call a worker lives on.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges}
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: at most WANT_MAX are taken in one call
 --   statuses: one a finished row, see shared/finish.lua      jobs: see shared/take.lua
 --   next_due: ms until there may be more to take, or -1      limiter: {max, duration ms} or false
@@ -10,6 +10,7 @@
 --   idle: the token of a call that stood behind a blocking read (functions.md, "Waking"): retired, it takes nothing
 --   dropped: {stream entry id or '', job id, reason} of what was set aside on the way
 --   charges: absent, or what finished jobs have used of their flow's budget, see shared/budget.lua
+--   held: false, or what the worker has in hand: {jobs, suspects, smallest limit of these}, see shared/suspects.lua
 --   budgets: absent, or {verdicts by job id, or false; rows that passed a limit}, see shared/budget.lua
 
 local PROMOTE_MAX = 200
@@ -40,7 +41,8 @@ end
 -- Whether all jobs stand in the stream, and whether the outbox has entries. Most queues have nothing but stream jobs:
 -- one look instead of one at each of the other places.
 local function look_around(q)
-  local places = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.outbox)
+  local places = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspects,
+    q.suspect_host, q.outbox)
   if places == 0 then return true, false end
   local outbox = redis.call('EXISTS', q.outbox)
   local entries = outbox == 1 and redis.pcall('XLEN', q.outbox)
@@ -79,6 +81,7 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local taking, want = G.taking(q, G.now(q), request[1], request[4]), math.min(request[2], WANT_MAX)
   if request[8] and redis.call('ZSCORE', q.retired, request[8]) then want = 0 end
+  taking.held = request[10] or nil
   q.defer = true
   rawset(q, 'taking', taking)
   local ok, reply = pcall(run, q, taking, request, want)

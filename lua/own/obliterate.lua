@@ -26,7 +26,7 @@ local function group_ids(q, count)
 end
 
 local function first_ids(q, count)
-  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children }
+  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects }
   for _, key in ipairs(sets) do
     local ids = redis.pcall('ZRANGE', key, 0, count - 1)
     if #ids > 0 then
@@ -78,6 +78,6 @@ G.export('obliterate', { 'allow-oom' }, function(keys, args)
     P .. 'list-popped', P .. 'list-taken', q.retired,
     q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows', q.schedulers_own, q.schedulers_due,
     P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote', q.group_watch,
-    P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules')
+    P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses)
   return cmsgpack.pack({ 'done', 0 })
 end)

@@ -103,7 +103,10 @@ local function waiting(q, cursor, count, fields)
   if string.sub(cursor, 1, 2) == 'l:' then
     return from_list(q, q.lifo, string.sub(cursor, 3), count, fields, 'l:', 'p:0@')
   elseif string.sub(cursor, 1, 2) == 'p:' then
-    return from_list(q, q.priority, string.sub(cursor, 3), count, fields, 'p:', '')
+    return from_list(q, q.priority, string.sub(cursor, 3), count, fields, 'p:', 's:')
+  elseif string.sub(cursor, 1, 2) == 's:' then
+    local rows, next_cursor = from_set(q, q.suspects, string.sub(cursor, 3), count, fields, '-inf')
+    return rows, next_cursor ~= '' and 's:' .. next_cursor or ''
   end
   local rows = {}
   local entries = redis.call('XRANGE', q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)

@@ -35,8 +35,14 @@ local function go_back(q, run, id, h)
   if g then G.groups.kick(q, g, run.now) end
 end
 
-local function recover(q, run, id, entry, h)
-  if G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
+-- consumer: who had the job. listed: how many jobs without a stream entry it lost.
+local function recover(q, run, id, entry, h, consumer, listed, lock)
+  local lost = G.suspects.lost_together(q, run, consumer, listed, lock)
+  if G.suspects.suspect(q, id, h, lost) then
+    go_back(q, run, id, h)
+    if not run.quiet then G.emit(q.events, 'stalled', id) end
+    run.recovered[#run.recovered + 1] = id
+  elseif G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
     G.bump(q.J .. id, 'fence')
     G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     run.failed[#run.failed + 1] = id
@@ -69,7 +75,7 @@ local function look_at_entry(q, run, entry, consumer, idle)
   local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
   if h.state == 'active' then
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
-    recover(q, run, id, entry, h)
+    recover(q, run, id, entry, h, consumer, 0, lock)
   elseif h.state == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
@@ -110,14 +116,22 @@ local function look_at_lists(q, run, rank)
   if rank == 0 then repair_beats(q, run.now) end
   local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
   local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
+  local owner, silent = {}, {}
+  for i = 1, #found, 2 do
+    local name = redis.pcall('HGET', q.J .. found[i], 'takenBy')
+    name = type(name) == 'string' and name or ''
+    owner[i] = name
+    if run.now - tonumber(found[i + 1]) >= G.lock_of_worker(q, run, name) / 2 then
+      silent[name] = (silent[name] or 0) + 1
+    end
+  end
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
-    local h = read(q, id)
-    local taken_by = redis.pcall('HGET', q.J .. id, 'takenBy')
+    local h, lock = read(q, id), G.lock_of_worker(q, run, owner[i])
     if not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
       redis.call('ZREM', q.list_active_ids, id)
-    elseif run.now - beat >= lock_of(h.opts, G.lock_of_worker(q, run, type(taken_by) == 'string' and taken_by or '')) then
-      recover(q, run, id, '', h)
+    elseif run.now - beat >= lock_of(h.opts, lock) then
+      recover(q, run, id, '', h, owner[i], silent[owner[i]] or 1, lock_of(h.opts, lock))
     else
       left = left + 1
     end

@@ -98,7 +98,7 @@ local function retry(b, key, row, attempts, priority, stalled)
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
     'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
   if row[12] then G.bump(key, 'fallbackIndex') end
-  if stalled then redis.call('HDEL', key, 'stalledCount') end
+  if stalled then redis.call('HDEL', key, 'stalledCount', 'suspectLimit') end
   leave_source(b, row)
   if not b.quiet then
     G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))
@@ -125,12 +125,12 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount')
+  local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
   local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
   if refused then return refused end
   local attempts = G.count_of(h[4]) + 1
   if row[9] > 0 and attempts < row[9] then
-    return retry(b, key, row, G.int(attempts), h[5], h[8])
+    return retry(b, key, row, G.int(attempts), h[5], h[8] or h[9])
   end
   if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
   return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],

@@ -18,7 +18,7 @@ G.finish_kinds[6] = function(b, row)
   G.flows.wait(b.q, id, b.now)
   redis.call('HSET', key, 'state', 'waiting-children')
   if row[DATA] then redis.call('HSET', key, 'data', row[DATA]) end
-  redis.call('HDEL', key, 'stalledCount')
+  redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)
   -- An ordered job keeps its slot while it waits.
   if h[4] and G.count_of(h[5]) == 0 then F.leave_group(b, id, h[4]) end

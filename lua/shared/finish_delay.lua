@@ -17,7 +17,7 @@ G.finish_kinds[4] = function(b, row)
   redis.call('ZADD', b.q.scheduled, G.scheduled_score(h[4], due), id)
   redis.call('HSET', key, 'state', 'delayed', 'delay', delay)
   if row[DATA] then redis.call('HSET', key, 'data', row[DATA]) end
-  redis.call('HDEL', key, 'stalledCount')
+  redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)
   -- An ordered job keeps its slot while it pauses.
   if h[5] and G.count_of(h[6]) == 0 then F.leave_group(b, id, h[5]) end

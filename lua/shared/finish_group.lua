@@ -36,7 +36,7 @@ local function park(b, id, h, how)
   M.park(b.q, g, id, h)
   local last = how == 'back' and M.last_place(g)
   if last then redis.call('ZADD', g.queue, G.score(last + 1), id) end
-  redis.call('HDEL', b.q.J .. id, 'stalledCount')
+  redis.call('HDEL', b.q.J .. id, 'stalledCount', 'suspectLimit')
 end
 
 G.finish_kinds[5] = function(b, row)

@@ -15,7 +15,7 @@ G.finish_kinds[7] = function(b, row)
   if h[6] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end
   local S = G.suspension -- made after this file is read
   S.enter(q, id, b.now, row[REASON], row[TIMEOUT])
-  redis.call('HDEL', q.J .. id, 'stalledCount')
+  redis.call('HDEL', q.J .. id, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)
   -- An ordered job keeps its slot while it is suspended.
   if h[4] and G.count_of(h[5]) == 0 then F.leave_group(b, id, h[4]) end

@@ -11,6 +11,7 @@ local STATIC = {
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
   outbox = 'outbox', writes = 'writes', waiting_children = 'waiting-children', remote_parents = 'remote-parents',
   remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
+  suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
 

@@ -19,7 +19,7 @@ end
 -- What every routine that moves a job may need to know of it.
 G.job_of = function(q, id)
   return G.pick(q.J .. id, 'state', 'name', 'groupKey', 'orderingSeq', 'slot', 'eid', 'lifo', 'priority', 'opts',
-    'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src')
+    'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src', 'suspectLimit')
 end
 
 G.TERMINAL = { completed = true, failed = true }

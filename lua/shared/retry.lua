@@ -23,7 +23,7 @@ G.retry_failed = function(q, id, now, h)
       id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
     })
   end
-  redis.call('HDEL', key, 'revoked', 'stalledCount', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
+  redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed')
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')

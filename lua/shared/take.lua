@@ -90,8 +90,8 @@ local function write_active(q, taking, id, entry, h)
   taking.jobs[#taking.jobs + 1] = job
   -- It has run before: what only such a job can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
-    local more = redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType')
-    for i = 1, 4 do job[12 + i] = more[i] end
+    local more = redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType', 'suspectLimit')
+    for i = 1, 5 do job[12 + i] = more[i] end
   end
 end
 
@@ -127,8 +127,9 @@ end
 -- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
 G.take = function(q, taking, want)
   local exhausted, failure = true, nil
+  local blocked = not taking.stream_only and G.suspects.take(q, taking, want)
   local sources = taking.stream_only and G.stream_sources or G.sources
-  for i = 1, #sources do
+  for i = 1, blocked and 0 or #sources do
     local free = want - #taking.jobs
     if free <= 0 then
       exhausted = false

@@ -32,9 +32,10 @@ end
 
 local function in_lists(q, id) return in_list(q.lifo, id) or in_list(q.priority, id) end
 
--- h: eid, timestamp, lifo, priority. Returns {entry} or {list, rank}; {held} where a worker of a peer has read the
+-- h: eid, timestamp, lifo, priority. Returns {entry}, {list, rank} or {set}; {held} where a worker of a peer has read the
 -- entry and not yet activated the job (W38); nil where these looks do not find it.
 G.waiting_place = function(q, id, h)
+  if type(redis.pcall('ZSCORE', q.suspects, id)) == 'string' then return { set = q.suspects } end
   local in_a_list = h.lifo == '1' or G.count_of(h.priority) > 0
   local place = in_a_list and in_lists(q, id)
   if place then return place end
@@ -48,6 +49,8 @@ end
 G.leave_waiting = function(q, id, place)
   if place.entry then
     G.settle_entries(q, { place.entry })
+  elseif place.set then
+    redis.call('ZREM', place.set, id)
   else
     redis.call('LREM', place.list, place.rank, id)
   end

@@ -22,7 +22,7 @@ local function retry(q, h, c, attempts)
   redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, c.now + c.backoff), member)
   redis.call('HSET', key, 'state', 'delayed', 'failedReason', c.reason, 'processedOn', now_text)
   -- Stalls are counted against one attempt, not against all of them together (W39).
-  redis.call('HDEL', key, 'stalledCount')
+  redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   W.pause_in_group(q, c.id, h, c.now)
   G.emit(q.events, 'retrying', c.id, 'failedReason', c.reason, 'attemptsMade', attempts, 'delay', W.text(c.backoff))
   W.wake(q)

@@ -13,7 +13,7 @@ local function retry(q, id, now)
   if not h.state then return false end
   local key = q.J .. id
   redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, now), id)
-  redis.call('HDEL', key, 'revoked', 'stalledCount')
+  redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit')
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '', 'eid', '')
   if h.groupKey then redis.call('HSET', key, 'slot', '0') end
   return true

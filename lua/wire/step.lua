@@ -16,7 +16,7 @@ W.step_aside = function(q, id, entry, group, broadcast)
   local acked = W.ack(q, group, entry, broadcast)
   if not broadcast and not W.is_current(h, entry, acked) then return nil, 'error:not_active' end
   if entry == '' then W.list_left(q, id) end
-  redis.call('HDEL', q.J .. id, 'stalledCount')
+  redis.call('HDEL', q.J .. id, 'stalledCount', 'suspectLimit')
   return h
 end
 

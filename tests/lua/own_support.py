@@ -92,8 +92,9 @@ class OwnQueue:
         consumer: str = "py-1",
         quiet: bool = False,
         no_metrics: bool = False,
+        held: working.Held | None = None,
     ) -> working.ExchangeReply:
-        reply = self.run(working.exchange(self.meta, consumer, want, finished, quiet, no_metrics))
+        reply = self.run(working.exchange(self.meta, consumer, want, finished, quiet, no_metrics, held=held))
         assert isinstance(reply, working.ExchangeReply)
         return reply
 
@@ -215,7 +216,8 @@ class Taken:
 
 
 TAKEN_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
-                "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex")  # fmt: skip
+                "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex", "failedReason", "failedType",
+                "suspectLimit")  # fmt: skip
 
 
 def _fields(entry: Sequence[Any]) -> dict[str, str]:

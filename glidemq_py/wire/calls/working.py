@@ -16,6 +16,7 @@ __all__ = [
     "ExchangeFlags",
     "ExchangeReply",
     "HeartbeatReply",
+    "Held",
     "ReclaimReply",
     "RegainReply",
     "TakenJob",
@@ -40,7 +41,10 @@ FOREIGN_CONSUMER_PREFIX = "worker-"
 TakenJob = list[Any]
 """id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
 stacktrace; absent fields are False (``lua/shared/take.lua``). Of a job that has run before also
-signals, fallbackIndex, failedReason and failedType."""
+signals, fallbackIndex, failedReason, failedType and suspectLimit."""
+
+Held = tuple[int, int, int]
+"""What a worker has in hand: jobs, suspects among them, smallest limit of these (0 = none)."""
 
 Finished = list[object]
 Keep = int | tuple[int, int]
@@ -207,14 +211,17 @@ def exchange(
     limiter: tuple[int, int] | None = None,
     tokens: Tokens | None = None,
     charges: Sequence[BudgetCharge] | None = None,
+    held: Held | None = None,
 ) -> Call[ExchangeReply]:
     """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's limits.
 
     Repeatable for the finished rows (fencing makes a second hand-in answer `ALREADY`); the jobs of a lost reply come
-    back through `regain`.
+    back through `regain`. ``held``: what the worker has in hand, if this call may bring suspects.
     """
     request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
-    if charges:
+    if held is not None:
+        request = (*request, tokens or False, False, charges or False, held)
+    elif charges:
         request = (*request, tokens or False, False, charges)
     elif tokens is not None:
         request = (*request, tokens)
@@ -222,10 +229,12 @@ def exchange(
 
 
 def idle_exchange(
-    meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str
+    meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str, held: Held | None = None
 ) -> Call[ExchangeReply]:
     """An exchange that is sent ahead, behind a blocking read on the same connection; see `retire`."""
-    request = (consumer, want, (), quiet, no_metrics, False, False, token)
+    request: tuple[Any, ...] = (consumer, want, (), quiet, no_metrics, False, False, token)
+    if held is not None:
+        request = (*request, False, held)
     return Call("exchange", meta, (pack(request),), _exchanged)
 
 

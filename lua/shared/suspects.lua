@@ -1,0 +1,164 @@
+-- Suspects: jobs of a process that died with several jobs, one of which may have killed it (functions.md, "Suspects").
+-- A suspect waits in the sorted set `suspects`; its score, and `suspectLimit` in its record, is the limit: how many
+-- suspects one worker may run at the same time while this one is among them. Each death halves the limit. A suspect
+-- with limit 1 runs alone: `suspect-host` names the worker that is emptied for it, `<consumer>|<until ms>|<mode>`,
+-- mode `drain` (finishes what it runs) or `run` (runs the suspect).
+G.suspects = {}
+local S = G.suspects
+
+local PEERS = 'worker-'
+local HOST_MS = 60000 -- longest drain of a host, and how long a suspect is left alone once it runs
+local PAGE = 100
+local LOST_MAX = 1000
+local LOSSES_KEPT_S = 3600
+local REPLY_BYTES = 4194304
+
+-- ------------------------------------------------------------------ recovery
+
+-- Whether workers of another library are registered: they do not read `suspects`.
+S.peers_at_work = function(q)
+  local known = rawget(q, 'peers')
+  if known ~= nil then return known end
+  known = false
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
+  if not consumers.err then
+    for _, consumer in ipairs(consumers) do
+      local name = consumer[2]
+      if string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1 then known = true end
+    end
+  end
+  rawset(q, 'peers', known)
+  return known
+end
+
+-- How many jobs were lost together with one of `consumer`. listed: those of them without a stream entry. lock: ms.
+-- Remembered for an hour, as they may be recovered by several calls.
+S.lost_together = function(q, run, consumer, listed, lock)
+  if consumer == '' then return 1 end
+  run.lost = run.lost or {}
+  if run.lost[consumer] then return run.lost[consumer] end
+  -- Heartbeats of one worker are less than half a lock apart.
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.floor(lock / 2), '-', '+', LOST_MAX, consumer)
+  local lost = (pending.err and 0 or #pending) + listed
+  local before = redis.pcall('HGET', q.losses, consumer)
+  lost = math.max(1, lost, type(before) == 'string' and G.count_of(before) or 0)
+  if lost > 1 then
+    redis.pcall('HSET', q.losses, consumer, G.int(lost))
+    redis.pcall('EXPIRE', q.losses, LOSSES_KEPT_S)
+  end
+  run.lost[consumer] = lost
+  return lost
+end
+
+-- Make a lost job a suspect, with a smaller limit than before. False if its death is its own: it was alone, or the only
+-- suspect of its worker.
+S.suspect = function(q, id, h, lost)
+  local limit = G.count_of(h.suspectLimit)
+  if lost <= 1 or limit == 1 then return false end
+  limit = math.max(1, math.floor((limit > 0 and math.min(limit, lost) or lost) / 2))
+  redis.call('HSET', q.J .. id, 'suspectLimit', G.int(limit))
+  h.suspectLimit = G.int(limit)
+  return true
+end
+
+-- ------------------------------------------------------------------ the place
+
+-- Whether a job of this record waits among the suspects when it is ready.
+S.belongs = function(q, h) return G.count_of(h.suspectLimit) > 0 and not S.peers_at_work(q) end
+
+-- Ready again. One of an ordering group keeps its slot, so that the next of the group does not begin before it.
+S.add = function(q, id, h)
+  if h.groupKey then
+    if G.groups.holds_slot(G.groups.group(q, h.groupKey), h) then G.groups.keep_slot(q, id, h) end
+    if h.state == 'group-waiting' then redis.call('ZREM', q.P .. 'groupq:' .. h.groupKey, id) end
+  end
+  redis.call('ZADD', q.suspects, G.int(G.count_of(h.suspectLimit)), id)
+  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
+  G.wake(q, 1)
+end
+
+-- ------------------------------------------------------------------ fetching
+
+-- The host, if it lives: {name, wait = ms for which it stays the host; 0 = it could not be emptied in time}.
+local function host_of(q, now)
+  local value = redis.pcall('GET', q.suspect_host)
+  local name, till, mode = string.match(type(value) == 'string' and value or '', '^(.*)|(%d+)|(%l+)$')
+  if not name or redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then return nil end
+  local wait = tonumber(till) - now
+  if wait > HOST_MS or (wait <= 0 and mode == 'run') then return nil end
+  return { name = name, wait = math.max(0, wait) }
+end
+
+local function become_host(q, taking, mode)
+  local till = G.int(taking.now + HOST_MS)
+  redis.call('SET', q.suspect_host, taking.consumer .. '|' .. till .. '|' .. mode, 'PX', 2 * HOST_MS)
+end
+
+local function ask_again_in(taking, wait)
+  if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+end
+
+local function is_empty(q, taking)
+  if not taking.held or taking.held[1] > 0 or #taking.jobs > 0 then return false end
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, taking.consumer)
+  return pending.err ~= nil or #pending == 0
+end
+
+local function fetch(q, taking, id)
+  redis.call('ZREM', q.suspects, id)
+  return G.activate(q, taking, id, '')
+end
+
+-- What the host runs takes too long: the suspect runs beside other jobs, as the only suspect of its worker.
+local function take_beside_others(q, taking, id)
+  if not taking.held or taking.held[2] > 0 then return end
+  redis.call('DEL', q.suspect_host)
+  if fetch(q, taking, id) then taking.held = { taking.held[1] + 1, 1, 1 } end
+end
+
+-- Suspects with limit 1. True if this worker gets no other jobs now.
+local function take_alone(q, taking)
+  local host = host_of(q, taking.now)
+  if host and host.wait > 0 then
+    if host.name ~= taking.consumer then return false end
+    if not is_empty(q, taking) then
+      ask_again_in(taking, host.wait)
+      return true
+    end
+  end
+  local id = redis.call('ZRANGEBYSCORE', q.suspects, '-inf', 1, 'LIMIT', 0, 1)[1]
+  if not id then
+    if host then redis.call('DEL', q.suspect_host) end
+    return false
+  end
+  if host and host.wait == 0 then
+    take_beside_others(q, taking, id)
+    return false
+  end
+  local empty = is_empty(q, taking)
+  if empty and not fetch(q, taking, id) then return false end
+  become_host(q, taking, empty and 'run' or 'drain')
+  ask_again_in(taking, HOST_MS)
+  return true
+end
+
+-- The others, smallest limit first. One that finds no room stops those behind it, or they would never let it in.
+local function take_some(q, taking, want)
+  local held = taking.held[2]
+  local most = taking.held[3] > 0 and taking.held[3] or math.huge
+  local found = redis.call('ZRANGEBYSCORE', q.suspects, '(1', '+inf', 'WITHSCORES', 'LIMIT', 0, math.min(want, PAGE))
+  for i = 1, #found, 2 do
+    most = math.min(most, tonumber(found[i + 1]))
+    if held + 1 > most or #taking.jobs >= want or taking.bytes >= REPLY_BYTES then return end
+    if fetch(q, taking, found[i]) then held = held + 1 end
+  end
+end
+
+-- taking.held: {jobs, suspects, smallest limit} in the worker's hands; nil = another of its calls may bring suspects.
+-- Returns true if the worker gets no other jobs now. Bound: PAGE jobs.
+S.take = function(q, taking, want)
+  if redis.call('EXISTS', q.suspects, q.suspect_host) == 0 then return false end
+  if take_alone(q, taking) then return true end
+  if taking.held then take_some(q, taking, want) end
+  return false
+end

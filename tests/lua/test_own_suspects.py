@@ -1,0 +1,298 @@
+"""Suspects: jobs that died with others are retried in shrinking groups, and only the one that dies alone is charged."""
+
+import math
+
+import pytest
+
+from glidemq_py.wire.calls import control, reading, steering, working
+from glidemq_py.wire.calls.adding import row
+from tests.lua.check_support import check
+from tests.lua.own_support import NODE_CONSUMER, OwnQueue, Taken
+
+LOCK = 30_000
+MINUTE = 60_000
+FREE = (0, 0, 0)
+
+
+def register(q: OwnQueue, consumer: str = "py-1") -> None:
+    q.run(working.heartbeat(q.meta, consumer, "{}", 86_400_000, []))
+
+
+def fetch(q: OwnQueue, want: int, held: working.Held | None = FREE, consumer: str = "py-1") -> list[Taken]:
+    register(q, consumer)
+    reply = q.exchange(want, consumer=consumer, held=held)
+    return [Taken(job, reply.now) for job in reply.jobs]
+
+
+def die(q: OwnQueue, jobs: list[Taken], consumer: str = "py-1", max_stalled: int = 1) -> working.ReclaimReply:
+    """The process of `consumer` dies with these jobs, and recovery looks after its locks have run out."""
+    for job in jobs:
+        if job.entry:
+            q.let_idle(job.entry, LOCK, consumer)
+    q.advance(LOCK)
+    q.redis("UNLINK", f"w:{consumer}")
+    recovered, failed, cursor = list[str](), list[str](), ""
+    while True:
+        reply = q.run(working.reclaim(q.meta, "py-9", 1, LOCK, max_stalled, False, cursor))
+        recovered += reply.recovered
+        failed += reply.failed
+        if not reply.cursor:
+            return working.ReclaimReply(recovered, failed, "", 1)
+        cursor = reply.cursor
+
+
+def suspects(q: OwnQueue, count: int, consumer: str = "py-1") -> list[str]:
+    """Add this many jobs and let them die together."""
+    ids = [q.add_job() for _ in range(count)]
+    assert die(q, fetch(q, count, FREE, consumer), consumer).recovered == ids
+    return ids
+
+
+def limits(q: OwnQueue) -> dict[str, int]:
+    flat = q.redis("ZRANGE", "suspects", 0, -1, "WITHSCORES")
+    return {member: int(score) for member, score in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def is_clean(q: OwnQueue) -> None:
+    found = check(q, looks=1)
+    assert not found.findings, str(found)
+
+
+def test_jobs_that_die_together_are_not_charged(q: OwnQueue) -> None:
+    ids = suspects(q, 10)
+    assert limits(q) == dict.fromkeys(ids, 5)
+    assert all("stalledCount" not in q.job(job_id) for job_id in ids)
+    assert q.event_names(ids[0])[-1] == "stalled"
+    assert q.counts()["waiting"] == 10
+    assert q.counts()["active"] == 0
+    is_clean(q)
+
+
+def test_a_job_that_dies_alone_is_charged_as_before(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    assert die(q, fetch(q, 1)).recovered == [job_id]
+    assert q.job(job_id)["stalledCount"] == "1"
+    assert "suspectLimit" not in q.job(job_id)
+    assert die(q, fetch(q, 1)).failed == [job_id]
+
+
+def test_the_first_shared_death_is_not_charged_whatever_the_maximum(q: OwnQueue) -> None:
+    ids = [q.add_job(), q.add_job()]
+    assert die(q, fetch(q, 2), max_stalled=0).recovered == ids
+
+
+def test_jobs_recovered_by_several_calls_count_as_one_group(q: OwnQueue) -> None:
+    """101 jobs are one more than a call recovers: the last one did not die alone."""
+    ids = [q.add_job() for _ in range(101)]
+    assert sorted(die(q, fetch(q, 101)).recovered) == sorted(ids)
+    assert limits(q) == dict.fromkeys(ids, 50)
+
+
+@pytest.mark.parametrize("kind", ["lifo", "priority"])
+def test_jobs_without_a_stream_entry(q: OwnQueue, kind: str) -> None:
+    ids = [q.add_job(**{kind: 1}) for _ in range(4)] + [q.add_job()]
+    assert sorted(die(q, fetch(q, 5)).recovered) == sorted(ids)
+    # Lists are recovered first.
+    assert limits(q) == dict.fromkeys(ids, 2)
+    assert q.redis("GET", "list-active") == "0"
+    taken = fetch(q, 5)
+    assert len(taken) == 2
+    q.finish(*(job.completed() for job in taken))
+    is_clean(q)
+
+
+def test_a_worker_runs_half_as_many_suspects_beside_other_jobs(q: OwnQueue) -> None:
+    ids = suspects(q, 8)
+    others = [q.add_job() for _ in range(20)]
+    first = fetch(q, 10)
+    assert [job.id in ids for job in first] == [True] * 4 + [False] * 6
+    assert first[0].fields["failedReason"] is False
+    assert first[0].fields["suspectLimit"] == "4"
+    # Three of the four are still at work: there is room for one.
+    assert [job.id in ids for job in fetch(q, 2, (9, 3, 4))] == [True, False]
+    assert [job.id in ids for job in fetch(q, 2, (10, 4, 4))] == [False, False]
+    # Another worker has room of its own; a call that may not bring suspects brings none.
+    assert [job.id in ids for job in fetch(q, 2, None, "py-2")] == [False, False]
+    assert [job.id in ids for job in fetch(q, 5, FREE, "py-2")] == [True] * 3 + [False] * 2
+    assert len(others) == 20
+    is_clean(q)
+
+
+def test_a_smaller_limit_is_not_passed_over(q: OwnQueue) -> None:
+    suspects(q, 8)
+    dead = fetch(q, 4)
+    die(q, dead)
+    assert sorted(limits(q).values()) == [2, 2, 2, 2, 4, 4, 4, 4]
+    assert fetch(q, 4, (3, 3, 4), "py-2") == []  # the next one has a limit of 2
+    assert len(fetch(q, 4, (0, 0, 0), "py-2")) == 2
+    is_clean(q)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 100])
+@pytest.mark.parametrize("max_stalled", [0, 1, 2])
+def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_stalled: int) -> None:
+    ids = [q.add_job() for _ in range(size)]
+    poison, deaths, completed = ids[size // 2], 0, set[str]()
+    for _ in range(1_000):
+        taken = fetch(q, size)
+        if not taken:
+            break
+        if poison in [job.id for job in taken]:
+            deaths += 1
+            reply = die(q, taken, max_stalled=max_stalled)
+            assert set(reply.failed) <= {poison}
+        else:
+            q.exchange(0, [job.completed() for job in taken])
+            completed |= {job.id for job in taken}
+        q.advance(2 * MINUTE)
+    assert completed == set(ids) - {poison}
+    assert q.state(poison) == "failed"
+    assert deaths <= math.floor(math.log2(size)) + 1 + max_stalled
+    assert q.redis("ZCARD", "suspects") == 0
+    is_clean(q)
+
+
+def test_the_last_suspect_runs_alone_for_a_minute(q: OwnQueue) -> None:
+    alone, other = suspects(q, 2)
+    q.run(control.remove(q.meta, other))
+    q.add_job()
+    assert [job.id for job in fetch(q, 10)] == [alone]
+    assert fetch(q, 9, (1, 1, 1)) == []
+    assert [job.id for job in fetch(q, 9, FREE, "py-2")] == ["3"]  # others go on
+    q.advance(MINUTE)
+    q.add_job()
+    assert [job.id for job in fetch(q, 9, (1, 1, 1))] == ["4"]
+
+
+def test_a_worker_is_emptied_for_the_last_suspect(q: OwnQueue) -> None:
+    busy = [q.add_job() for _ in range(2)]
+    at_work = fetch(q, 2, FREE, "py-2")
+    assert [job.id for job in at_work] == busy
+    ids = suspects(q, 2)
+    q.add_job()
+    assert fetch(q, 5, (2, 0, 0), "py-2") == []  # it finishes what it has
+    assert [job.id for job in fetch(q, 5, (0, 0, 0), "py-3")] == ["5"]  # one worker at a time
+    q.exchange(0, [job.completed() for job in at_work], consumer="py-2")
+    assert [job.id for job in fetch(q, 5, FREE, "py-2")] == [ids[0]]
+
+
+def test_a_suspect_runs_beside_long_jobs_when_no_worker_is_emptied_in_time(q: OwnQueue) -> None:
+    q.add_job()
+    fetch(q, 1)
+    ids = suspects(q, 2, "py-2")
+    assert fetch(q, 5, (1, 0, 0)) == []
+    q.add_job()
+    assert fetch(q, 5, (1, 0, 0)) == []
+    q.advance(MINUTE)
+    taken = fetch(q, 5, (1, 0, 0))
+    assert [job.id for job in taken] == [ids[0], "4"]
+    # A death there is charged to it, as it was the only suspect, and to no other.
+    die(q, taken)
+    assert [q.job(job.id).get("stalledCount") for job in taken] == ["1", None]
+
+
+def test_a_dead_host_is_replaced(q: OwnQueue) -> None:
+    suspects(q, 2)
+    dead = fetch(q, 1)
+    assert q.job(dead[0].id)["suspectLimit"] == "1"
+    die(q, dead)
+    assert q.job(dead[0].id)["stalledCount"] == "1"
+    assert len(fetch(q, 1, FREE, "py-2")) == 1
+
+
+def test_progress_clears_a_suspect(q: OwnQueue) -> None:
+    suspects(q, 4)
+    failed, later = fetch(q, 2)
+    q.exchange(0, [failed.failed(limit=3), working.delayed(*later.token, 10, 0, None)])
+    for job in (failed, later):
+        assert "suspectLimit" not in q.job(job.id)
+    is_clean(q)
+
+
+def test_a_suspect_that_is_released_stays_one(q: OwnQueue) -> None:
+    suspects(q, 4)
+    before = limits(q)
+    jobs = fetch(q, 2)
+    assert q.finish(*(job.released() for job in jobs)) == [6, 6]
+    assert limits(q) == before
+    is_clean(q)
+
+
+def test_a_suspect_keeps_its_turn_in_its_group(q: OwnQueue) -> None:
+    ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
+    first, second = (str(job_id) for job_id in q.add(*[row("task", "{}", "{}", ordering=ordering)] * 2))
+    other = q.add_job()
+    taken = fetch(q, 5)
+    assert sorted(job.id for job in taken) == sorted([first, other])
+    die(q, taken)
+    assert limits(q) == {first: 1, other: 1}
+    is_clean(q)
+    order = list[str]()
+    for _ in range(4):
+        jobs = fetch(q, 5)
+        order += [job.id for job in jobs]
+        q.exchange(0, [job.completed() for job in jobs])
+    assert order.index(first) < order.index(second)
+    assert sorted(order) == sorted([first, second, other])
+    is_clean(q)
+
+
+def test_beside_node_workers_suspects_stay_in_the_stream(q: OwnQueue) -> None:
+    q.add_job()
+    q.read_as(NODE_CONSUMER)
+    q.redis("SET", f"w:{NODE_CONSUMER}", "{}")
+    ids = [q.add_job() for _ in range(4)]
+    die(q, fetch(q, 4))
+    assert limits(q) == {}
+    assert [job.id for job in fetch(q, 4)] == ids
+    assert q.job(ids[0])["suspectLimit"] == "2"
+
+
+# -- the place among all others ----------------------------------------------------------------------------
+
+
+def test_suspects_are_listed_as_waiting(q: OwnQueue) -> None:
+    ids = suspects(q, 7)
+    found, cursor = list[str](), ""
+    while True:
+        page = q.run(reading.page(q.meta, "waiting", cursor, 3, ["name"]))
+        found += [each[0] for each in page.rows]
+        if not (cursor := page.cursor):
+            break
+    assert sorted(found) == sorted(ids)
+
+
+def test_operators_reach_suspects(q: OwnQueue) -> None:
+    removed, revoked, moved, kept = suspects(q, 4)
+    assert q.run(control.remove(q.meta, removed)) == 1
+    assert q.run(steering.revoke(q.meta, revoked)) == "revoked"
+    assert q.run(steering.reprioritize(q.meta, moved, 3)) == "ok"
+    assert list(limits(q)) == [kept]
+    assert q.state(moved) == "prioritized"
+    is_clean(q)
+    deleted, _ = q.run(steering.drain(q.meta, True, "", 100, 0))
+    assert deleted == 1
+    assert limits(q) == {}
+    assert q.state(kept) is None
+
+
+def test_obliterate_takes_suspects_along(q: OwnQueue) -> None:
+    suspects(q, 3)
+    while q.run(control.obliterate(q.meta, True, 2))[0] == "more":
+        pass
+    assert q.key_names() == set()
+
+
+def test_a_pause_holds_suspects_too(q: OwnQueue) -> None:
+    suspects(q, 4)
+    q.run(control.pause(q.meta))
+    assert fetch(q, 4) == []
+    q.run(control.resume(q.meta))
+    assert len(fetch(q, 4)) == 2
+
+
+def test_what_the_check_finds_among_suspects_is_repaired(q: OwnQueue) -> None:
+    suspects(q, 2)
+    q.redis("ZADD", "suspects", 2, "404")
+    found = check(q, looks=1)
+    assert [finding.subject for finding in found.findings] == ["404"]
