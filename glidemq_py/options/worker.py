@@ -34,7 +34,7 @@ class WorkerOptions:
         lock_duration: a job whose worker has been silent for this long is given to another, 1_000..86_400_000;
             a job's own ``lock_duration`` has precedence. Heartbeats come three times as often.
         stalled_interval: how often to look for such jobs, 1_000..86_400_000.
-        max_stalled_count: how often a job may lose its worker before it fails for good, >= 0.
+        max_stalled_count: how often a job may lose its worker, alone in its process, before it fails for good, >= 0.
         retry_on: only these exception types are retried; None = all.
         no_retry_on: these are not.
         backoff_strategies: functions for ``backoff={"type": name}``.

@@ -37,6 +37,10 @@ S.lost_together = function(q, run, consumer, listed, lock)
   if consumer == '' then return 1 end
   run.lost = run.lost or {}
   if run.lost[consumer] then return run.lost[consumer] end
+  local host = redis.pcall('GET', q.suspect_host)
+  if type(host) == 'string' and string.sub(host, 1, #consumer + 1) == consumer .. '|' then
+    redis.call('DEL', q.suspect_host)
+  end
   -- Heartbeats of one worker are less than half a lock apart.
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.floor(lock / 2), '-', '+', LOST_MAX, consumer)
   local lost = (pending.err and 0 or #pending) + listed

@@ -28,7 +28,8 @@ G.export('removeJob', { 'allow-oom' }, function(keys, args)
   if redis.call('EXISTS', keys[1]) == 0 then return 0 end
   leave_place(q, id, h)
   if h.groupKey then redis.call('ZREM', q.P .. 'groupq:' .. h.groupKey, id) end
-  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.waiting_children, q.P .. 'list-popped' }) do
+  for _, key in ipairs({ q.scheduled, q.completed, q.failed, q.suspended, q.waiting_children, q.P .. 'list-popped',
+    q.suspects }) do
     redis.call('ZREM', key, id)
   end
   if not W.TERMINAL[h.state] then

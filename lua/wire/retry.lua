@@ -46,7 +46,7 @@ local function leave_waiting(q, id, h, group)
   if entry then return W.ack(q, group, entry) end
   -- A copy that is left in a list counts as a job that waits until somebody takes it.
   local place = G.waiting_place(q, id, h)
-  if place and place.list then G.leave_waiting(q, id, place) end
+  if place and (place.list or place.set) then G.leave_waiting(q, id, place) end
 end
 
 local STOPPABLE = { waiting = true, delayed = true, prioritized = true }

@@ -28,6 +28,8 @@ class Job:
     """It was brought back after its end: its turn is over."""
     revoked: bool = False
     deaths: int = 0
+    limit: int = 0
+    """It is a suspect: so many of them may run at one worker."""
     early: bool = False
     """It has a signal that its handler has not been told of."""
     deadline: int | None = None
@@ -52,6 +54,8 @@ class Job:
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get("state")
         super().__setattr__(name, value)
+        if name == "deaths" and value == 0:
+            self.limit = 0
         if name == "state" and value != before and self.__dict__.get("on_change"):
             assert self.on_change is not None
             self.on_change(self, str(before))
@@ -259,7 +263,7 @@ class Model:
 
     def takeable(self, job: Job, now: int) -> bool:
         """Whether a worker that has room must get it. Where that is not certain: no."""
-        if job.state != "ready" or job.due > now or job.may_have_failed(now):
+        if job.limit or job.state != "ready" or job.due > now or job.may_have_failed(now):
             return False
         if job.group is None:
             return True

@@ -149,7 +149,9 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         """reported: tokens of each row, by a worker that has such a limit."""
         now, active = self.q.now, len(self.model.of("active"))
         tokens = None if reported is None else (TOKEN_MAX, TOKEN_WINDOW, reported)
-        reply = self.run(working.exchange(self.q.meta, consumer, want, rows, False, False, limiter, tokens))
+        held = self._held(consumer)
+        hosted = self.q.redis("EXISTS", "suspect-host")
+        reply = self.run(working.exchange(self.q.meta, consumer, want, rows, False, False, limiter, tokens, None, held))
         room = min(want, self._room(limiter))
         if self.model.paused or (tokens and not self._tokens_left()):
             room = 0
@@ -162,9 +164,15 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self._taken(consumer, jobs)
         if self.window.most or limiter:
             self._spend(limiter, now, len(jobs))
-        if want and len(jobs) < room and not (self.limit and rows):
+        hosted |= self.q.redis("EXISTS", "suspect-host")
+        if want and len(jobs) < room and not (self.limit and rows) and not hosted:
             self._nothing_was_left(jobs)
         return reply
+
+    def _held(self, consumer: str) -> working.Held:
+        jobs = [self.model.jobs[job_id] for job_id in self.hands if self.holder[job_id] == consumer]
+        limits = [job.limit for job in jobs if job.limit]
+        return len(jobs), len(limits), min(limits, default=0)
 
     def _room(self, limiter: tuple[int, int] | None) -> int:
         if not self.window.most and limiter:
@@ -202,6 +210,10 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             self.model.begin(job.id, self.q.now)
             self.hands[job.id] = job
             self.holder[job.id] = consumer
+        if any(self.model.jobs[job.id].limit and self.model.jobs[job.id].key is None for job in jobs):
+            mine = [self.model.jobs[job_id] for job_id in self.hands if self.holder[job_id] == consumer]
+            limits = [job.limit for job in mine if job.limit]
+            assert len(limits) <= min(limits) or any(job.key for job in mine if job.limit), mine
 
     def _regain(self, consumer: str) -> None:
         """The reply of the last exchange never came: everything that this worker does not know comes again."""
@@ -365,7 +377,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         for job_id in recovered | failed:
             job = self.model.jobs[job_id]
             if job.state == "active":
-                job.deaths += 1
+                self._charge(job)
             assert (job_id in failed) == (job.deaths > MAX_STALLED)
             job.state, job.due, job.fresh = ("failed" if job_id in failed else "ready"), 0, ""
             self.lost.pop(job_id, None)
@@ -374,6 +386,20 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             refused = self.q.finish(taken.completed())
             assert refused == [3 if self.q.state(job_id) else 2], f"the dead worker's result for {job_id} counted"
         self.dead.clear()
+
+    def _charge(self, job: Job) -> None:
+        """A death counts where the job was alone, or the only suspect; all others become suspects of a smaller limit."""
+        limit, deaths = (
+            int(self.q.redis("HGET", f"job:{job.id}", name) or 0) for name in ("suspectLimit", "stalledCount")
+        )
+        if deaths > job.deaths:
+            together = [each for each in self.dead if self.holder[each] == self.holder[job.id]]
+            assert deaths == job.deaths + 1
+            assert job.limit == 1 or job.id not in self.dead or len(together) == 1, (job, together)
+        else:
+            assert 0 < limit
+            assert not job.limit or limit < job.limit
+        job.limit, job.deaths = limit, deaths
 
     @rule(ms=MOMENTS)
     def wait(self, ms: int) -> None:
@@ -608,7 +634,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
                 self.watch()
                 if not self.model.of("ready"):
                     break
-            self.wait(20)
+            self.wait(500)
         assert not self.model.of("waiting")
         assert not self.model.of("ready"), [(job, self.q.job(job.id)) for job in self.model.of("ready")]
         self.the_check_finds_nothing()

@@ -1,0 +1,99 @@
+"""A job that kills its process, and a deploy that kills every process: neither fails any other job."""
+
+import asyncio
+import os
+import re
+import signal
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import Queue
+from glidemq_py.testing import RespClient
+from tests.server.command import Command
+from tests.server.worker_support import Raw, until
+
+pytestmark = [
+    pytest.mark.usefixtures("clean_check"),
+    pytest.mark.parametrize("core_server", ["valkey-9.1", "cluster"], indirect=True),
+]
+
+APPLICATION = """
+    import asyncio, os, signal
+    from pathlib import Path
+    from glidemq_py import Worker
+
+    GATE = Path(__file__).parent / "gate"
+
+    async def run(job):
+        if job.name == "poison":
+            print(f"poison {job.id} in {os.getpid()}", flush=True)
+            await asyncio.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        return job.id
+
+    async def long(job):
+        print(f"began {job.id} in {os.getpid()}", flush=True)
+        while not GATE.exists():
+            await asyncio.sleep(0.01)
+
+    QUICK = {"concurrency": 50, "lock_duration": 1_000, "stalled_interval": 1_000}
+    poisoned = Worker(os.environ["QUEUE"], run, **QUICK)
+    deployed = Worker(os.environ["QUEUE"], long, **QUICK)
+"""
+BOUND = 5 + 1 + 1
+"""Deaths of a poison job: floor(log2(concurrency 50)), the first death alone, and max_stalled_count more."""
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path, core_url: str, queue_name: str) -> Start:
+    (tmp_path / "application.py").write_text(textwrap.dedent(APPLICATION))
+    environment: dict[str, str | None] = {"GLIDEMQ_URL": core_url, "QUEUE": queue_name}
+    return lambda *arguments: Command(tmp_path, "glidemq_py.worker", *arguments, env=environment)
+
+
+@pytest.mark.timeout(240)
+async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    raw = Raw(core_resp, queue_name)
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("poison" if n == 120 else "good", n) for n in range(401)])
+        poison = jobs[120]
+        with start("application:poisoned", "--processes", "3") as command:
+            await until(lambda: raw.run("ZCARD", "completed") == 400 and raw.run("ZCARD", "failed") == 1)
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+        assert await poison.is_failed()
+        assert (await queue.get_job(poison.id)).failed_reason == "job stalled more than maxStalledCount"
+        deaths = len(re.findall(r"^poison", command.text, re.MULTILINE))
+        assert 1 < deaths <= BOUND
+    assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []
+    assert raw.run("ZCARD", "suspects") == 0
+
+
+@pytest.mark.timeout(240)
+async def test_a_deploy_that_kills_every_process_charges_no_job(
+    start: Start, tmp_path: Path, core_url: str, core_resp: RespClient, queue_name: str
+) -> None:
+    """All jobs of all processes are suspects at once; half of them run again at the same time, and all complete."""
+    raw = Raw(core_resp, queue_name)
+    async with Queue(queue_name, core_url) as queue:
+        jobs = await queue.add_bulk([("long", n) for n in range(100)])
+        with start("application:deployed", "--processes", "2") as command:
+            began = await command.says(r"began (\d+) in (\d+)", times=100, seconds=60)
+            before = {int(match[2]) for match in began}
+            assert len(before) == 2
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            again = (await command.says(r"began (\d+) in (\d+)", times=150, seconds=60))[100:]
+            assert len({match[1] for match in again[:50]}) == 50
+            (tmp_path / "gate").touch()
+            await asyncio.gather(*(job.wait_until_finished() for job in jobs))
+            command.signal(signal.SIGTERM)
+            assert await command.ends() == 0
+    assert raw.run("ZCARD", "failed") == 0
+    assert [job.id for job in jobs if raw.job(job.id).get("stalledCount")] == []
