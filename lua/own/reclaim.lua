@@ -38,11 +38,8 @@ end
 -- consumer: who had the job. listed: how many jobs without a stream entry it lost.
 local function recover(q, run, id, entry, h, consumer, listed, lock)
   local lost = G.suspects.lost_together(q, run, consumer, listed, lock)
-  if G.suspects.suspect(q, id, h, lost) then
-    go_back(q, run, id, h)
-    if not run.quiet then G.emit(q.events, 'stalled', id) end
-    run.recovered[#run.recovered + 1] = id
-  elseif G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
+  local charged = not G.suspects.suspect(q, id, h, lost)
+  if charged and G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
     G.bump(q.J .. id, 'fence')
     G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     run.failed[#run.failed + 1] = id

@@ -388,7 +388,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self.dead.clear()
 
     def _charge(self, job: Job) -> None:
-        """A death counts where the job was alone, or the only suspect; all others become suspects of a smaller limit."""
+        """A death counts where the job was alone, or the only suspect; others become suspects."""
         limit, deaths = (
             int(self.q.redis("HGET", f"job:{job.id}", name) or 0) for name in ("suspectLimit", "stalledCount")
         )
@@ -397,7 +397,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             assert deaths == job.deaths + 1
             assert job.limit == 1 or job.id not in self.dead or len(together) == 1, (job, together)
         else:
-            assert 0 < limit
+            assert limit > 0
             assert not job.limit or limit < job.limit
         job.limit, job.deaths = limit, deaths
 
