@@ -106,13 +106,9 @@ local function repair_beats(q, now)
   end
 end
 
--- Whoever activates or keeps alive such a job of ours writes one time to its score and its `lastActive`; where they
--- differ, a Node peer has taken the job since, and recovers it by its own means. rank: where to go on in the set; returns
--- where the next page begins, nil at the end.
-local function look_at_lists(q, run, rank)
-  if rank == 0 then repair_beats(q, run.now) end
-  local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
-  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
+-- found: ids and heartbeats, flat. Returns the worker of each, and how many jobs of each worker have been silent for half
+-- a lock.
+local function owners_of(q, run, found)
   local owner, silent = {}, {}
   for i = 1, #found, 2 do
     local name = redis.pcall('HGET', q.J .. found[i], 'takenBy')
@@ -122,6 +118,17 @@ local function look_at_lists(q, run, rank)
       silent[name] = (silent[name] or 0) + 1
     end
   end
+  return owner, silent
+end
+
+-- Whoever activates or keeps alive such a job of ours writes one time to its score and its `lastActive`; where they
+-- differ, a Node peer has taken the job since, and recovers it by its own means. rank: where to go on in the set; returns
+-- where the next page begins, nil at the end.
+local function look_at_lists(q, run, rank)
+  if rank == 0 then repair_beats(q, run.now) end
+  local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
+  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
+  local owner, silent = owners_of(q, run, found)
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
     local h, lock = read(q, id), G.lock_of_worker(q, run, owner[i])

@@ -115,7 +115,7 @@ end
 
 -- What the host runs takes too long: the suspect runs beside other jobs, as the only suspect of its worker.
 local function take_beside_others(q, taking, id)
-  if not taking.held or taking.held[2] > 0 then return end
+  if taking.held[2] > 0 then return end
   redis.call('DEL', q.suspect_host)
   if fetch(q, taking, id) then taking.held = { taking.held[1] + 1, 1, 1 } end
 end
@@ -130,6 +130,7 @@ local function take_alone(q, taking)
       return true
     end
   end
+  if not taking.held then return false end
   local id = redis.call('ZRANGEBYSCORE', q.suspects, '-inf', 1, 'LIMIT', 0, 1)[1]
   if not id then
     if host then redis.call('DEL', q.suspect_host) end

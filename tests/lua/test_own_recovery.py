@@ -235,20 +235,7 @@ def test_an_entry_read_but_never_activated_goes_back_without_a_stall(q: OwnQueue
 def test_junk_in_a_record_does_not_stop_recovery(q: OwnQueue, junk: str) -> None:
     q.add(row("a", "", "{}"), row("b", "", "{}"))
     jobs = [q.take_one(), q.take_one("py-2")]
-    q.redis(
-        "HSET",
-        "job:1",
-        "suspectLimit",
-        junk,
-        "stalledCount",
-        junk,
-        "fence",
-        junk,
-        "opts",
-        '{"lockDuration":"x"',
-        "priority",
-        junk,
-    )
+    q.redis("HSET", "job:1", "stalledCount", junk, "fence", junk, "opts", '{"lockDuration":"x"', "priority", junk)
     for job, consumer in zip(jobs, ("py-1", "py-2"), strict=True):
         q.let_idle(job.entry, LOCK, consumer)
     assert look(q).recovered == ["1", "2"]
