@@ -35,7 +35,7 @@ local function is_blocked(q, r, name, now)
     return false
   end
   local since, times, before = string.match(seen or '', '^(%d+)|(%d+)|(.*)$')
-  if before ~= standing then
+  if before ~= standing or not G.past_time(since, now) then
     redis.call('HSET', q.group_watch, name, G.int(now) .. '|0|' .. standing)
     return false
   end

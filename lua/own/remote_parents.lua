@@ -55,8 +55,8 @@ G.export('remote_children', { 'allow-oom' }, function(keys, args)
   if redis.call('EXISTS', q.remote_children) == 0 then return cmsgpack.pack({}) end
   for _, P in ipairs(cmsgpack.unpack(args[1])) do
     now = now > 0 and now or G.now(q)
-    local at = tonumber(redis.call('ZSCORE', q.remote_children, P) or '')
-    if at and at < now - KEPT_MS then redis.call('ZREM', q.remote_children, P) end
+    local at = redis.call('ZSCORE', q.remote_children, P)
+    if at and (G.past_time(at, now) or 0) < now - KEPT_MS then redis.call('ZREM', q.remote_children, P) end
   end
   return cmsgpack.pack(redis.call('ZRANDMEMBER', q.remote_children, QUEUES))
 end)

@@ -74,6 +74,7 @@ local function drain_stream(q, d, group)
     local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
     if #page == 0 or d.count >= W.JOBS_A_CALL then return end
     G.delete_free(q, group, page, function(id) delete(q, d, id) end)
+    if #page < PAGE then return end -- what has come meanwhile (parents that go on) stays
     from = '(' .. page[#page][1]
   end
 end

@@ -92,7 +92,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "add": packed(lambda s: [rows(s), False]),
         "add_once": lambda s: [pack(["query", 1, "seq", 1, 60_000]), pack([rows(s), False])],
         "adopt": packed(lambda s: [s.id, ["glide:{other}:9"]]),
-        "blocked_groups": packed(lambda _: ["h", 1000, {}, {}, ""]),
+        "blocked_groups": packed(lambda _: ["h", 1000, 1000, 2000, ""]),
         "broadcast_delivery": packed(lambda s: [s.id, "sub"]),
         "broadcast_exchange": packed(lambda s: ["py-b", 5, finished(s, s.messages, 4), False, False, False, "sub", False,  # noqa: E501
                                                 "0-0", False]),

@@ -86,7 +86,7 @@ class HostileQueue:
         q.redis(
             "HSET", "meta", "globalConcurrency", 50, "rateLimitMax", 50, "rateLimitDuration", 1000, "maxLenEvents", 100
         )
-        q.redis("HSET", "meta", "schedulesRev", 3, "groupSweep", 0)
+        q.redis("HSET", "meta", "schedulesRev", 3, "groupSweep", 0, "peersSeen", q.now)
         q.redis("HSET", "rate", "windowStart", q.now, "count", 1)
         q.redis("HSET", "schedulers", "s", '{"nextRun":1,"every":1000}', "t", '{"repeatAfterComplete":100}')
         q.redis("HSET", "schedulers-own", "u", '{"nextRun":1}')
@@ -98,6 +98,8 @@ class HostileQueue:
         q.redis("HSET", "usage:" + str(q.now - q.now % 60_000), "jobCount", 1, "totalTokens", 5, "tokens:in", 5)
         q.redis("RPUSH", f"signals:{self.taken[0][0]}", '{"name":"go","data":"1","receivedAt":1}')
         q.redis("HSET", "flows", "token", q.now)
+        q.redis("HSET", "group-watch", "h", f"{q.now}|0|junk")
+        q.redis("ZADD", "remote-children", q.now, "glide:{other}:")
         self._populate_writes_and_messages()
         q.make_group()
         for call in ("heartbeat", "reclaim", "note", "report_usage", "write_open", "write_stage"):
