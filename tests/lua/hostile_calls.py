@@ -72,6 +72,11 @@ def group_facts(s: Scene) -> list[Any]:
     return ["g", list(s.ids[:5]), 3, 2, [2], 3, 4, 1]
 
 
+def any_arguments(s: Scene) -> Sequence[Any]:
+    """Arguments for a function of ours that has none below yet."""
+    return [pack(["h", s.random.choice((0, 1000)), s.id, "", [], 1, False])]
+
+
 def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
     """Arguments of each function of our own library: packed where they are not text."""
     usage: list[Any] = [{"in": 5}, {"usd": 0.5}, 5, 0.5]
@@ -159,6 +164,9 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "records": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "redelay": lambda s: [s.id, s.random.choice(("0", "500"))],
         "regain": packed(lambda s: ["py-1", [], 5, False, s.random.choice(("", "l:0")), []]),
+        "registry_add": packed(lambda _: ["member"]),
+        "registry_set": packed(lambda _: ["field", "value"]),
+        "registry_use": packed(lambda s: ["member", s.now, "GT", 1000]),
         "remote_children": packed(lambda _: ["glide:{other}:"]),
         "remove": an_id,
         "renew": lambda _: ["token", "1000"],
