@@ -26,7 +26,7 @@ from typing import IO, Final, Self
 
 from glidemq_py.errors import EmbeddedServerError
 
-__all__ = ["HOST", "ChildServer", "ConfigValue", "free_port"]
+__all__ = ["HOST", "ChildServer", "ConfigValue", "free_port", "is_ephemeral"]
 
 HOST: Final = "127.0.0.1"
 
@@ -131,6 +131,8 @@ class ChildServer:
                     shutil.rmtree(data_dir, ignore_errors=True)
                 raise
         guard = _spawn_guard(process, data_dir if temporary else None)
+        if "appendonly" not in settings:
+            _ephemeral.add((str(process.pid), str(port)))
         return cls(
             process,
             guard,
@@ -225,6 +227,15 @@ class ChildServer:
             time.sleep(pause)
             pause = min(pause * 1.5, longest)
         return f"ended with exit code {code}"
+
+
+_ephemeral: set[tuple[str, str]] = set()
+"""Process id and port of servers of this process that are meant to keep nothing."""
+
+
+def is_ephemeral(pid: str, port: str) -> bool:
+    """Return whether that server is a child of this process that was started without any persistence."""
+    return (pid, port) in _ephemeral
 
 
 def free_port() -> int:

@@ -25,6 +25,7 @@ from glide_shared.exceptions import GlideError
 from glidemq_py.client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
 from glidemq_py.client.embedded import shared_embedded
 from glidemq_py.client.glide_modules import glide, glide_sync
+from glidemq_py.client.server_check import check_server
 from glidemq_py.client.tls import tls_configuration
 from glidemq_py.client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
@@ -220,23 +221,32 @@ async def resolve_async(connection: ServerConnection) -> Connected:
         found = resolve(found)
     if isinstance(found, ConnectionOptions):
         config = config_of(found)
-        return Connected(config, await create_async(config), owned=True, busy_poll=found.busy_poll)
-    return Connected(cast("GlideConfig", found.config), found, owned=False)
+        client = await create_async(config)
+        try:
+            await check_server(client, config, found)
+        except BaseException:
+            await client.close()
+            raise
+        return Connected(config, client, owned=True, busy_poll=found.busy_poll)
+    config = cast("GlideConfig", found.config)
+    await check_server(found, config)
+    return Connected(config, found, owned=False)
 
 
 def resolve_blocking(
     connection: str | ConnectionOptions | BlockingGlideClient | None,
-) -> tuple[GlideConfig, BlockingGlideClient | None]:
-    """Configuration, and the client if the user has given one."""
+) -> tuple[GlideConfig, BlockingGlideClient | None, ConnectionOptions | None]:
+    """Return the configuration, the client if the user has given one, and otherwise the options."""
     if isinstance(connection, (glide_sync.GlideClient, glide_sync.GlideClusterClient)):
-        return cast("GlideConfig", cast("Any", connection)._config), connection
+        return cast("GlideConfig", cast("Any", connection)._config), connection, None
     if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient)):
         raise GlideMQValidationError(
             "connection", SECRET, "is a client of an event loop; the blocking twins take one of valkey-glide-sync"
         )
-    config = config_of(cast("ConnectionOptions", resolve(connection)))
+    options = cast("ConnectionOptions", resolve(connection))
+    config = config_of(options)
     _reach_now(config)
-    return config, None
+    return config, None, options
 
 
 def _reach_now(config: GlideConfig) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.connect import BlockingConnection, resolve_blocking
 from glidemq_py.client.interruptions import Interruptions
+from glidemq_py.client.server_check import check_blocking
 from glidemq_py.client.transport import BlockingTransport, ConnectionSource
 from glidemq_py.wire.calls import Call
 
@@ -29,8 +30,14 @@ class DrivenTransport:
         """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
         if isinstance(connection, ConnectionSource):
             return cls(connection.open_blocking_transport())
-        config, client = resolve_blocking(connection)
-        return cls(ThreadTransport(config, client=client))
+        config, client, options = resolve_blocking(connection)
+        blocking = ThreadTransport(config, client=client)
+        try:
+            check_blocking(blocking, options)
+        except BaseException:
+            blocking.close()
+            raise
+        return cls(blocking)
 
     @property
     def interruptions(self) -> Interruptions:

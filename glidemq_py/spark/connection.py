@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.connect import config_of
+from glidemq_py.client.server_check import check_blocking
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.options.connection import ConnectionOptions
@@ -56,7 +57,15 @@ def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
     key = (os.getpid(), place, lane)
     found = _open.get(key)
     if found is None:
-        found = _open[key] = ThreadTransport(config_of(place.resolve()))
+        options = place.resolve()
+        found = ThreadTransport(config_of(options))
+        if not lane:
+            try:
+                check_blocking(found, options)
+            except BaseException:
+                found.close()
+                raise
+        _open[key] = found
     return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from glide_shared.exceptions import ClosingError
 
 from glidemq_py import (
     AuthenticationError,
@@ -26,6 +27,8 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.client.child_server import free_port
+from glidemq_py.client.connect import config_of
+from glidemq_py.client.connect_errors import explain
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ServerProcess
 
@@ -282,6 +285,24 @@ async def test_untrusted_server(
     _, port = start_tls()
     with pytest.raises(TlsError, match=r"not signed by a trusted authority; name the authority: \?tls_ca="):
         await connect(f"{scheme}://localhost:{port}?connection_timeout=1000{query.format(certificates)}")
+
+
+@pytest.mark.parametrize(
+    ("host", "query", "problem"),
+    [
+        ("localhost", "", "not signed by a trusted authority"),
+        ("localhost", "?tls_ca={0.stranger}", "not signed by a trusted authority"),
+        ("127.0.0.1", "?tls_ca={0.ca}", "not issued for this host name"),
+    ],
+)
+def test_untrusted_server_that_glide_reports_as_a_time_out(
+    start_tls: StartTls, certificates: Certificates, host: str, query: str, problem: str
+):
+    _, port = start_tls()
+    config = config_of(ConnectionOptions.from_url(f"valkeys://{host}:{port}{query.format(certificates)}"))
+    error = explain(config, ClosingError("timed out"))
+    assert isinstance(error, TlsError)
+    assert problem in str(error)
 
 
 async def test_certificate_of_another_host(start_tls: StartTls, certificates: Certificates, connect: Connect):

@@ -186,7 +186,8 @@ class _Supervisor:
         async with self._serving:
             if self._server_url is None:
                 try:
-                    self._server_url = (await asyncio.to_thread(shared_embedded)).url
+                    # Starting it has logged a WARNING already.
+                    self._server_url = f"{(await asyncio.to_thread(shared_embedded)).url}?allow_no_aof=true"
                 except EmbeddedServerError as error:
                     self._give_up(str(error), 1)
                     return
