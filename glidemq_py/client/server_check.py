@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from glide_shared.config import GlideClusterClientConfiguration, ReadFrom
 from glide_shared.exceptions import GlideError
@@ -140,7 +140,7 @@ def _route(config: GlideConfig) -> tuple[AllPrimaries, ...]:
 
 
 def _review(config: GlideConfig, reply: Any, options: ConnectionOptions | None) -> None:
-    replies = reply if isinstance(reply, Mapping) else {_name(config): reply}
+    replies = cast("Mapping[object, object]", reply) if isinstance(reply, Mapping) else {_name(config): reply}
     for node, text in replies.items():
         info = _fields(text)
         for finding in findings_of(

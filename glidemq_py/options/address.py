@@ -64,7 +64,7 @@ def parse_addresses(given: object) -> tuple[Address, ...]:
     if isinstance(given, (str, Address)):
         return (Address.parse(given),)
     if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise GlideMQValidationError("addresses", SECRET, f"must be a list, not {type(given).__name__}; each {_FORMS}")
+        raise GlideMQValidationError("addresses", SECRET, f"must be a list; each {_FORMS}")
     addresses = tuple(Address.parse(each) for each in cast("Iterable[object]", given))
     if not addresses:
         raise GlideMQValidationError("addresses", cast("object", given), "must name at least one server")
