@@ -64,9 +64,11 @@ class AsyncTransport:
         self.interruptions = Interruptions() if interruptions is None else interruptions
 
     @classmethod
-    async def connect(cls, connection: ServerConnection, *, library: Library | None = None) -> AsyncTransport:
-        """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
-        found = await resolve_async(connection)
+    async def connect(
+        cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True
+    ) -> AsyncTransport:
+        """A transport for whatever a user gives as `connection`. Raises as `resolve_async` does."""
+        found = await resolve_async(connection, check=check)
         return cls(found.client, found.config, owned=found.owned, library=library, busy_poll=found.busy_poll)
 
     @property

@@ -211,8 +211,13 @@ class Connected:
     busy_poll: bool = True
 
 
-async def resolve_async(connection: ServerConnection) -> Connected:
-    """A connected client for what was given. Raises GlideMQConnectionError."""
+async def resolve_async(connection: ServerConnection, *, check: bool = True) -> Connected:
+    """Return a connected client for what was given. ``check``: check the server's configuration too.
+
+    Raises:
+        GlideMQConnectionError: see `create_async`.
+        ServerConfigurationError: see `check_server`.
+    """
     found = connection if not (connection is None or isinstance(connection, str)) else None
     if found is None:
         # Starting the embedded server blocks; the loop must not.
@@ -223,13 +228,15 @@ async def resolve_async(connection: ServerConnection) -> Connected:
         config = config_of(found)
         client = await create_async(config)
         try:
-            await check_server(client, config, found)
+            if check:
+                await check_server(client, config, found)
         except BaseException:
             await client.close()
             raise
         return Connected(config, client, owned=True, busy_poll=found.busy_poll)
     config = cast("GlideConfig", found.config)
-    await check_server(found, config)
+    if check:
+        await check_server(found, config)
     return Connected(config, found, owned=False)
 
 

@@ -215,7 +215,7 @@ def _exchange(config: GlideConfig, link: socket.socket) -> bytes:
     with link:
         if isinstance(link, ssl.SSLSocket):
             _wait_for_alert(link)
-        link.sendall(_command("PING"))
+        link.sendall(_encode("PING"))
         reply = link.recv(4096)
         if reply[:1] not in (b"+", b"-") or not isinstance(config, GlideClusterClientConfiguration):
             return reply
@@ -224,9 +224,9 @@ def _exchange(config: GlideConfig, link: socket.socket) -> bytes:
             if config.use_tls and not (isinstance(link, ssl.SSLSocket) and _checks_nothing(config)):
                 return reply  # this socket has checked no certificate: the password is not for it
             user = () if credentials.username is None else (credentials.username,)
-            link.sendall(_command("AUTH", *user, credentials.password))
+            link.sendall(_encode("AUTH", *user, credentials.password))
             reply += link.recv(4096)
-        link.sendall(_command("CLUSTER", "INFO"))
+        link.sendall(_encode("CLUSTER", "INFO"))
         return reply + link.recv(4096)
 
 
@@ -248,7 +248,7 @@ def _checks_nothing(config: GlideConfig) -> bool:
     return bool(tls and tls.use_insecure_tls)
 
 
-def _command(*words: str) -> bytes:
+def _encode(*words: str) -> bytes:
     parts = [word.encode() for word in words]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 

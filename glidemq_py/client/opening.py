@@ -10,11 +10,11 @@ from glidemq_py.client.transport import ConnectionSource, Transport
 __all__ = ["SharedClient", "open_transport"]
 
 
-async def open_transport(connection: Connection) -> Transport:
-    """A transport of the running loop. Raises GlideMQConnectionError."""
+async def open_transport(connection: Connection, *, check: bool = True) -> Transport:
+    """A transport of the running loop. ``check``: check the server's configuration. Raises as `resolve_async` does."""
     if isinstance(connection, ConnectionSource):
         return connection.open_transport()
-    return await AsyncTransport.connect(connection)
+    return await AsyncTransport.connect(connection, check=check)
 
 
 class SharedClient:

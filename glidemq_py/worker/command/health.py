@@ -73,7 +73,7 @@ async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
         return False, "which server? Give --url or set GLIDEMQ_URL (a private embedded server cannot be asked)"
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            transport = await open_transport(connection)
+            transport = await open_transport(connection, check=False)
             try:
                 return await _ask(transport, keys)
             finally:
