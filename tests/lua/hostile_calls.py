@@ -10,7 +10,8 @@ from glidemq_py.wire.calls import pack
 
 ORDERING = ["g", 1, 2, 1000, 5000, 1000, 1000]
 SOURCES = ("stream", "pending", "lifo", "priority", "scheduled", "completed", "failed", "suspended", "list-active-ids",
-           "list-taken", "list-popped", "stall-watch", "dedup-expiry", "waiting-children", "groupq:g")  # fmt: skip
+           "list-taken", "list-popped", "stall-watch", "dedup-expiry", "waiting-children", "suspects",
+           "groupq:g")  # fmt: skip
 STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed", "suspended", "waiting-children",
           "group-waiting")  # fmt: skip
 

@@ -75,6 +75,8 @@ class HostileQueue:
         self.taken += [job.token for job in q.take(2)]
         q.redis("LPUSH", "priority", q.put_job("50", priority=1))
         q.redis("ZADD", "list-popped", q.now, "50")
+        q.redis("ZADD", "suspects", 2, "50")
+        q.redis("SET", "suspect-host", f"py-1|{q.now}|drain")
         q.redis("SADD", "list-taken", "50")
         q.redis(
             "ZADD", "suspended", q.now + 50, q.put_job("51", state="suspended", suspendTimeout=50, suspendedAt=q.now)
