@@ -17,7 +17,7 @@ from glidemq_py.client.connect import Connection
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Background, Pace
 from glidemq_py.client.transport import Transport
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, GlideMQValidationError
 from glidemq_py.logs import get_logger
 from glidemq_py.options.callables import check_callable
 from glidemq_py.options.checks import check_text
@@ -132,6 +132,8 @@ class QueueEvents:
         prefix: first part of every key.
         last_event_id: start after this entry id; None, or "$", is now.
 
+    It belongs to the event loop in which it is first used; another loop gets EventLoopError.
+
     Raises:
         GlideMQValidationError: a name or id that cannot be.
     """
@@ -152,6 +154,7 @@ class QueueEvents:
         self._reader: EventReader | None = None
         self._transport: Transport | None = None
         self._task: Background | None = None
+        self._loop: object = None
         self._entered = False
         self._iterating = False
         self._closed = False
@@ -180,6 +183,7 @@ class QueueEvents:
         if self._closed:
             raise ClosedError("these queue events are closed")
         if self._reader is not None:
+            self._check_loop()
             return
         shared = await self._open()
         # An injected client also carries other commands; a blocking read must not stand in their way.
@@ -189,7 +193,13 @@ class QueueEvents:
             await reader.resolve()
         else:
             reader.position = self._start
+        self._loop = self._pace.current_loop()
         self._reader = reader
+
+    def _check_loop(self) -> None:
+        """Raise EventLoopError if another event loop reads these events."""
+        if self._reader is not None and self._loop is not self._pace.current_loop():
+            raise EventLoopError(f"events of queue {self.name!r}", "another event loop reads them", _ANOTHER)
 
     _pace: Pace = LOOP_PACE
 
@@ -225,6 +235,8 @@ class QueueEvents:
                 return await reader.read()
             except ClosedError:
                 break
+            except EventLoopError:
+                raise
             except GlideMQError as error:
                 _log.warning("queue %r: reading events failed: %s; reading on in %.2f s", self.name, error, pause)
             await self._pace.sleep(pause * (0.5 + random.random()))
@@ -246,6 +258,7 @@ class QueueEvents:
 
     def _listen(self) -> None:
         self._refuse_beside_a_loop()
+        self._check_loop()
         if self._task is None and not self._closed:
             self._task = self._pace.spawn(self._dispatch(), f"glidemq-events-{self.name}")
 
@@ -267,10 +280,13 @@ class QueueEvents:
             _log.exception("a listener for %r events of queue %r failed", event.event, self.name)
 
     async def close(self) -> None:
-        """Stop reading and close the connection; idempotent."""
+        """Stop reading and close the connection; idempotent. Any event loop may do it."""
         self._closed = True
         if self._transport is not None:
-            await self._transport.close()
+            if self._loop is self._pace.current_loop():
+                await self._transport.close()
+            else:
+                self._transport.abandon()
         task = self._task
         if task is not None and not task.is_current():
             await task.stop()

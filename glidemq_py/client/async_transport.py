@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar, cast
 
-from glide_shared.exceptions import GlideError
+from glide_shared.exceptions import ClosingError, GlideError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py.client.blocking_transport import ThreadTransport
 from glidemq_py.client.busy_poll import BusyPoll
@@ -17,8 +21,10 @@ from glidemq_py.client.failures import FUNCTION_MISSING, Fate, classify, transla
 from glidemq_py.client.glide_modules import glide
 from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.loader import load_arguments, loading_failed
+from glidemq_py.client.loop_end import close_at_loop_end
+from glidemq_py.client.reply_pipe import read_replies_in
 from glidemq_py.client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 from glidemq_py.wire.calls import Call
 from glidemq_py.wire.library import Library, assemble
 
@@ -62,6 +68,14 @@ class AsyncTransport:
         self._poll = BusyPoll(wanted=busy_poll)
         self._closed = False
         self.interruptions = Interruptions() if interruptions is None else interruptions
+        running = asyncio.get_running_loop()
+        # A client that was given belongs to the loop in which it was created.
+        self._loop: asyncio.AbstractEventLoop = getattr(client, "_loop", None) or running
+        self._tick_marks: deque[int] = deque(maxlen=_overdue_ticks(config))
+        if self._loop is running:
+            read_replies_in(running)
+        if owned:
+            close_at_loop_end(running, self)
 
     @classmethod
     async def connect(
@@ -78,6 +92,8 @@ class AsyncTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
         if self._loading is not None:
             with contextlib.suppress(GlideMQError):  # each call that needs the library reports for itself
                 await asyncio.shield(self._loading)  # calls that came before and missed the library go first
@@ -159,6 +175,8 @@ class AsyncTransport:
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
         started, words = time.monotonic(), list(args)
         try:
             return await self._client.custom_command(words)
@@ -179,6 +197,8 @@ class AsyncTransport:
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
         batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS))
         batch.custom_command(list(read))
         batch.fcall(self._names[call.function], call.keys, list(call.args))
@@ -199,6 +219,8 @@ class AsyncTransport:
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
         try:
             cursor: Any
             if self.is_cluster:
@@ -236,16 +258,45 @@ class AsyncTransport:
         return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
     def abandon(self) -> None:
-        """Close without an event loop: this client's own has ended. Nothing of GLIDE's closing is waited for."""
+        """See `Transport.abandon`. The socket is freed at once; GLIDE needs no loop for that."""
         if self._closed:
             return
         self._closed = True
         if self._owned:
-            closing = self._client.close()
-            # Calls that nobody waits for any more cannot be told on a loop that is closed.
-            with contextlib.suppress(StopIteration, RuntimeError):
-                closing.send(None)
-            closing.close()
+            # GLIDE would fail the pending calls here, in the wrong thread, and stop at a closed loop.
+            pending = list(self._client._pending_futures.values())
+            self._client._pending_futures.clear()
+            if not self._loop.is_closed():
+                for future in pending:
+                    with contextlib.suppress(RuntimeError):  # closed meanwhile
+                        self._loop.call_soon_threadsafe(_fail, future, ClosingError("the connection was closed"))
+            with contextlib.suppress(StopIteration):
+                self._client.close().send(None)
+
+    def fail_overdue(self) -> None:
+        """Fail the calls to which there was no reply for much longer than GLIDE's own time-out, so that no wait is
+        without end. Called every few seconds; callers get AmbiguousResultError.
+        """
+        pending: dict[int, Any] = self._client._pending_futures
+        marks = self._tick_marks
+        if len(marks) == marks.maxlen:
+            oldest = marks[0]
+            for number in list(itertools.takewhile(lambda number: number <= oldest, list(pending))):
+                future = pending.pop(number, None)
+                if future is not None:
+                    _fail(future, GlideTimeoutError("GLIDE delivered no reply"))
+        marks.append(next(reversed(pending), 0))
+
+    def _foreign_loop(self) -> EventLoopError:
+        if self._owned:
+            return EventLoopError(
+                "connection", "it belongs to another event loop",
+                "use it there; in a handler that is a plain function, use job.blocking",
+            )  # fmt: skip
+        return EventLoopError(
+            "connection", "the GLIDE client that was given belongs to another event loop",
+            "give a URL or ConnectionOptions, with which every event loop gets a client of its own",
+        )  # fmt: skip
 
     async def close(self) -> None:
         """See `Transport.close`."""
@@ -253,6 +304,21 @@ class AsyncTransport:
             self._closed = True
             if self._owned:
                 await self._client.close()
+
+
+_current_loop = asyncio._get_running_loop
+_TICK_S = 5.0
+_GRACE_S = 10.0
+"""Added to the request timeout before a reply counts as overdue; longer than any blocking read of this package."""
+
+
+def _overdue_ticks(config: GlideConfig) -> int:
+    return math.ceil(((config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000 + _GRACE_S) / _TICK_S) + 1
+
+
+def _fail(future: Any, error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 _SHORT = 2_048

@@ -73,3 +73,7 @@ class DrivenTransport:
     async def close(self) -> None:
         """See `Transport.close`."""
         self._blocking.close()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        self._blocking.close()

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
-__all__ = ["LOOP_PACE", "THREAD_PACE", "Background", "Pace", "Signal", "iterate_now", "run_now"]
+__all__ = ["LOOP_PACE", "THREAD_PACE", "Background", "Pace", "Signal", "iterate_now", "run_now", "stop_task"]
 
 T = TypeVar("T")
 
@@ -55,6 +55,11 @@ class Background(Protocol):
 
 class Pace(Protocol):
     """Waiting, one after the other, and in the background."""
+
+    @property
+    def current_loop(self) -> Callable[[], object]:
+        """Returns the running event loop, or None; always None for code that blocks."""
+        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -116,11 +121,25 @@ class _Task:
         return self._task is asyncio.current_task()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
+
+
+async def stop_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end. One of another event loop is cancelled there, and not waited for."""
+    if task.done():
+        return
+    loop = task.get_loop()
+    if loop is asyncio.get_running_loop():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(task.cancel)
 
 
 class _LoopPace:
+    current_loop = staticmethod(asyncio._get_running_loop)
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -197,6 +216,10 @@ class _Thread:
 
 
 class _ThreadPace:
+    @staticmethod
+    def current_loop() -> None:
+        return None
+
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # blocking is the point
 

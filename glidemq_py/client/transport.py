@@ -65,6 +65,10 @@ class Transport(Protocol):
         """Close the connection if it is ours; idempotent."""
         ...
 
+    def abandon(self) -> None:
+        """Close it from outside its event loop, which is closed or does not run; idempotent."""
+        ...
+
 
 class BlockingTransport(Protocol):
     """The same for a thread."""

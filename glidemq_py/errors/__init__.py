@@ -38,6 +38,7 @@ from glidemq_py.errors.jobs import (
     UnrecoverableError,
     WaitTimeoutError,
 )
+from glidemq_py.errors.loops import EventLoopError
 from glidemq_py.errors.queues import (
     BulkAddError,
     DuplicateJobError,
@@ -90,6 +91,7 @@ __all__ = [
     "DelayedError",
     "DuplicateJobError",
     "EmbeddedServerError",
+    "EventLoopError",
     "EventsLostError",
     "GlideMQConnectionError",
     "GlideMQError",

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, Self
 
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import Transport
@@ -23,7 +24,7 @@ from glidemq_py.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py.flows.reading import read_flow
 from glidemq_py.flows.tree import FlowJob
 from glidemq_py.job import Job, QueueLink
-from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.job.waiting import LoopWaiter
 from glidemq_py.model.states import JobState
 from glidemq_py.options.budget import Budget, parse_budget
 from glidemq_py.options.checks import check_int, check_several
@@ -44,7 +45,8 @@ _MOST: Final = 10**6
 class FlowProducer:
     """Adds jobs that wait for one another, all or none of them.
 
-    It connects when it is first used. Close it, or use it as ``async with``.
+    It connects when it is first used. Close it, or use it as ``async with``. Like a `Queue`, it may be shared by event
+    loops, threads and forked processes (docs/learn/event-loops.md).
 
     Args:
         connection: as for `Queue`.
@@ -68,9 +70,8 @@ class FlowProducer:
     ) -> None:
         self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
         self._connection = connection
-        self._transport: Transport | None = None
+        self._transport = LoopTransport("flow producer", self._open_here, self._pace)
         self._links: dict[str, QueueLink] = {}
-        self._connecting = self._pace.lock()
         self._closed = False
 
     _pace: Pace = LOOP_PACE
@@ -84,10 +85,11 @@ class FlowProducer:
     async def _connected(self) -> Transport:
         if self._closed:
             raise ClosedError("the flow producer is closed")
-        async with self._connecting:
-            if self._transport is None:
-                self._transport = await self._open()
+        await self._transport.connected()
         return self._transport
+
+    async def _open_here(self, connection: LoopConnection) -> None:
+        connection.transport = await self._open()
 
     async def _open(self) -> Transport:
         return await open_transport(self._connection)
@@ -95,24 +97,20 @@ class FlowProducer:
     def _link(self, queue: str) -> QueueLink:
         link = self._links.get(queue)
         if link is None:
-            assert self._transport is not None
             keys = QueueKeys(self.options.prefix, queue)
             link = self._links[queue] = QueueLink(
-                transport=self._transport, keys=keys, waiter=ResultWaiter(self._transport, keys, self._pace),
+                transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._pace),
                 serializer=serializer_of(self.options.serializer), compression=self.options.compression,
                 pace=self._pace,
             )  # fmt: skip
         return link
 
     async def close(self) -> None:
-        """Close the connection if it is ours; idempotent."""
+        """Close the connections of all event loops, if they are ours; idempotent."""
         if self._closed:
             return
         self._closed = True
-        for link in self._links.values():
-            await link.waiter.close()
-        if self._transport is not None:
-            await self._transport.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         await self.connect()

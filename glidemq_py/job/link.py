@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +56,8 @@ class QueueLink:
     compression: Compression = "none"
     pace: Pace = LOOP_PACE
     has_usage: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
+    """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     no_continuations: str | None = None
     """Why handlers of this link's jobs cannot be gone on with by a function (``on_resume``); None where they can."""
     """The queue's name stands among those that have usage."""

@@ -1,7 +1,7 @@
-"""What runs a job's coroutines for code that blocks.
+"""Running a job's coroutines for code that blocks.
 
-A job of a worker lives on the worker's event loop, and a thread waits for it there. A job of a blocking queue has a
-transport that blocks, so its coroutines are run on the spot.
+A job of a worker belongs to the worker's event loop, and a handler's thread waits for it there. A job of a blocking
+queue has a transport that blocks, so its coroutines run in the calling thread.
 """
 
 from __future__ import annotations
@@ -11,38 +11,60 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glidemq_py.client.pace import THREAD_PACE, run_now
+from glidemq_py.errors import EventLoopError
+from glidemq_py.job.current import running_job
 
 if TYPE_CHECKING:
     from glidemq_py.job.job import Job
 
-__all__ = ["loop_of_thread", "wait_for"]
+__all__ = ["wait_for"]
 
 T = TypeVar("T")
 
-
-class _LoopOfThread:
-    """Which event loop the handlers of a process's threads belong to; set by the worker's thread pool."""
-
-    loop: asyncio.AbstractEventLoop | None = None
-
-
-loop_of_thread = _LoopOfThread()
+_LOOK_S = 1.0
+_STOPPED_LOOKS = 10
+"""A loop that has not run for so many looks is taken to have ended."""
 
 
 def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of the job to its end.
+    """Run a coroutine of the job to its end, in the event loop of the worker that runs the job.
 
     Raises:
-        RuntimeError: the job is one of an event loop, and this is the loop's own thread.
+        EventLoopError: called on an event loop's own thread, outside a handler, or the worker's loop has ended.
     """
-    if job._link.pace is THREAD_PACE:
+    link = job._link
+    if link.pace is THREAD_PACE:
         return run_now(work)
-    loop = loop_of_thread.loop
-    try:
-        running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is not None or loop is None:
+    loop = link.loop
+    if loop is None:
+        # A job of a queue, used in a handler: the queue connects in any loop.
+        running = running_job.get()
+        loop = None if running is None else running._link.loop
+    subject = f"job {job.id!r}.blocking"
+    if loop is None or asyncio._get_running_loop() is not None:
         work.close()
-        raise RuntimeError("job.blocking is for handlers that run in a worker's thread; here, await the job's own")
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+        raise EventLoopError(
+            subject, "it is for handlers that are plain functions, in a worker's thread", "await the job's own methods"
+        )
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        work.close()
+        raise _ended(subject) from None
+    stopped = 0
+    while True:
+        try:
+            return future.result(_LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+            stopped = 0 if loop.is_running() else stopped + 1
+            if loop.is_closed() or stopped >= _STOPPED_LOOKS:
+                future.cancel()
+                raise _ended(subject) from None
+
+
+def _ended(subject: str) -> EventLoopError:
+    return EventLoopError(
+        subject, "the worker's event loop has ended", "return from the handler: the job is no longer this worker's"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
+from glidemq_py.client.loop_transport import LoopTransport
 from glidemq_py.client.pace import LOOP_PACE, Background, Pace, Signal
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, JobNotFoundError, WaitTimeoutError
@@ -17,13 +18,50 @@ from glidemq_py.job.link import Outcome
 from glidemq_py.logs import get_logger
 from glidemq_py.wire.keys import QueueKeys
 
-__all__ = ["ResultWaiter"]
+__all__ = ["LoopWaiter", "ResultWaiter"]
 
 _log = get_logger(__name__)
 
 _ENDS = frozenset(("completed", "failed", "expired", "revoked", "removed"))
 _FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.2, 2.0, 1.5
 _IDLE_S = 10.0
+_READY_S = 30.0
+"""How long a wait is held up by its reader's start; polling remains."""
+
+
+class LoopWaiter:
+    """A `Waiter` with one `ResultWaiter` per event loop.
+
+    Args:
+        transport: of the queue.
+        keys: of the queue.
+        pace: how to wait.
+    """
+
+    def __init__(self, transport: LoopTransport, keys: QueueKeys, pace: Pace) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._pace = pace
+
+    async def _here(self) -> ResultWaiter:
+        connection = await self._transport.connected()
+        return connection.part(self, lambda transport: ResultWaiter(transport, self._keys, self._pace))
+
+    async def start(self) -> None:
+        """See `Waiter.start`."""
+        await (await self._here()).start()
+
+    async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
+        """See `Waiter.wait`."""
+        return await (await self._here()).wait(job_id, timeout_ms)
+
+    def beside(self, keys: QueueKeys) -> LoopWaiter:
+        """See `Waiter.beside`."""
+        return LoopWaiter(self._transport, keys, self._pace)
+
+    async def close(self) -> None:
+        """Close that of the running loop; the others are closed with their connections."""
+        await (await self._transport.connected()).close_part(self)
 
 
 class ResultWaiter:
@@ -60,7 +98,7 @@ class ResultWaiter:
                 self._ready = self._pace.signal()
                 self._reader = self._pace.spawn(self._read(self._ready), f"glidemq-results-{self._keys.name}")
         if self._ready is not None:
-            await self._ready.wait()
+            await self._ready.wait(_READY_S)
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """The end of a job.

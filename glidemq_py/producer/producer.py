@@ -7,7 +7,6 @@ from typing import Any, Generic, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py.client.async_transport import AsyncTransport
 from glidemq_py.client.connect import Connection
 from glidemq_py.errors import BulkAddError
 from glidemq_py.job import Job
@@ -101,9 +100,7 @@ class Producer(Generic[DataT]):
 def abandon(producer: Producer[Any]) -> None:
     """Close the connection of a producer whose event loop has ended, where `close` cannot run any more."""
     producer._closed = True
-    link = producer._queue._link
-    if link is not None and isinstance(link.transport, AsyncTransport):
-        link.transport.abandon()
+    producer._queue._transport.abandon()
 
 
 def added_id(job: Job[Any, Any]) -> str | None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from glidemq_py.client.transport import Transport
+from glidemq_py.errors import AmbiguousResultError, ClosedError
 from glidemq_py.wire.calls.adding import AddCall, Row, add
 
 __all__ = ["AddCoalescer", "Added", "Adder"]
@@ -23,19 +24,24 @@ MAX_CHARS = 512 * 1024
 
 
 class Adder(Protocol):
-    """What sends single adds."""
+    """What sends single adds of one event loop."""
+
+    @property
+    def loop(self) -> object:
+        """The event loop; None for code that blocks."""
+        ...
 
     async def add(self, row: Row, /) -> Added:
         """Add one row. Raises what `Transport.call` raises."""
         ...
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
         """Wait until everything has been sent."""
         ...
 
 
 class AddCoalescer:
-    """Sends rows of one queue.
+    """Sends rows of one queue from the running event loop.
 
     Args:
         transport: of the queue.
@@ -44,13 +50,14 @@ class AddCoalescer:
         add_call: makes the call.
     """
 
-    __slots__ = ("_add_call", "_idle", "_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting")
+    __slots__ = ("_add_call", "_idle", "_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting", "loop")
 
     def __init__(self, transport: Transport, meta: str, quiet: bool, add_call: AddCall = add) -> None:
         self._transport = transport
         self._meta = meta
         self._quiet = quiet
         self._add_call = add_call
+        self.loop: object = asyncio.get_running_loop()
         self._under_way = False
         self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -80,6 +87,11 @@ class AddCoalescer:
             while self._waiting:
                 await self._send(self._next_batch())
         finally:
+            # Not empty if this task was cancelled: no caller may wait for what is not sent any more.
+            while self._waiting:
+                _, future = self._waiting.popleft()
+                if not future.done():
+                    future.set_exception(ClosedError("the event loop is ending; the job was not added"))
             self._rest()
 
     def _rest(self) -> None:
@@ -105,7 +117,8 @@ class AddCoalescer:
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
-                    future.set_exception(error)
+                    lost = AmbiguousResultError("cancelled before the reply came; the job may have been added")
+                    future.set_exception(error if isinstance(error, Exception) else lost)
             if not isinstance(error, Exception):
                 raise
             return
@@ -113,7 +126,7 @@ class AddCoalescer:
             if not future.done():
                 future.set_result((reply.now, result))
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
         """Wait until everything that was handed over has been answered."""
         if self._under_way:
             if self._idle is None or self._idle.done():

@@ -58,7 +58,8 @@ class DeadLetters:
     options: QueueOptions
     _letter_link: QueueLink | None = None
     _letter_waiter: Waiter | None = None
-    _outbox: Outbox | None = None
+    _outbox: tuple[object, Outbox] | None = None
+    """With the event loop that its lock belongs to."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
@@ -72,10 +73,11 @@ class DeadLetters:
         name = await link.transport.call(dead_letters_to(link.keys.meta, subscription=subscription))
         if not name:
             return None
-        if self._outbox is None:
-            self._outbox = Outbox(link)
+        loop, held = link.pace.current_loop(), self._outbox
+        outbox = held[1] if held is not None and held[0] is loop else Outbox(link)
+        self._outbox = loop, outbox
         try:
-            await self._outbox.deliver(_PATIENCE_S)
+            await outbox.deliver(_PATIENCE_S)
         except GlideMQError as error:
             _log.warning("queue %r: delivering dead letters failed, will be retried: %s", link.keys.name, error)
         if self._letter_link is None or self._letter_link.keys.name != name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from glidemq_py.client.pace import stop_task
 from glidemq_py.errors import GlideMQError
 from glidemq_py.logs import get_logger
 
@@ -32,8 +33,7 @@ class Duty:
     async def close(self) -> None:
         """Stop."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await stop_task(self._task)
 
 
 class PeriodicDuty(Duty):

@@ -8,12 +8,13 @@ from typing import Any, Generic, Literal, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py.client.connect import Connection
+from glidemq_py.client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py.client.opening import open_transport
 from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import Transport
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
 from glidemq_py.job import Job, QueueLink
-from glidemq_py.job.waiting import ResultWaiter
+from glidemq_py.job.waiting import LoopWaiter
 from glidemq_py.model.metrics import JobLogs, Metrics
 from glidemq_py.model.states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py.options.checks import check_bool, check_int
@@ -50,6 +51,9 @@ __all__ = ["Queue"]
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
+_ADDS, _SWEEP = "adds", "sweep"
+"""What a queue has in each event loop beside its connection."""
+
 
 class Queue(
     QueueControl, QueueLimits, QueueChecking, QueueSchedulers, DeadLetters, QueueSuspension, QueueStreams,
@@ -58,7 +62,9 @@ class Queue(
 ):  # fmt: skip
     """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
 
-    It connects when it is first used. Close it, or use it as ``async with``.
+    It connects when it is first used. Close it, or use it as ``async with``. Any number of event loops and threads may
+    share it, and a forked process may use its parent's (docs/learn/event-loops.md): every loop gets a connection of its
+    own, which is closed with the loop.
 
     Args:
         name: of the queue.
@@ -97,11 +103,11 @@ class Queue(
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
         self._connection = connection
+        self._transport = LoopTransport(f"queue {name!r}", self._open_here, self._pace)
+        self._current_loop = self._pace.current_loop
         self._link: QueueLink | None = None
-        self._waiter: ResultWaiter | None = None
-        self._coalescer: Adder | None = None
-        self._sweep: SuspendedSweep | None = None
-        self._connecting = self._pace.lock()
+        self._adder: Adder | None = None  # of the event loop that added last
+        self._dead_letters_declared = False
         self._closed = False
 
     _pace: Pace = LOOP_PACE
@@ -110,35 +116,44 @@ class Queue(
     # -- life ---------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
-        await self._connected()
+        """Connect the running event loop now rather than at first use. Raises GlideMQConnectionError; a later use
+        tries again.
+        """
+        link = await self._connected()
+        if link.transport is self._transport:
+            await self._transport.connected()
 
     async def _connected(self) -> QueueLink:
         if self._closed:
             raise ClosedError(f"queue {self.name!r} is closed")
-        if self._link is not None:
-            return self._link
-        async with self._connecting:
-            if self._link is None:
-                TELEMETRY.look()
-                transport, self._coalescer = await self._open()
-                self._waiter = ResultWaiter(transport, self._keys, self._pace)
-                link = QueueLink(
-                    transport=transport, keys=self._keys, waiter=self._waiter,
-                    serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-                    pace=self._pace,
-                )  # fmt: skip
-                if self.options.dead_letter_queue is not None:
-                    try:
-                        await declare_dead_letters(link, self.options)
-                    except BaseException:
-                        await transport.close()
-                        raise
-                if self._pace is LOOP_PACE:
-                    self._sweep = SuspendedSweep(link)
-                    self._sweep.start()
-                self._link = link
+        if self._link is None:
+            await self._transport.connected()
+            self._link = self._link_over(self._transport)
         return self._link
+
+    def _link_over(self, transport: Transport) -> QueueLink:
+        return QueueLink(
+            transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys, self._pace),
+            serializer=serializer_of(self.options.serializer), compression=self.options.compression,
+            pace=self._pace,
+        )  # fmt: skip
+
+    async def _open_here(self, connection: LoopConnection) -> None:
+        """Connect the running event loop, and start what a queue runs in each."""
+        TELEMETRY.look()
+        transport, adder = await self._open()
+        link = self._link_over(transport)
+        if self.options.dead_letter_queue is not None and not self._dead_letters_declared:
+            try:
+                await declare_dead_letters(link, self.options)
+            except BaseException:
+                await transport.close()
+                raise
+            self._dead_letters_declared = True
+        connection.transport = transport
+        connection.part(_ADDS, lambda _: adder)
+        if self._pace is LOOP_PACE:
+            connection.part(_SWEEP, lambda _: SuspendedSweep(link)).start()
 
     async def _open(self) -> tuple[Transport, Adder]:
         """Connect; the transport, and what sends single adds over it."""
@@ -146,20 +161,24 @@ class Queue(
         return transport, AddCoalescer(transport, self._keys.meta, not self.options.events, self._add_call)
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        """Send what is still to be sent, and close the connections of all event loops, if they are ours; idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self._coalescer is not None:
-            await self._coalescer.drain()
-        if self._waiter is not None:
-            await self._waiter.close()
-        await self._close_letters()
-        await self._close_streams()
-        if self._sweep is not None:
-            await self._sweep.close()
-        if self._link is not None:
+        await self._transport.close()
+        if self._link is not None and self._link.transport is not self._transport:
             await self._link.transport.close()
+
+    async def _adder_here(self) -> Adder:
+        """What sends single adds in the running event loop."""
+        connection = await self._transport.connected()
+        adder = connection.part(_ADDS, self._no_adder)
+        self._adder = adder
+        return adder
+
+    @staticmethod
+    def _no_adder(_: Transport) -> Adder:
+        raise AssertionError("a connection is opened together with its adder")
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -202,23 +221,25 @@ class Queue(
             link = await self._connected()
         job_options = self._options(cast("Mapping[str, Any]", options))
         row = encode_row(link, validate_job_name(name), data, job_options)
-        assert self._coalescer is not None
         if job_options.parent is not None:
             return await self._add_child(link, name, data, job_options, row)
+        adder = self._adder
+        if adder is None or adder.loop is not self._current_loop():
+            adder = await self._adder_here()
         if TELEMETRY.on:
-            now, result = await observed_add(self._coalescer.add, self.name, row, job_options)
+            now, result = await observed_add(adder.add, self.name, row, job_options)
         else:
-            now, result = await self._coalescer.add(row)
+            now, result = await adder.add(row)
         return added_job(link, name, data, job_options, now, result)
 
     async def _add_child(self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row) -> Job[Any, Any]:
         parents = parents_elsewhere(link, (options,))
         await ask_parents(link, parents)
-        assert self._coalescer is not None
+        adder = await self._adder_here()
         if TELEMETRY.on:
-            now, result = await observed_add(self._coalescer.add, self.name, row, options)
+            now, result = await observed_add(adder.add, self.name, row, options)
         else:
-            now, result = await self._coalescer.add(row)
+            now, result = await adder.add(row)
         for parent in parents:
             await adopt_children(link, parent, (result,))
         return added_job(link, name, data, options, now, result)
@@ -267,9 +288,7 @@ class Queue(
         for option in ("remove_on_complete", "remove_on_fail"):
             if getattr(job_options, option) not in (None, False):
                 raise UnsupportedOptionError(option, getattr(job_options, option), "cannot be used with add_and_wait")
-        await self._connected()
-        assert self._waiter is not None
-        await self._waiter.start()
+        await (await self._connected()).waiter.start()
         job = await self.add(name, data, **options)
         if job.outcome not in (JobOutcome.ADDED, JobOutcome.REPLACED):
             raise JobStateError(job.id, f"there already ({job.outcome})", "add and wait for")

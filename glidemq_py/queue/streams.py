@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final
 
+from glidemq_py.client.loop_transport import LoopTransport
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError
 from glidemq_py.job import QueueLink
 from glidemq_py.model.chunks import StreamChunk
@@ -21,12 +23,13 @@ _MOST: Final = 10_000
 _FIRST_S, _LAST_S, _GROWTH = 0.2, 2.0, 1.5
 _ENTRY: Final = re.compile(r"\d{1,19}(-\d{1,19})?")
 _BEGINNING: Final = "0-0"
+_WATCH: Final = "chunk watch"
 
 
 class QueueStreams:
     """The part of `Queue` that reads jobs' streams."""
 
-    _watch: ChunkWatch | None = None
+    _transport: LoopTransport
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
@@ -53,7 +56,7 @@ class QueueStreams:
             left = deadline - time.monotonic()
             if chunks or left <= 0:
                 return chunks
-            await self._watching(link).wait(key, position, min(left, interval))
+            await (await self._watching(link)).wait(key, position, min(left, interval))
             interval = min(interval * _GROWTH, _LAST_S)
 
     def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> AsyncIterator[StreamChunk]:
@@ -87,16 +90,12 @@ class QueueStreams:
             if state in (None, b"completed", b"failed"):
                 return
             interval = _FIRST_S if chunks else min(interval * _GROWTH, _LAST_S)
-            await self._watching(link).wait(job_id, position, interval)
+            await (await self._watching(link)).wait(job_id, position, interval)
 
-    def _watching(self, link: QueueLink) -> ChunkWatch:
-        if self._watch is None:
-            self._watch = ChunkWatch(link)
-        return self._watch
-
-    async def _close_streams(self) -> None:
-        if self._watch is not None:
-            await self._watch.close()
+    async def _watching(self, link: QueueLink) -> ChunkWatch:
+        """The watch of the running event loop."""
+        connection = await self._transport.connected()
+        return connection.part(_WATCH, lambda transport: ChunkWatch(replace(link, transport=transport)))
 
 
 def _position(last_id: object) -> str:

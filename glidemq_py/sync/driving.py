@@ -39,11 +39,15 @@ class _Adds:
         self._quiet = quiet
         self._add_call = add_call
 
+    @property
+    def loop(self) -> None:
+        return None
+
     async def add(self, row: Row, /) -> Added:
         reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
         return reply.now, reply.results[0]
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
         return None
 
 

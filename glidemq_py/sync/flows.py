@@ -46,7 +46,7 @@ class FlowProducer:
         run_now(self._core.connect())
 
     def close(self) -> None:
-        """Close the connection if it is ours; idempotent."""
+        """Close the connections of all event loops, if they are ours; idempotent."""
         run_now(self._core.close())
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class FlowProducer:
     def add_bulk(
         self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> list[JobNode]:
-        """Add several trees, one after the other; everything is checked before the first. Raises BulkAddError. See
+        """Add several trees, one after the other; everything is checked before the first. See
         `FlowProducer.add_bulk`.
         """
         return run_now(self._core.add_bulk(flows, budget=budget))

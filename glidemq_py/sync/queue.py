@@ -73,11 +73,15 @@ class Queue(Generic[DataT, ResultT]):
         )
 
     def connect(self) -> None:
-        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
+        """Connect the running event loop now rather than at first use. Raises GlideMQConnectionError; a later use
+        tries again.
+        """
         run_now(self._core.connect())
 
     def close(self) -> None:
-        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        """Send what is still to be sent, and close the connections of all event loops, if they are ours;
+        idempotent.
+        """
         run_now(self._core.close())
 
     def __enter__(self) -> Self:

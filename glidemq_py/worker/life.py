@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError
 from glidemq_py.worker.listeners import Listeners
 from glidemq_py.worker.opening import Opening, Parts, open_parts
 
@@ -36,6 +36,21 @@ class Life:
         self._closers: set[asyncio.Task[Any]] = set()
         self._force: asyncio.Event | None = None
         self._closed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """In which it was started."""
+
+    def check_loop(self) -> None:
+        """Raise EventLoopError if the worker was started in another event loop."""
+        loop = self._loop
+        if loop is None or loop is asyncio._get_running_loop():
+            return
+        subject = f"worker of queue {self._name!r}"
+        if loop.is_closed():
+            raise EventLoopError(subject, "it was started in an event loop that has ended", "create another Worker")
+        raise EventLoopError(
+            subject, "it was started in another event loop",
+            "use it there (asyncio.run_coroutine_threadsafe), or create another Worker",
+        )  # fmt: skip
 
     @property
     def is_closing(self) -> bool:
@@ -46,9 +61,11 @@ class Life:
         """Open the parts as ``prepare`` says, and begin to take jobs. Raises what it does, and as `Worker.start`."""
         if self.is_closing:
             raise ClosedError("the worker is closed")
+        self.check_loop()
         if self._starting is not None:
             raise GlideMQError("the worker has been started already")
         opening = prepare()
+        self._loop = asyncio.get_running_loop()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
         starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self._name}")
         try:
@@ -58,11 +75,12 @@ class Life:
                 raise ClosedError("the worker was closed while it started") from None
             # Nothing of it may stay behind.
             await self._stack.aclose()
-            self._starting = None
+            self._starting = self._loop = None
             raise
 
     async def wait_until_ready(self, prepare: Callable[[], Opening]) -> None:
         """Wait for the start that is under way, or `start`."""
+        self.check_loop()
         starting = self._starting
         if starting is None or self.is_closing:
             await self.start(prepare)
@@ -83,17 +101,30 @@ class Life:
         """Take no more jobs."""
         self.is_paused = True
         if self.parts is not None:
-            self.parts.exchange.taking = False
+            self.parts.exchange.taking = False  # read by the loop; any thread may write it
 
     def resume(self) -> None:
         """Take jobs."""
         self.is_paused = False
-        if self.parts is not None and not self.is_closing:
+        if self._loop is None or self._loop is asyncio._get_running_loop():
+            self._take_jobs()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._take_jobs)
+        except RuntimeError:
+            self.check_loop()
+
+    def _take_jobs(self) -> None:
+        if self.parts is not None and not self.is_closing and not self.is_paused:
             self.parts.exchange.taking = True
             self.parts.exchange.look_for_jobs()
 
     async def close(self, limit: float | None, *, force: bool) -> None:
         """See `Worker.close`; ``limit`` in seconds."""
+        if self._closing is not None and self._closing.done():
+            await self._closing  # raises what the first call raised, in any event loop
+            return
+        self.check_loop()
         caller = asyncio.current_task()
         if caller is not None and self.parts is not None and any(r.task is caller for r in self.parts.runner.running):
             raise GlideMQError("a handler cannot wait for its own worker to close: asyncio.create_task(worker.close())")
@@ -132,5 +163,6 @@ class Life:
 
     async def wait_until_closed(self) -> None:
         """Wait for the end of `close`, whoever called it."""
-        if self._closed is not None:
+        if self._closed is not None and not self._closed.is_set():
+            self.check_loop()
             await self._closed.wait()

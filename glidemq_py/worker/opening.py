@@ -110,7 +110,7 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
         link = QueueLink(
             transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
             serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
-            no_continuations=None if options.batch is None else NO_CONTINUATIONS,
+            loop=asyncio.get_running_loop(), no_continuations=None if options.batch is None else NO_CONTINUATIONS,
         )  # fmt: skip
         await source.open(link)
         return link, await source.declare_dead_letters(link, queue_options)

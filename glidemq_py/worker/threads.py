@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from glidemq_py.job.thread_side import loop_of_thread
 from glidemq_py.logs import get_logger
 
 __all__ = ["HandlerThreads"]
@@ -23,6 +22,8 @@ __all__ = ["HandlerThreads"]
 _log = get_logger(__name__)
 
 _GROW_AFTER_S = 0.002
+_LOOK_S = 10.0
+"""How often an idle thread looks whether its event loop was closed."""
 
 WorkT = TypeVar("WorkT")
 
@@ -54,7 +55,6 @@ class HandlerThreads(Generic[WorkT]):
         self._woken = False
         self._growing = False
         self._threads = 0
-        loop_of_thread.loop = self._loop
 
     def submit(self, work: WorkT) -> None:
         """Run it in a thread as soon as one is free."""
@@ -79,7 +79,7 @@ class HandlerThreads(Generic[WorkT]):
         threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        take, invoke = self._waiting.get, self._invoke
+        take, invoke = self._take, self._invoke
         while (work := take()) is not None:
             context = contextvars.copy_context()
             try:
@@ -95,6 +95,15 @@ class HandlerThreads(Generic[WorkT]):
                     self._loop.call_soon_threadsafe(self._deliver_all)
                 except RuntimeError:
                     return  # the loop is gone, and with it whoever wanted the result
+
+    def _take(self) -> WorkT | None:
+        """The next piece of work; None to end the thread."""
+        while True:
+            try:
+                return self._waiting.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self._loop.is_closed():
+                    return None
 
     def _deliver_all(self) -> None:
         self._woken = False

@@ -242,7 +242,7 @@ def test_a_client_of_the_user_is_not_closed(url: str, queue_name: str) -> None:
 async def test_a_client_of_an_event_loop_is_refused(url: str, queue_name: str) -> None:
     async with glidemq_py.Queue(queue_name, url) as other:
         link = await other._connected()
-        client: Any = link.transport._client  # type: ignore[attr-defined]
+        client: Any = (await link.transport.connected()).transport._client  # type: ignore[attr-defined]
         with pytest.raises(GlideMQValidationError, match="valkey-glide-sync"):
             sync.Queue(queue_name, client).add("n")
 

@@ -108,7 +108,8 @@ class MemoryTransport(_Connection):
             if threading.get_ident() == here:
                 changed.set()
             else:
-                loop.call_soon_threadsafe(changed.set)
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(changed.set)
 
         assert read.block is not None
         until = loop.time() + read.block
@@ -153,6 +154,10 @@ class MemoryTransport(_Connection):
 
     async def close(self) -> None:
         """See `Transport.close`."""
+        self._close()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
         self._close()
 
 

@@ -54,6 +54,9 @@ class AskingTransport:
     async def close(self) -> None:
         """The connection is the worker's."""
 
+    def abandon(self) -> None:
+        """The connection is the worker's."""
+
 
 class AskingWaiter:
     """A `Waiter` that has the worker wait."""

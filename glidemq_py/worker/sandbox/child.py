@@ -22,12 +22,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from glidemq_py.errors import DelayedError, GlideMQError, SuspendError, UnsupportedOptionError, WaitingChildrenError
+from glidemq_py.errors import (
+    DelayedError,
+    EventLoopError,
+    GlideMQError,
+    SuspendError,
+    UnsupportedOptionError,
+    WaitingChildrenError,
+)
 from glidemq_py.job.attempt import Attempt
 from glidemq_py.job.current import label_log_records, running_job
 from glidemq_py.job.job import Job
 from glidemq_py.job.link import QueueLink
-from glidemq_py.job.thread_side import loop_of_thread
 from glidemq_py.wire.keys import QueueKeys
 from glidemq_py.wire.payload import decode_data, encode_data, encode_result
 from glidemq_py.wire.serializers import serializer_of
@@ -166,7 +172,7 @@ class _Session:
         self._sock.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
         if self._work is not None:
-            loop_of_thread.loop = self._loop
+            self._link.loop = self._loop
         self._say("ready")
         while (message := await read_message(reader)) is not None:
             kind = message["kind"]
@@ -261,6 +267,8 @@ class _Session:
     # -- asking -----------------------------------------------------------------------------------------------
 
     async def _ask(self, what: str, *arguments: Any) -> Any:
+        if asyncio.get_running_loop() is not self._loop:
+            raise EventLoopError("job of a sandbox", "it belongs to another event loop", "use job.blocking")
         self._asked += 1
         number = self._asked
         future = self._answers[number] = self._loop.create_future()

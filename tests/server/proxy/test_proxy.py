@@ -377,7 +377,7 @@ async def test_closing_refuses_with_503(url: str, queue_name: str) -> None:
 async def test_an_injected_client_stays_open(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         link = await queue._connected()
-        client: Any = link.transport._client  # type: ignore[attr-defined]
+        client: Any = (await link.transport.connected()).transport._client  # type: ignore[attr-defined]
         app = create_proxy_app(client)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://proxy") as http:
             assert (await http.post(f"/queues/{queue_name}/jobs", json={"name": "n"})).status_code == 201
