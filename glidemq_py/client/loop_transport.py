@@ -8,20 +8,21 @@ comparing the running loop with that of the last call.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
+from glidemq_py.client.interruptions import Interruptions
 from glidemq_py.client.pace import LOOP_PACE, Pace
 from glidemq_py.client.transport import BlockingTransport, Transport
 from glidemq_py.errors import ClosedError, EventLoopError
+from glidemq_py.logs import get_logger
 from glidemq_py.wire.calls import Call
 
 __all__ = ["LoopConnection", "LoopPart", "LoopTransport"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _OTHER_LOOP_S = 10.0
 """How long `close` waits for another thread's loop to close its connection."""
@@ -100,7 +101,14 @@ class LoopTransport:
         self._connections: dict[object, LoopConnection] = {}
         self._last: LoopConnection | None = None
         self._closed = False
+        self._own_interruptions = Interruptions()
         _transports.add(self)
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """Those of the connection that was used last."""
+        last = self._last
+        return self._own_interruptions if last is None or last.transport is None else last.transport.interruptions
 
     async def connected(self) -> LoopConnection:
         """The connection of the running loop; opened if there is none.

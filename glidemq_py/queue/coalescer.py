@@ -78,6 +78,7 @@ class AddCoalescer:
         finally:
             if self._waiting:
                 self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
+                self._sender.add_done_callback(self._sender_ended)
             else:
                 self._rest()
         return reply.now, reply.results[0]
@@ -87,12 +88,17 @@ class AddCoalescer:
             while self._waiting:
                 await self._send(self._next_batch())
         finally:
-            # Not empty if this task was cancelled: no caller may wait for what is not sent any more.
-            while self._waiting:
-                _, future = self._waiting.popleft()
-                if not future.done():
-                    future.set_exception(ClosedError("the event loop is ending; the job was not added"))
             self._rest()
+
+    def _sender_ended(self, sender: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step runs no `finally`.
+        if not sender.cancelled() and sender.exception() is None:
+            return
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(ClosedError("the event loop is ending; the job was not added"))
+        self._rest()
 
     def _rest(self) -> None:
         self._under_way = False

@@ -132,6 +132,7 @@ SAMPLES = [
     StaleAttemptError("7"),
     errors.StagedWriteError("w", "q", "lost"),
     errors.ColumnError("priority", 5000, "must be <= 2047", 3),
+    errors.EventLoopError("queue 'q'", "it belongs to another event loop", "use it there"),
     errors.EventsLostError("q", 5),
     ScriptError("x", "lua/own/add.lua:12"),
     GlideMQValidationError("password", SECRET, "no"),

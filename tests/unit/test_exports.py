@@ -25,7 +25,7 @@ EXPORTED = {
     # errors
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError",
-    "EmbeddedServerError", "EventsLostError",
+    "EmbeddedServerError", "EventLoopError", "EventsLostError",
     "AuthenticationError", "ConnectionRejectedError", "ServerConfigurationError", "ServerModeError", "TlsError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",

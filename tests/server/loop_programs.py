@@ -1,0 +1,365 @@
+"""Programs of test_event_loops.py: each runs in a process of its own, because a defect would keep it from ending.
+
+``python -m tests.server.loop_programs <name> <url> <queue>`` prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import glide
+
+from glidemq_py import (
+    Broadcast,
+    EventLoopError,
+    FlowProducer,
+    Job,
+    Producer,
+    Queue,
+    QueueEvents,
+    Worker,
+)
+from glidemq_py.client.connect import config_of
+from glidemq_py.options.connection import ConnectionOptions
+
+PROGRAMS: dict[str, Callable[[str, str], Any]] = {}
+
+
+def program(function: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def refused(work: Coroutine[Any, Any, Any]) -> str:
+    """The message of the EventLoopError that running ``work`` in a new loop raises; '' if it raises none."""
+
+    async def run() -> str:
+        try:
+            async with asyncio.timeout(20):
+                await work
+        except EventLoopError as error:
+            return str(error)
+        return ""
+
+    return asyncio.run(run())
+
+
+def close_bare(loop: asyncio.AbstractEventLoop) -> None:
+    """End a loop as code does that knows nothing of `asyncio.run`."""
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+@program
+def two_runs(url: str, name: str) -> Any:
+    queue, producer, flows = Queue[Any, Any](name, url), Producer[Any](name, url), FlowProducer(url)
+    broadcast = Broadcast[Any](f"{name}-broadcast", url)
+
+    async def add() -> Job[Any, Any]:
+        await producer.add("b")
+        await flows.add({"name": "c", "queue": name})
+        await broadcast.publish("d")
+        await asyncio.gather(*(queue.add("e") for _ in range(10)))
+        return await queue.add("a")
+
+    jobs = [asyncio.run(add()) for _ in range(3)]
+
+    async def look() -> list[str]:
+        states = [str(await job.get_state()) for job in jobs]
+        try:
+            await jobs[0].wait_until_finished(50)
+        except TimeoutError:
+            states.append("waited")
+        return [*states, str((await queue.get_job_counts()).waiting)]
+
+    return asyncio.run(look())
+
+
+@program
+def loop_of_a_thread(url: str, name: str) -> Any:
+    queue = Queue[Any, Any](name, url)
+
+    async def add() -> str:
+        return (await queue.add("a")).id
+
+    async def main() -> list[str]:
+        first = await add()
+        others = await asyncio.gather(*(asyncio.to_thread(asyncio.run, add()) for _ in range(4)))
+        return [first, *others, await add()]
+
+    return sorted(map(int, asyncio.run(main())))
+
+
+@program
+def loop_per_call(url: str, name: str) -> Any:
+    """As asgiref's `async_to_sync` does, in many threads at once."""
+    queue = Queue[Any, Any](name, url)
+
+    def call(_: int) -> int:
+        async def add() -> int:
+            return int((await queue.add("a")).id)
+
+        return asyncio.run(add())
+
+    with ThreadPoolExecutor(6) as threads:
+        return sorted(threads.map(call, range(60)))
+
+
+@program
+def stopped_loop(url: str, name: str) -> Any:
+    """A loop that exists and does not run, such as a fixture's, received all of GLIDE's replies."""
+    queue, first, second = Queue[Any, Any](name, url), asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    async def add() -> int:
+        return int((await queue.add("a")).id)
+
+    return [loop.run_until_complete(add()) for loop in (first, second, first, second)]
+
+
+@program
+def busy_loop(url: str, name: str) -> Any:
+    """The loop that received GLIDE's replies is held up by code that blocks, and then ends."""
+    queue, held, release = Queue[Any, Any](name, url), threading.Event(), threading.Event()
+
+    async def block() -> None:
+        await queue.add("a")
+        held.set()
+        release.wait(60)
+
+    thread = threading.Thread(target=asyncio.run, args=(block(),))
+    thread.start()
+    held.wait(60)
+
+    async def add() -> list[int]:
+        ids = [int((await queue.add("a")).id)]
+        release.set()
+        await asyncio.to_thread(thread.join)
+        return [*ids, int((await queue.add("a")).id)]
+
+    return asyncio.run(add())
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@program
+def leaks(url: str, name: str) -> Any:
+    """Connections at the server, and open files, after loops that have ended without anything being closed."""
+    queue, counting = Queue[Any, Any](name, url), Queue[Any, Any]("counting", url)
+
+    async def count() -> tuple[int, int]:
+        transport = (await counting._connected()).transport
+        clients: bytes = await transport.command("CLIENT", "LIST")
+        return clients.count(b"\n"), _open_files()
+
+    async def use(ended: list[Worker]) -> None:
+        await queue.add("a", {"x": 1})
+        await queue.read_stream("1", block=1)
+        worker = Worker(name, handled, url)
+        await worker.start()
+        ended.append(worker)
+        await queue.add_and_wait("b", wait_timeout=20_000)
+
+    async def handled(_: Job[Any, Any]) -> None: ...
+
+    def settled(files: int) -> tuple[int, int]:
+        # A heartbeat's thread notices the end of its loop at its next beat; GLIDE frees sockets in its own thread.
+        deadline = time.monotonic() + 40
+        while True:
+            clients, now = asyncio.run(count())
+            if (clients <= 2 and now <= files) or time.monotonic() > deadline:
+                return clients, now
+            time.sleep(0.2)
+
+    kept: list[Worker] = []
+    asyncio.run(use(kept))
+    first = settled(10_000)
+    for _ in range(3):
+        asyncio.run(use(kept))
+    second = settled(first[1])
+    for loop in [asyncio.new_event_loop() for _ in range(5)]:
+        loop.run_until_complete(queue.add("a"))
+        close_bare(loop)
+    return [first, second, settled(first[1])]
+
+
+@program
+def forked(url: str, name: str) -> Any:
+    queue = Queue[Any, Any](name, url)
+
+    async def add() -> int:
+        return int((await queue.add("a")).id)
+
+    ids = [asyncio.run(add())]
+    for _ in range(2):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, str(asyncio.run(add())).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        ids += [int(os.read(reading, 100)), asyncio.run(add())]
+    context = multiprocessing.get_context("fork")
+    results: Any = context.SimpleQueue()
+    process = context.Process(target=lambda: results.put(asyncio.run(add())))
+    process.start()
+    ids.append(results.get())
+    process.join()
+    return ids
+
+
+@program
+def forked_inside_a_loop(url: str, name: str) -> Any:
+    queue = Queue[Any, Any](name, url)
+
+    async def main() -> list[Any]:
+        await queue.add("a")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                await queue.add("a")
+            except EventLoopError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)  # noqa: ASYNC222
+        return [os.read(reading, 1000).decode(), int((await queue.add("a")).id)]
+
+    return asyncio.run(main())
+
+
+@program
+def bound_objects(url: str, name: str) -> Any:
+    """What belongs to one loop says so in another."""
+
+    async def handled(_: Job[Any, Any]) -> None: ...
+
+    worker, events = Worker(name, handled, url), QueueEvents(name, url)
+
+    async def main() -> dict[str, str]:
+        config: Any = config_of(ConnectionOptions.from_url(url))
+        client = await glide.GlideClient.create(config)
+        queue = Queue[Any, Any](name, client)
+        await queue.add("a")
+        await worker.start()
+        await events.wait_until_ready()
+        found: dict[str, str] = {}
+        for what, work in (
+            ("client", queue.add("a")), ("start", worker.start()), ("close", worker.close()),
+            ("ready", worker.wait_until_ready()), ("events", anext(aiter(events))),
+        ):  # fmt: skip
+            found[what] = await asyncio.to_thread(refused, work)
+        await asyncio.to_thread(worker.pause)
+        await asyncio.to_thread(worker.resume)
+        await queue.add_and_wait("b", wait_timeout=20_000)
+        await worker.close()
+        await asyncio.to_thread(asyncio.run, worker.close())
+        await client.close()
+        return found
+
+    found = asyncio.run(main())
+    found["ended"] = refused(events.wait_until_ready())
+    return found
+
+
+@program
+def closed_from_another_loop(url: str, name: str) -> Any:
+    """`close` ends what waits in other loops."""
+    queue = Queue[Any, Any](name, url)
+    waiting = threading.Event()
+    outcome: list[str] = []
+
+    async def wait() -> None:
+        job = await queue.add("a")
+        waiting.set()
+        try:
+            await job.wait_until_finished(100_000)
+        except Exception as error:
+            outcome.append(type(error).__name__)
+
+    thread = threading.Thread(target=asyncio.run, args=(wait(),))
+    thread.start()
+    waiting.wait(60)
+    asyncio.run(queue.close())
+    thread.join(60)
+    return [*outcome, thread.is_alive()]
+
+
+@program
+def blocking_jobs(url: str, name: str) -> Any:
+    """Two workers in two loops, whose handlers are plain functions; the later one ends first."""
+    queue = Queue[Any, Any](name, url)
+    other = Queue[Any, Any](f"{name}-other", url)
+    started, release = threading.Event(), threading.Event()
+
+    def handle(job: Job[Any, Any]) -> list[str]:
+        job.blocking.log("one")
+        started.set()
+        release.wait(60)
+        job.blocking.log("two")
+        return job.blocking.logs()
+
+    def quick(job: Job[Any, Any]) -> list[str]:
+        job.blocking.log("three")
+        return job.blocking.logs()
+
+    async def first() -> list[str]:
+        async with Worker(name, handle, url):
+            result: list[str] = await queue.add_and_wait("a", wait_timeout=60_000)
+            return result
+
+    async def second() -> list[str]:
+        async with Worker(f"{name}-other", quick, url):
+            result: list[str] = await other.add_and_wait("a", wait_timeout=60_000)
+            return result
+
+    async def main() -> list[list[str]]:
+        running = asyncio.create_task(asyncio.to_thread(asyncio.run, first()))
+        await asyncio.to_thread(started.wait, 60)
+        there = await asyncio.to_thread(asyncio.run, second())
+        release.set()
+        return [await running, there]
+
+    return asyncio.run(main())
+
+
+@program
+def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
+    """A handler's thread that outlives its worker's loop does not wait for ever."""
+    queue, started, ended, told = Queue[Any, Any](name, url), threading.Event(), threading.Event(), threading.Event()
+    outcome: list[str] = []
+
+    def handle(job: Job[Any, Any]) -> None:
+        started.set()
+        ended.wait(60)
+        try:
+            job.blocking.log("late")
+        except EventLoopError as error:
+            outcome.append(str(error))
+        told.set()
+
+    async def main() -> None:
+        await Worker(name, handle, url).start()
+        await queue.add("a")
+        await asyncio.to_thread(started.wait, 60)
+
+    asyncio.run(main())
+    ended.set()
+    told.wait(60)
+    return outcome
+
+
+if __name__ == "__main__":
+    print(json.dumps(PROGRAMS[sys.argv[1]](sys.argv[2], sys.argv[3])))

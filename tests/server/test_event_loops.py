@@ -1,0 +1,127 @@
+"""Objects in several event loops, threads and forked processes: they work or raise EventLoopError; nothing hangs."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import ClosedError, Queue
+from glidemq_py.testing import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(program: str, url: str, queue: str) -> Any:
+    """What a program of loop_programs.py prints. Fails if the program does not end."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.server.loop_programs", program, url, queue],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout)
+
+
+def test_module_level_objects_work_in_every_run(url: str, queue_name: str):
+    assert run("two_runs", url, queue_name) == ["waiting", "waiting", "waiting", "waited", "39"]
+
+
+def test_threads_with_loops_of_their_own_share_a_queue(url: str, queue_name: str):
+    assert run("loop_of_a_thread", url, queue_name) == [1, 2, 3, 4, 5, 6]
+
+
+def test_every_call_may_have_a_new_loop(url: str, queue_name: str):
+    assert run("loop_per_call", url, queue_name) == list(range(1, 61))
+
+
+def test_a_loop_that_does_not_run_takes_no_replies_from_others(url: str, queue_name: str):
+    assert run("stopped_loop", url, queue_name) == [1, 2, 3, 4]
+
+
+def test_a_loop_that_blocks_and_ends_takes_no_replies_from_others(url: str, queue_name: str):
+    assert run("busy_loop", url, queue_name) == [2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts /proc/self/fd")
+def test_connections_are_closed_with_their_loop(private_server: Callable[..., ServerProcess], queue_name: str):
+    first, second, last = run("leaks", private_server("valkey-9.1").url, queue_name)
+    # The one that asks, and what `run` itself has; the number of open files is that of the first time.
+    assert first[0] <= 2
+    assert second[0] <= 2
+    assert second[1] <= first[1]
+    # Loops that were closed without notice leave nothing either, once another loop is used.
+    assert last[0] <= 2
+    assert last[1] <= first[1]
+
+
+def test_a_forked_process_has_connections_of_its_own(url: str, queue_name: str):
+    assert run("forked", url, queue_name) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_fork_inside_a_loop_is_refused(url: str, queue_name: str):
+    message, last = run("forked_inside_a_loop", url, queue_name)
+    assert "was forked inside a running event loop" in message
+    assert last == 2
+
+
+def test_objects_of_one_loop_name_themselves_and_the_remedy(url: str, queue_name: str):
+    found = run("bound_objects", url, queue_name)
+    assert found == {
+        "client": "connection: the GLIDE client that was given belongs to another event loop; give a URL or "
+        "ConnectionOptions, with which every event loop gets a client of its own",
+        **dict.fromkeys(
+            ("start", "close", "ready"),
+            f"worker of queue '{queue_name}': it was started in another event loop; use it there "
+            "(asyncio.run_coroutine_threadsafe), or create another Worker",
+        ),
+        **dict.fromkeys(
+            ("events", "ended"),
+            f"events of queue '{queue_name}': another event loop reads them; "
+            "make another QueueEvents for another reader",
+        ),
+    }
+
+
+def test_close_ends_waits_in_other_loops(url: str, queue_name: str):
+    assert run("closed_from_another_loop", url, queue_name) == ["ClosedError", False]
+
+
+def test_blocking_jobs_use_the_loop_of_their_own_worker(url: str, queue_name: str):
+    assert run("blocking_jobs", url, queue_name) == [["one", "two"], ["three"]]
+
+
+def test_a_blocking_job_does_not_wait_for_a_loop_that_has_ended(url: str, queue_name: str):
+    (message,) = run("blocking_job_of_an_ended_loop", url, queue_name)
+    assert message.endswith(
+        "the worker's event loop has ended; return from the handler: the job is no longer this worker's"
+    )
+
+
+async def test_a_reply_that_never_comes_ends_the_wait(url: str, queue_name: str):
+    async with Queue[Any, Any](queue_name, url) as queue:
+        transport: Any = (await queue._transport.connected()).transport
+        lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        transport._client._pending_futures[10**9] = lost
+        for _ in range(transport._tick_marks.maxlen):
+            assert not lost.done()
+            transport.fail_overdue()
+        transport.fail_overdue()
+        with pytest.raises(Exception, match="delivered no reply"):
+            await lost
+
+
+async def test_adds_behind_a_cancelled_sender_do_not_wait(url: str, queue_name: str):
+    async with Queue[Any, Any](queue_name, url) as queue:
+        adds = [asyncio.create_task(queue.add("a")) for _ in range(600)]
+        while (senders := [task for task in asyncio.all_tasks() if task.get_name() == "glidemq-adds"]) == []:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        senders[0].cancel()
+        async with asyncio.timeout(30):
+            outcomes = await asyncio.gather(*adds, return_exceptions=True)
+        assert {type(each) for each in outcomes} >= {ClosedError}
