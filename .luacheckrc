@@ -1,5 +1,5 @@
 -- The servers embed Lua 5.1. The files of lua/ are assembled into one source around one shared table `G`
--- (see glidemq_py/wire/library.py), so `G` is the one global that they may write to.
+-- (see glidemq_py/_client/library_source.py), so `G` is the one global that they may write to.
 std = "lua51"
 globals = { "G" }
 read_globals = { "redis", "server", "cjson", "cmsgpack", "bit", "struct" }

@@ -26,7 +26,7 @@ from demo_parts.measure import measure_file, python_files, standard_library
 from demo_parts.screen import Progress, duration, percentile, table
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py.client.embedded import start_embedded
+from glidemq_py._client.embedded import start_embedded
 
 QUEUE = "demo-modules"
 THREADS = 4  # per worker process: the next jobs are in hand while results travel

@@ -3,16 +3,57 @@
 ``Queue`` adds jobs, ``Worker`` runs them, ``QueueEvents`` tells what happens, ``Job`` is what all of them hand you.
 """
 
-from glidemq_py.broadcast import (
-    Broadcast,
-    BroadcastWorker,
-    Delivery,
-    Message,
-    Subscription,
-    compile_subject_matcher,
-    match_subject,
-)
-from glidemq_py.client.connect import is_cluster_client
+from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.flow_shapes import chain, chord, dag, group
+from glidemq_py._api.producer import Producer
+from glidemq_py._api.producer_pool import ServerlessPool, serverless_pool
+from glidemq_py._api.queue import Queue
+from glidemq_py._api.queue_events import QueueEvents
+from glidemq_py._api.scheduler import Scheduler
+from glidemq_py._client.address import Address
+from glidemq_py._client.connect import is_cluster_client
+from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
+from glidemq_py._client.event_reader import QueueEvent
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
+from glidemq_py._core.payload import JSON_SERIALIZER
+from glidemq_py._core.queue_options import JobSpec, Serializer
+from glidemq_py._core.serializers import MSGPACK_SERIALIZER
+from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.broadcast.message import Message
+from glidemq_py._features.broadcast.progress import Delivery, Subscription
+from glidemq_py._features.broadcast.subjects import compile_subject_matcher, match_subject
+from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._features.budgets.options import Budget
+from glidemq_py._features.consistency.findings import CheckReport, Finding, FindingKind
+from glidemq_py._features.dead_letters.options import DeadLetterOptions
+from glidemq_py._features.deduplication import Deduplication
+from glidemq_py._features.fallbacks import Fallback
+from glidemq_py._features.flows.definition import FlowJob
+from glidemq_py._features.flows.graph import DagNode, topo_sort, validate_dag
+from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
+from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
+from glidemq_py._features.ordering_groups.info import GroupInfo, GroupLimits
+from glidemq_py._features.ordering_groups.options import Ordering
+from glidemq_py._features.retention import KeepJobs
+from glidemq_py._features.retries import Backoff
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._features.schedulers.options import Schedule
+from glidemq_py._features.streams.chunk import StreamChunk
+from glidemq_py._features.suspend.info import Signal, SuspendInfo
+from glidemq_py._features.usage.info import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
+from glidemq_py._features.usage.queue_api import get_usage_summary
+from glidemq_py._features.vectors.info import VectorMatch
+from glidemq_py._features.vectors.options import VectorField
+from glidemq_py._job import BlockingJob, Job, current_job, current_job_id
+from glidemq_py._worker.batch_options import BatchOptions
+from glidemq_py._worker.failure_log_options import FailureLogOptions
+from glidemq_py._worker.sandbox.options import SandboxOptions
+from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
+from glidemq_py._worker.tasks import Task
+from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import (
     AmbiguousResultError,
     AuthenticationError,
@@ -69,56 +110,7 @@ from glidemq_py.errors import (
     WaitTimeoutError,
     WorkerTargetError,
 )
-from glidemq_py.events import QueueEvent, QueueEvents
-from glidemq_py.flows import (
-    DagNode,
-    FlowJob,
-    FlowProducer,
-    JobNode,
-    chain,
-    chord,
-    dag,
-    group,
-    topo_sort,
-    validate_dag,
-)
-from glidemq_py.job import BlockingJob, Job, current_job, current_job_id
-from glidemq_py.model.chunks import StreamChunk
-from glidemq_py.model.findings import CheckReport, Finding, FindingKind
-from glidemq_py.model.groups import GroupInfo, GroupLimits
-from glidemq_py.model.metrics import JobLogs, Metrics, MetricsPoint
-from glidemq_py.model.schedulers import JobScheduler
-from glidemq_py.model.states import JobCounts, JobOutcome, JobState, WorkerInfo
-from glidemq_py.model.suspension import Signal, SuspendInfo
-from glidemq_py.model.usage import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
-from glidemq_py.model.vectors import VectorMatch
-from glidemq_py.options.address import Address
-from glidemq_py.options.backoff import Backoff
-from glidemq_py.options.batch import BatchOptions
-from glidemq_py.options.budget import Budget
-from glidemq_py.options.connection import ConnectionOptions, IamCredentials
-from glidemq_py.options.dead_letter import DeadLetterOptions
-from glidemq_py.options.deduplication import Deduplication
-from glidemq_py.options.failure_log import FailureLogOptions
-from glidemq_py.options.fallbacks import Fallback
-from glidemq_py.options.job import JobOptions
-from glidemq_py.options.limits import RateLimit, TokenBucket, TokenLimiter
-from glidemq_py.options.ordering import Ordering
-from glidemq_py.options.parent import JobRef
-from glidemq_py.options.queue import JobSpec, Serializer
-from glidemq_py.options.retention import KeepJobs
-from glidemq_py.options.sandbox import SandboxOptions
-from glidemq_py.options.schedule import Schedule
-from glidemq_py.options.vectors import VectorField
-from glidemq_py.producer import Producer, ServerlessPool, serverless_pool
-from glidemq_py.queue import Queue
-from glidemq_py.queue.usage import get_usage_summary
-from glidemq_py.schedule import Scheduler
 from glidemq_py.telemetry import is_tracing_enabled, set_tracer
-from glidemq_py.wire.payload import JSON_SERIALIZER
-from glidemq_py.wire.serializers import MSGPACK_SERIALIZER
-from glidemq_py.worker import Task, Worker
-from glidemq_py.worker.shutdown import GracefulShutdown, graceful_shutdown
 
 __version__ = "0.1.0"
 

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from glidemq_py.client.async_transport import AsyncTransport
-from glidemq_py.client.connect import URL_VARIABLE
-from glidemq_py.client.publishing import PublishedLibrary, load_everywhere, published, version_at
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.library_publishing import PublishedLibrary, load_everywhere, published, version_at
+from glidemq_py._client.library_source import Face, Library, assemble
+from glidemq_py._core.command_line import ArgumentParser
+from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
-from glidemq_py.logs import escape_control
-from glidemq_py.options.command_line import ArgumentParser
-from glidemq_py.wire.library import Face, Library, assemble
 
 __all__ = ["WIRE_FUNCTIONS", "main"]
 

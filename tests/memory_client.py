@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py.client.memory import MemoryServer
+from glidemq_py._client.memory import MemoryServer
 from glidemq_py.testing import RespClient, RespError
 
 __all__ = ["MemoryClient"]

@@ -22,7 +22,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import ConnectionOptions, JobOptions, Queue, Worker, errors, sync
-from glidemq_py.client.embedded import start_embedded
+from glidemq_py._client.embedded import start_embedded
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

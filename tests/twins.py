@@ -1,7 +1,7 @@
 """Writes the blocking twins: ``python -m tests.twins`` after a public method of `Queue`, `Producer` or `Job` changed.
 
 A twin says the same names, arguments and types as the class it stands for, and each of its methods runs the
-coroutine of that class (glidemq_py/client/pace.py). Nothing else is in it, so it is written by this program and not by
+coroutine of that class (glidemq_py/_client/runtime.py). Nothing else is in it, so it is written by this program and not by
 hand; tests/unit/test_sync_twins.py compares the two, whoever wrote them. Ruff lays the files out where it is installed.
 """
 
@@ -24,7 +24,7 @@ TYPE_VARIABLES = ("DataT", "ResultT")
 SWAPPED = {"AsyncIterator": "Iterator", "Connection": "BlockingConnection"}
 SWAPPED_IMPORTS = {
     "Iterator": "from collections.abc import Iterator",
-    "BlockingConnection": "from glidemq_py.client.connect import BlockingConnection",
+    "BlockingConnection": "from glidemq_py._client.connect import BlockingConnection",
     "Self": "from typing import Self",
     "cast": "from typing import cast",
 }
@@ -66,8 +66,8 @@ class Twin:
 
 TWINS = (
     Twin(
-        source="glidemq_py.job.job.Job",
-        target="glidemq_py/job/blocking.py",
+        source="glidemq_py._job.job.Job",
+        target="glidemq_py/_job/blocking.py",
         title="`BlockingJob`: a job for code that blocks.",
         doc="""A `Job` whose methods block. Attributes, arguments and errors are those of `Job`.
 
@@ -76,7 +76,7 @@ TWINS = (
     """,
         held="_job",
         run="wait_for(self._job, {})",
-        head=["from glidemq_py.job.job import Job", "from glidemq_py.job.thread_side import wait_for"],
+        head=["from glidemq_py._job.job import Job", "from glidemq_py._job.blocking_runtime import wait_for"],
         start='''    __slots__ = ("_job",)
 
     def __init__(self, job: Job[DataT, ResultT]) -> None:
@@ -89,7 +89,7 @@ TWINS = (
         left_out=frozenset({"blocking", "from_record"}),
     ),
     Twin(
-        source="glidemq_py.queue.queue.Queue",
+        source="glidemq_py._api.queue.Queue",
         target="glidemq_py/sync/queue.py",
         title="`Queue` for code that blocks.",
         doc="""A queue of jobs, for code that blocks; any number of threads may share one.
@@ -99,8 +99,8 @@ TWINS = (
         held="_core",
         run="run_now({})",
         head=[
-            "from glidemq_py.client.pace import run_now",
-            "from glidemq_py.job import BlockingJob as Job",
+            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._job import BlockingJob as Job",
             "from glidemq_py.sync.driving import QueueCore",
         ],
         start="",
@@ -108,7 +108,7 @@ TWINS = (
         attributes={"name": "str", "options": "QueueOptions"},
     ),
     Twin(
-        source="glidemq_py.flows.producer.FlowProducer",
+        source="glidemq_py._api.flow_producer.FlowProducer",
         target="glidemq_py/sync/flows.py",
         title="`FlowProducer` for code that blocks.",
         doc="""Adds flows and reads them back; any number of threads may share one.
@@ -119,8 +119,8 @@ TWINS = (
         held="_core",
         run="run_now({})",
         head=[
-            "from glidemq_py.client.pace import run_now",
-            "from glidemq_py.job import BlockingJob as Job",
+            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._job import BlockingJob as Job",
             "from glidemq_py.sync.driving import FlowCore",
         ],
         start="",
@@ -128,7 +128,7 @@ TWINS = (
         attributes={"options": "QueueOptions"},
     ),
     Twin(
-        source="glidemq_py.producer.producer.Producer",
+        source="glidemq_py._api.producer.Producer",
         target="glidemq_py/sync/producer.py",
         title="`Producer` for code that blocks.",
         doc="""Adds jobs to one queue and answers with their ids; any number of threads may share one.
@@ -138,7 +138,7 @@ TWINS = (
         held="_core",
         run="run_now({})",
         head=[
-            "from glidemq_py.client.pace import run_now",
+            "from glidemq_py._client.runtime import run_now",
             "from glidemq_py.sync.driving import ProducerCore",
         ],
         start="",
@@ -146,7 +146,7 @@ TWINS = (
         attributes={"name": "str"},
     ),
     Twin(
-        source="glidemq_py.broadcast.broadcast.Broadcast",
+        source="glidemq_py._features.broadcast.broadcast.Broadcast",
         target="glidemq_py/sync/broadcast.py",
         title="`Broadcast` for code that blocks.",
         doc="""Publishes messages of which every subscription gets each; any number of threads may share one.
@@ -156,8 +156,8 @@ TWINS = (
         held="_core",
         run="run_now({})",
         head=[
-            "from glidemq_py.client.pace import run_now",
-            "from glidemq_py.job import BlockingJob as Job",
+            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._job import BlockingJob as Job",
             "from glidemq_py.sync.driving import BroadcastCore",
         ],
         start="",
@@ -254,7 +254,7 @@ class _Writer:
         value = f"self.{self._twin.held}.{name}({_passed(node.args)})"
         jobs = self._jobs(kind) if self._twin.held == "_core" else ""
         if kind.startswith("Iterator["):
-            self._needed["iterate_now"] = importlib.import_module("glidemq_py.client.pace")
+            self._needed["iterate_now"] = importlib.import_module("glidemq_py._client.runtime")
             value = f"iterate_now({value}, {jobs or 'lambda item: item'})"
         else:
             if _asynchronous:

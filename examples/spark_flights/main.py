@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from glidemq_py import Queue
-from glidemq_py.client.embedded import start_embedded
+from glidemq_py._client.embedded import start_embedded
 from glidemq_py.spark.environment import missing
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -51,7 +51,7 @@ class LibraryError(GlideMQError):
 
 
 class ScriptError(LibraryError):
-    """A server-side function failed. `location` is the Lua file and line, such as "lua/own/add.lua:12"."""
+    """A server-side function failed. `location` is the Lua file and line, such as "lua/core/functions/add.lua:12"."""
 
     location: str | None
 

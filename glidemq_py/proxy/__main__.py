@@ -14,9 +14,9 @@ try:
 except ImportError as error:
     raise ImportError('the proxy needs uvicorn: pip install "glidemq-py[proxy]"') from error
 
+from glidemq_py._core.command_line import ArgumentParser
+from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError
-from glidemq_py.logs import escape_control
-from glidemq_py.options.command_line import ArgumentParser
 from glidemq_py.proxy.app import create_proxy_app
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"

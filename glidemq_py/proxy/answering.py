@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from glidemq_py.wire import json
+from glidemq_py._core import json_text as json
 
 __all__ = ["answer", "frame"]
 

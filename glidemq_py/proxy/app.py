@@ -15,10 +15,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from glidemq_py.client.connect import Connection, check_connection
+from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._core import json_text as json
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
+from glidemq_py._core.times import Milliseconds
 from glidemq_py.errors import ClosedError, GlideMQValidationError
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression
-from glidemq_py.options.times import Milliseconds
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.broadcasts import BROADCASTS
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
@@ -32,7 +33,6 @@ from glidemq_py.proxy.schedulers import SCHEDULERS
 from glidemq_py.proxy.schemas import COUNT, TEXT, record
 from glidemq_py.proxy.state import ProxyState
 from glidemq_py.proxy.streams import STREAMS
-from glidemq_py.wire import json
 
 __all__ = ["create_proxy_app"]
 

@@ -7,9 +7,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from glidemq_py.broadcast import compile_subject_matcher
-from glidemq_py.broadcast.options import validate_subscription
-from glidemq_py.broadcast.subjects import parse_subjects
+from glidemq_py._features.broadcast.options import validate_subscription
+from glidemq_py._features.broadcast.subjects import compile_subject_matcher, parse_subjects
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.schemas import BOOLEAN, DATA, JOB_NAME, PUBLISH_OPTIONS, TEXT, record

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from glidemq_py._core.checks import refuse_unknown
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.options.checks import refuse_unknown
 
 if TYPE_CHECKING:
+    from glidemq_py._api.queue import Queue
     from glidemq_py.proxy.state import ProxyState
-    from glidemq_py.queue import Queue
 
 __all__ = ["Endpoint", "Exchange", "Schema"]
 

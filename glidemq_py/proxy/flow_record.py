@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from glidemq_py.client.transport import Transport
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.control import registry_add, registry_set
+from glidemq_py._core.keys import flow_key
+from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.options.parent import JobRef
-from glidemq_py.wire.calls.control import registry_add, registry_set
-from glidemq_py.wire.keys import flow_key
 
 __all__ = ["FlowKind", "FlowRecord", "check_flow_id", "forget_flow", "keep_flow", "read_flow_record"]
 

@@ -9,13 +9,16 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.reading import read_flow, read_jobs
+from glidemq_py._features.usage.queue_api import sum_usage
+from glidemq_py._job import Job
+from glidemq_py._job.control import revoke
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.flows import FlowProducer, JobNode
-from glidemq_py.flows.reading import read_flow, read_jobs
-from glidemq_py.job import Job
-from glidemq_py.job.control import revoke
-from glidemq_py.model.states import JobState
-from glidemq_py.options.parent import JobRef
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
@@ -41,8 +44,6 @@ from glidemq_py.proxy.schemas import (
     record,
     schema_of,
 )  # fmt: skip
-from glidemq_py.queue.usage import sum_usage
-from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["FLOWS"]
 

@@ -6,11 +6,12 @@ from typing import Any, Final, cast
 
 from starlette.responses import Response
 
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._job import Job
+from glidemq_py._job.reading import listed_states
 from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
-from glidemq_py.job import Job
-from glidemq_py.model.states import JobOutcome
-from glidemq_py.options.checks import check_int
-from glidemq_py.options.queue import JobSpec
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
@@ -30,7 +31,6 @@ from glidemq_py.proxy.schemas import (
     record,
 )  # fmt: skip
 from glidemq_py.proxy.shapes import job_options, job_shape, name_and_data
-from glidemq_py.queue.reading import listed_states
 
 __all__ = ["JOBS"]
 

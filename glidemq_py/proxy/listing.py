@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from glidemq_py.job import Job
+from glidemq_py._job import Job
+from glidemq_py._job.reading import get_slice, listable
 from glidemq_py.proxy.endpoint import Exchange, Schema
 from glidemq_py.proxy.schemas import END, FLAG, PLACE
 from glidemq_py.proxy.shapes import job_shape
-from glidemq_py.queue.reading import listable
-from glidemq_py.queue.slices import get_slice
 
 __all__ = ["RANGE", "jobs_in", "shown_in"]
 

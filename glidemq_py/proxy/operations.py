@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.usage.queue_api import get_usage_summary
+from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.job import Job
-from glidemq_py.model.states import JobState
-from glidemq_py.options.checks import check_int
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
@@ -37,7 +38,6 @@ from glidemq_py.proxy.schemas import (
     record,
 )  # fmt: skip
 from glidemq_py.proxy.shapes import letter_shape
-from glidemq_py.queue.usage import get_usage_summary
 
 __all__ = ["OPERATIONS"]
 

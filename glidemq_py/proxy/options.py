@@ -8,13 +8,13 @@ from typing import Final
 
 from starlette.requests import Request
 
+from glidemq_py._core.callables import check_callable
+from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions
+from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.options.callables import check_callable
-from glidemq_py.options.checks import check_bool, check_int
-from glidemq_py.options.names import validate_queue_name
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions
-from glidemq_py.options.times import Milliseconds, to_ms
 
 __all__ = ["OnError", "ProxyOptions"]
 

@@ -7,6 +7,7 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
     BulkAddError,
     ClosedError,
@@ -23,7 +24,6 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
-from glidemq_py.logs import get_logger
 from glidemq_py.proxy.answering import answer
 
 __all__ = ["INTERNAL", "BodyTooLargeError", "NotAllowedError", "NothingThereError", "complaint", "refusal", "status_of"]

@@ -6,9 +6,9 @@ from typing import Any, Final, cast
 
 from starlette.responses import Response
 
+from glidemq_py._core.checks import refuse_unknown
+from glidemq_py._features.schedulers.entry import JobScheduler, schedule_keys
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.model.schedulers import JobScheduler
-from glidemq_py.options.checks import refuse_unknown
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.refusals import NothingThereError
@@ -24,7 +24,6 @@ from glidemq_py.proxy.schemas import (
     record,
 )  # fmt: skip
 from glidemq_py.proxy.shapes import job_options, members_of, snake
-from glidemq_py.wire.schedules import schedule_keys
 
 __all__ = ["SCHEDULERS"]
 

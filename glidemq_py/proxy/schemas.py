@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from glidemq_py.model.states import JobCounts
+from glidemq_py._core.job_states import JobCounts
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Schema
 

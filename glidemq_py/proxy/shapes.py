@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
 
+from glidemq_py._core.checks import refuse_unknown
+from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.job import Job
-from glidemq_py.model.usage import JobUsage
-from glidemq_py.options.checks import refuse_unknown
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.schemas import JOB_OPTIONS
 

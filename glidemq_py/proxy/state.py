@@ -10,18 +10,19 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from glidemq_py.broadcast import Broadcast, BroadcastWorker
-from glidemq_py.client.connect import Connection
-from glidemq_py.client.opening import SharedClient
-from glidemq_py.client.transport import ConnectionSource
+from glidemq_py._api.queue import Queue
+from glidemq_py._client.connect import Connection
+from glidemq_py._client.open_transport import SharedClient
+from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.broadcast.worker import BroadcastWorker
 from glidemq_py.errors import ClosedError
-from glidemq_py.logs import get_logger
-from glidemq_py.options.names import validate_queue_name
 from glidemq_py.proxy.options import ProxyOptions
 from glidemq_py.proxy.refusals import INTERNAL, NotAllowedError, status_of
 from glidemq_py.proxy.subscription_hub import SubscriptionHub
 from glidemq_py.proxy.watching import EventHub
-from glidemq_py.queue import Queue
 
 __all__ = ["ProxyState"]
 

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
+from glidemq_py._api.queue import Queue
+from glidemq_py._client.event_reader import QueueEvent
+from glidemq_py._core import json_text as json
+from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import GlideMQValidationError, SerializationError
-from glidemq_py.events import QueueEvent
-from glidemq_py.model.states import JobState
 from glidemq_py.proxy.answering import frame
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.refusals import NothingThereError, complaint
 from glidemq_py.proxy.schemas import ENTRY_ID
 from glidemq_py.proxy.shapes import job_shape
-from glidemq_py.queue import Queue
-from glidemq_py.wire import json
 
 __all__ = ["STREAMS", "stream"]
 

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from glidemq_py.broadcast import BroadcastWorker, Message
+from glidemq_py._features.broadcast.message import Message
+from glidemq_py._features.broadcast.worker import BroadcastWorker
 from glidemq_py.errors import GlideMQError
 from glidemq_py.proxy.answering import frame
 

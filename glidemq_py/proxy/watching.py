@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from glidemq_py.client.transport import Transport
+from glidemq_py._api.queue import Queue
+from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
-from glidemq_py.events import EventReader, QueueEvent
-from glidemq_py.logs import get_logger
-from glidemq_py.queue import Queue
 
 __all__ = ["EventHub"]
 

@@ -10,12 +10,12 @@ import contextlib
 import os
 from dataclasses import dataclass, field
 
-from glidemq_py.client.blocking_transport import ThreadTransport
-from glidemq_py.client.connect import config_of
-from glidemq_py.client.server_check import check_blocking
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.connect import config_of
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.server_check import check_blocking
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.options.connection import ConnectionOptions
 
 __all__ = ["Place", "transport_of"]
 

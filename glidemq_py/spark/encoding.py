@@ -1,22 +1,22 @@
-"""From Arrow batches to the rows of an add. What a row is, is the library's business (`queue/rows.py`)."""
+"""From Arrow batches to the rows of an add. What a row is, is the library's business (`_job/rows.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls.packing import array_head, pack
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.names import validate_job_id, validate_job_name, validate_queue_name
+from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
+from glidemq_py._core.stored_options import stored_names
+from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import ColumnError, GlideMQValidationError
-from glidemq_py.options.job import NO_OPTIONS, JobOptions
-from glidemq_py.options.names import validate_job_id, validate_job_name, validate_queue_name
-from glidemq_py.options.stored import stored_names
-from glidemq_py.queue.rows import stored_row
 from glidemq_py.spark.api import pa, pc
 from glidemq_py.spark.packed import PackedRows, by_key, join_texts, longest, pack_rows, packed_texts
 from glidemq_py.spark.write_options import WriteOptions, job_options, renamed
 from glidemq_py.spark.write_schema import WritePlan
-from glidemq_py.wire import json
-from glidemq_py.wire.calls.packing import array_head, pack
-from glidemq_py.wire.payload import PAYLOAD_LIMIT, encode_text
 
 __all__ = ["RowEncoder"]
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from glidemq_py.logs import escape_control
+from glidemq_py._core.logs import escape_control
 
 __all__ = ["main", "missing"]
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_py.client.transport import BlockingTransport
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls.reading import EventSlice, event_slice
+from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import EventsLostError
-from glidemq_py.logs import get_logger
 from glidemq_py.spark.api import (
     DataSourceStreamReader,
     InputPartition,
@@ -25,7 +26,6 @@ from glidemq_py.spark.connection import transport_of
 from glidemq_py.spark.frames import Frame
 from glidemq_py.spark.read_options import ReadOptions
 from glidemq_py.spark.read_schema import Columns, ours
-from glidemq_py.wire.calls.reading import EventSlice, event_slice
 
 __all__ = ["EventsReader", "Slice"]
 

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from glidemq_py._core.payload import stored_text
+from glidemq_py._core.record import whole_number
 from glidemq_py.errors import SerializationError
-from glidemq_py.model.record import whole_number
 from glidemq_py.spark.api import arrow_types, pa
 from glidemq_py.spark.read_schema import Columns
-from glidemq_py.wire.payload import stored_text
 
 __all__ = ["Frame"]
 

@@ -10,15 +10,15 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from glidemq_py.client.connect import URL_VARIABLE
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core import json_text as json
+from glidemq_py._core.checks import check_choice, check_int, refuse_unknown
+from glidemq_py._core.names import validate_prefix, validate_queue_name
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.options.checks import check_choice, check_int, refuse_unknown
-from glidemq_py.options.connection import ConnectionOptions
-from glidemq_py.options.names import validate_prefix, validate_queue_name
-from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.spark.connection import Place
-from glidemq_py.wire import json
 
 __all__ = ["NAMES", "Given"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from glidemq_py._core.calls.packing import TEXT_MARK
 from glidemq_py.spark.api import np, pa, pc
-from glidemq_py.wire.calls.packing import TEXT_MARK
 
 __all__ = ["PackedRows", "by_key", "join_texts", "longest", "pack_rows", "packed_texts"]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from glidemq_py._core.checks import check_choice
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.options.checks import check_choice
 from glidemq_py.spark.connection import Place
 from glidemq_py.spark.given import Given
-from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["STATES", "ReadOptions"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from glidemq_py.client.transport import BlockingTransport
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls import reading
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.connection import transport_of
 from glidemq_py.spark.filters import Wanted, offer_filters, read_filters, without_filters
 from glidemq_py.spark.frames import Frame, plain_data
 from glidemq_py.spark.read_options import ReadOptions
 from glidemq_py.spark.read_schema import Columns, ours
-from glidemq_py.wire.calls import reading
 
 __all__ = ["JobsReader", "Range"]
 

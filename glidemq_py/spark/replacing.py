@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from glidemq_py.queue.writes import Steps
-from glidemq_py.wire.calls import staging, steering
-from glidemq_py.wire.calls.staging import WriteId
-from glidemq_py.wire.keys import QueueKeys
+from glidemq_py._core.calls import steering
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.staged_writes import calls as staging
+from glidemq_py._features.staged_writes.calls import WriteId
+from glidemq_py._features.staged_writes.resolve import Steps
 
 __all__ = ["drain_first"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import secrets
 from typing import Final, Protocol
 
-from glidemq_py.client.transport import BlockingTransport
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls.adding import add_packed, packed_request
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.staged_writes import calls as staging
+from glidemq_py._features.staged_writes.calls import WriteId
 from glidemq_py.errors import ColumnError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.packed import PackedRows
 from glidemq_py.spark.write_options import WriteOptions
-from glidemq_py.wire.calls import staging
-from glidemq_py.wire.calls.adding import add_packed, packed_request
-from glidemq_py.wire.calls.staging import WriteId
-from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["Batches", "Sink", "WriteOver", "make_sink"]
 

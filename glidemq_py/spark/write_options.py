@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import validate_job_name, validate_queue_name
+from glidemq_py._core.queue_options import Compression
+from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.options.job import NO_OPTIONS, JobOptions
-from glidemq_py.options.names import validate_job_name, validate_queue_name
-from glidemq_py.options.queue import Compression
-from glidemq_py.options.times import DAY_MS
 from glidemq_py.spark.connection import Place
 from glidemq_py.spark.given import Given
-from glidemq_py.wire.keys import QueueKeys
 
 __all__ = ["Guarantee", "WriteOptions", "job_options", "renamed"]
 

@@ -12,9 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.staged_writes import calls as staging
+from glidemq_py._features.staged_writes.calls import Winner, WriteId
+from glidemq_py._features.staged_writes.resolve import (
+    Published,
+    abort_write,
+    decide_write,
+    finish_writes,
+    publish_write,
+    run_blocking,
+)
 from glidemq_py.errors import GlideMQError
-from glidemq_py.logs import get_logger
-from glidemq_py.queue.writes import Published, abort_write, decide_write, finish_writes, publish_write, run_blocking
 from glidemq_py.spark.api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage, task_context
 from glidemq_py.spark.connection import forget, transport_of
 from glidemq_py.spark.encoding import RowEncoder
@@ -22,8 +31,6 @@ from glidemq_py.spark.replacing import drain_first
 from glidemq_py.spark.sinks import Batches, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_options import WriteOptions
 from glidemq_py.spark.write_schema import WritePlan
-from glidemq_py.wire.calls import staging
-from glidemq_py.wire.calls.staging import Winner, WriteId
 
 __all__ = ["FrameWriter", "StreamWriter", "Written"]
 

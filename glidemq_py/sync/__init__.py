@@ -5,7 +5,7 @@ process that was forked may go on using it. Nothing is written twice: a method h
 asynchronous class over a transport that blocks.
 """
 
-from glidemq_py.job import BlockingJob as Job
+from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.broadcast import Broadcast
 from glidemq_py.sync.events import QueueEvents
 from glidemq_py.sync.flows import FlowProducer

@@ -10,15 +10,15 @@ from typing import Any, Generic, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py.broadcast.options import PublishOptionsDict
-from glidemq_py.broadcast.progress import Delivery, Subscription
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.pace import run_now
-from glidemq_py.job import BlockingJob as Job
-from glidemq_py.options.dead_letter import DeadLetterInput
-from glidemq_py.options.job import JobOptions
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
-from glidemq_py.options.times import Milliseconds
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.runtime import run_now
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.broadcast.options import PublishOptionsDict
+from glidemq_py._features.broadcast.progress import Delivery, Subscription
+from glidemq_py._features.dead_letters.options import DeadLetterInput
+from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.driving import BroadcastCore, twins_of
 
 __all__ = ["Broadcast"]

@@ -6,19 +6,19 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py.broadcast import Broadcast
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.driven_transport import DrivenTransport
-from glidemq_py.client.pace import THREAD_PACE
-from glidemq_py.client.transport import Transport
-from glidemq_py.events import QueueEvents
-from glidemq_py.flows import FlowProducer
-from glidemq_py.job import BlockingJob, Job
-from glidemq_py.model.vectors import VectorMatch
-from glidemq_py.producer import Producer
-from glidemq_py.queue import Queue
-from glidemq_py.queue.coalescer import Added, Adder
-from glidemq_py.wire.calls.adding import AddCall, Row
+from glidemq_py._api.coalescer import Added, Adder
+from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.producer import Producer
+from glidemq_py._api.queue import Queue
+from glidemq_py._api.queue_events import QueueEvents
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.runtime import THREAD_PACE
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.adding import AddCall, Row
+from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.vectors.info import VectorMatch
+from glidemq_py._job import BlockingJob, Job
 
 __all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of",
            "twins_by_name",

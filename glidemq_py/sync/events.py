@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self, cast
 
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.pace import iterate_now, run_now
-from glidemq_py.events import QueueEvent
-from glidemq_py.options.queue import DEFAULT_PREFIX
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.event_reader import QueueEvent
+from glidemq_py._client.runtime import iterate_now, run_now
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.sync.driving import EventsCore
 
 __all__ = ["QueueEvents"]

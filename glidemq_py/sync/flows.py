@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, cast
 
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.pace import run_now
-from glidemq_py.flows.graph import DagNode
-from glidemq_py.flows.node import JobNode
-from glidemq_py.flows.tree import FlowJob
-from glidemq_py.job import BlockingJob as Job
-from glidemq_py.options.budget import Budget
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.runtime import run_now
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py._features.budgets.options import Budget
+from glidemq_py._features.flows.definition import FlowJob
+from glidemq_py._features.flows.graph import DagNode
+from glidemq_py._features.flows.node import JobNode
+from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.driving import FlowCore, twins_by_name
 
 __all__ = ["FlowProducer"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glidemq_py.client.connect import BlockingConnection
+from glidemq_py._api.producer_pool import ProducerShelf
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py.errors import GlideMQError
-from glidemq_py.logs import get_logger
-from glidemq_py.options.job import JobOptions
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
-from glidemq_py.producer.pool import ProducerShelf
 from glidemq_py.sync.producer import Producer
 
 __all__ = ["ServerlessPool", "serverless_pool"]

@@ -10,10 +10,10 @@ from typing import Any, Generic, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.pace import run_now
-from glidemq_py.options.job import JobOptions, JobOptionsDict
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.runtime import run_now
+from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.sync.driving import ProducerCore
 
 __all__ = ["Producer"]

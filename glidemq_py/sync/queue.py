@@ -12,29 +12,36 @@ from zoneinfo import ZoneInfo
 
 from typing_extensions import TypeVar
 
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.pace import iterate_now, run_now
-from glidemq_py.job import BlockingJob as Job
-from glidemq_py.job.control import RevokeOutcome
-from glidemq_py.model.chunks import StreamChunk
-from glidemq_py.model.findings import CheckReport
-from glidemq_py.model.groups import GroupInfo
-from glidemq_py.model.metrics import JobLogs, Metrics
-from glidemq_py.model.schedulers import JobScheduler
-from glidemq_py.model.states import JobCounts, WorkerInfo
-from glidemq_py.model.suspension import SuspendInfo
-from glidemq_py.model.usage import FlowBudget, FlowUsage, UsageSummary
-from glidemq_py.model.vectors import VectorMatch
-from glidemq_py.options.cron import DayMatch
-from glidemq_py.options.dead_letter import DeadLetterInput
-from glidemq_py.options.job import JobOptions, JobOptionsDict
-from glidemq_py.options.limits import RateLimit, TokenBucket
-from glidemq_py.options.queue import DEFAULT_PREFIX, Compression, JobSpec, QueueOptions, Serializer, SerializerName
-from glidemq_py.options.schedule import Misfire
-from glidemq_py.options.times import Milliseconds
-from glidemq_py.options.vectors import IndexFieldType, VectorField, VectorFieldDict
-from glidemq_py.queue.checking import SETTLE_MS
-from glidemq_py.queue.schedulers import TemplateInput
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.runtime import iterate_now, run_now
+from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.job_states import JobCounts, WorkerInfo
+from glidemq_py._core.queue_options import (
+    DEFAULT_PREFIX,
+    Compression,
+    JobSpec,
+    QueueOptions,
+    Serializer,
+    SerializerName,
+)
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.consistency.findings import CheckReport
+from glidemq_py._features.consistency.queue_api import SETTLE_MS
+from glidemq_py._features.dead_letters.options import DeadLetterInput
+from glidemq_py._features.limits.options import RateLimit, TokenBucket
+from glidemq_py._features.metrics import JobLogs, Metrics
+from glidemq_py._features.ordering_groups.info import GroupInfo
+from glidemq_py._features.schedulers.cron import DayMatch
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._features.schedulers.options import Misfire
+from glidemq_py._features.schedulers.queue_api import TemplateInput
+from glidemq_py._features.streams.chunk import StreamChunk
+from glidemq_py._features.suspend.info import SuspendInfo
+from glidemq_py._features.usage.info import FlowBudget, FlowUsage, UsageSummary
+from glidemq_py._features.vectors.info import VectorMatch
+from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict
+from glidemq_py._job import BlockingJob as Job
+from glidemq_py._job.control import RevokeOutcome
 from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of
 
 __all__ = ["Queue"]

@@ -6,11 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glidemq_py.options.job import JobOptions
+from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.context import carrier_of, with_context
 from glidemq_py.telemetry.state import TELEMETRY
-from glidemq_py.wire.calls.adding import Row
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

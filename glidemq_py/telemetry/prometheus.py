@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from glidemq_py.client.connect import BlockingConnection
-from glidemq_py.client.counting import FIGURES, complete_counts
-from glidemq_py.client.driven_transport import DrivenTransport
-from glidemq_py.client.pace import run_now
-from glidemq_py.client.transport import ConnectionSource
+from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.counting import FIGURES, complete_counts
+from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.runtime import run_now
+from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._core.calls.reading import Gauges, gauges
+from glidemq_py._core.checks import check_several
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.logs import get_logger
-from glidemq_py.options.checks import check_several
-from glidemq_py.options.queue import DEFAULT_PREFIX
 from glidemq_py.telemetry.state import TELEMETRY
-from glidemq_py.wire.calls.reading import Gauges, gauges
-from glidemq_py.wire.keys import QueueKeys
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram

@@ -11,7 +11,7 @@ from glidemq_py.testing.resp import RespClient, RespError
 from glidemq_py.testing.servers import SERVER_BINARIES, ClusterProcess, ServerProcess, server_binary
 
 if TYPE_CHECKING:
-    from glidemq_py.client.memory import Clock, MemoryServer
+    from glidemq_py._client.memory import Clock, MemoryServer
     from glidemq_py.testing.broadcast import TestBroadcast, TestBroadcastWorker
     from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
     from glidemq_py.testing.queue import TestQueue
@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 _LATER: Final = {
-    "Clock": "glidemq_py.client.memory",
-    "MemoryServer": "glidemq_py.client.memory",
+    "Clock": "glidemq_py._client.memory",
+    "MemoryServer": "glidemq_py._client.memory",
     "assert_enqueued": "glidemq_py.testing.enqueued",
     "assert_not_enqueued": "glidemq_py.testing.enqueued",
     "TestQueue": "glidemq_py.testing.queue",

@@ -6,12 +6,12 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from glidemq_py.client.connect import Connection
+from glidemq_py._api.queue import Queue
+from glidemq_py._client.connect import Connection
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
-from glidemq_py.options.queue import QueueOptions
-from glidemq_py.queue import Queue
-from glidemq_py.wire.keys import QueueKeys
-from glidemq_py.worker import Worker
 
 __all__ = ["Borrowing"]
 

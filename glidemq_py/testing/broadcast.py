@@ -7,10 +7,11 @@ from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
-from glidemq_py.broadcast import Broadcast, BroadcastWorker
-from glidemq_py.client.memory import MemoryServer
+from glidemq_py._client.memory import MemoryServer
+from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.job import Job
 from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
 from glidemq_py.testing.in_memory import InMemory, server_of
 from glidemq_py.testing.stepping import Stepping

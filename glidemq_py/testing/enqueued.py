@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pprint import pformat
 from typing import Any, Final, cast
 
+from glidemq_py._api.queue import Queue
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.job import Job
-from glidemq_py.model.states import JobState
-from glidemq_py.options.checks import check_int
-from glidemq_py.options.times import Milliseconds, to_ms
-from glidemq_py.queue import Queue
 
 __all__ = ["assert_enqueued", "assert_not_enqueued"]
 

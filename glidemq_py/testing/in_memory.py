@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py.client.memory import Clock, MemoryServer
+from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["InMemory", "server_of"]

@@ -34,7 +34,7 @@ import pytest
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py.client.memory import MemoryServer
+    from glidemq_py._client.memory import MemoryServer
     from glidemq_py.testing.queue import TestQueue
     from glidemq_py.testing.worker import TestWorker
 
@@ -62,7 +62,7 @@ class GlideMQServer:
     @classmethod
     def at(cls, url: str) -> "GlideMQServer":
         """The server that a URL names."""
-        from glidemq_py.options.connection import ConnectionOptions
+        from glidemq_py._client.connection_options import ConnectionOptions
 
         address = ConnectionOptions.from_url(url).addresses[0]
         return cls(url=url, host=address.host, port=address.port)
@@ -77,7 +77,7 @@ def glidemq_server() -> Iterator[GlideMQServer]:
     elif wanted:
         yield GlideMQServer.at(wanted)
     else:
-        from glidemq_py.client.embedded import start_embedded
+        from glidemq_py._client.embedded import start_embedded
 
         with start_embedded() as server:
             yield GlideMQServer(url=server.url, host=server.host, port=server.port)
@@ -86,7 +86,7 @@ def glidemq_server() -> Iterator[GlideMQServer]:
 @pytest.fixture
 def glidemq_memory() -> "MemoryServer":
     """An in-memory server of the test's own, whose clock stands still until the test moves it."""
-    from glidemq_py.client.memory import Clock, MemoryServer
+    from glidemq_py._client.memory import Clock, MemoryServer
 
     return MemoryServer(Clock())
 
@@ -119,8 +119,8 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
 
     A test that is not a coroutine closes the worker itself: ``async with glidemq_worker(handler) as worker``.
     """
+    from glidemq_py._worker.worker import Worker
     from glidemq_py.testing.worker import TestWorker
-    from glidemq_py.worker import Worker
 
     closing = _closing(request)
 

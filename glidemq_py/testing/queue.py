@@ -7,9 +7,9 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from glidemq_py.job import Job
-from glidemq_py.options.times import Milliseconds
-from glidemq_py.queue import Queue
+from glidemq_py._api.queue import Queue
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._job import Job
 from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
 from glidemq_py.testing.in_memory import InMemory
 from glidemq_py.testing.worker import TestWorker

@@ -10,7 +10,7 @@ import ssl
 from types import TracebackType
 from typing import Any, Final, Self
 
-from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py._client.connection_options import ConnectionOptions
 
 __all__ = ["RespClient", "RespError"]
 

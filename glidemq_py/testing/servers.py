@@ -1,6 +1,6 @@
 """Real servers for tests: one that can be stopped, killed, frozen and restarted, and a cluster of three.
 
-How a process is started and never outlives us is client/child_server.py's business; fixtures are
+How a process is started and never outlives us is _client/child_server.py's business; fixtures are
 pytest_plugin.py's. Nothing here knows of queues.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from glidemq_py.client.child_server import HOST, ChildServer, ConfigValue, free_port
+from glidemq_py._client.child_server import HOST, ChildServer, ConfigValue, free_port
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing.resp import RespClient
 

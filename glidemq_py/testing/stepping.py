@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from glidemq_py.client.memory import Clock, MemoryServer
+from glidemq_py._api.queue import Queue
+from glidemq_py._client.memory import Clock, MemoryServer
+from glidemq_py._core import json_text as json
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
+from glidemq_py._job import Job
+from glidemq_py._worker.components import Opening, Parts
+from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.job import Job
-from glidemq_py.options.checks import check_int
-from glidemq_py.options.times import MAX_DURATION_MS, Milliseconds
-from glidemq_py.queue import Queue
 from glidemq_py.testing.borrowing import Borrowing
-from glidemq_py.wire import json
-from glidemq_py.worker import Worker
-from glidemq_py.worker.opening import Opening, Parts
 
 __all__ = ["JobRun", "Stepping", "run_until_empty", "run_until_idle"]
 

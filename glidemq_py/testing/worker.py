@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from glidemq_py.broadcast import BroadcastWorker
+from glidemq_py._api.queue import Queue
+from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.queue import Queue
 from glidemq_py.testing.in_memory import server_of
 from glidemq_py.testing.stepping import Stepping
-from glidemq_py.worker import Worker
 
 __all__ = ["TestWorker"]
 

@@ -6,12 +6,12 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
+from glidemq_py._worker.command.child import run_workers
+from glidemq_py._worker.command.health import check_health
+from glidemq_py._worker.command.logs import log_line
+from glidemq_py._worker.command.supervisor import supervise
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, WorkerTargetError
-from glidemq_py.worker.command.arguments import WorkerArguments, read_arguments
-from glidemq_py.worker.command.child import run_workers
-from glidemq_py.worker.command.health import check_health
-from glidemq_py.worker.command.logs import log_line
-from glidemq_py.worker.command.supervisor import supervise
 
 __all__ = ["main"]
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from glidemq_py import Queue
-from glidemq_py.wire.calls import working
-from glidemq_py.wire.calls.adding import Row, add
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.adding import Row, add
 from tests.bench.flow_scale import flows
 from tests.bench.gauge import DATA, JOBS, Gauge
 from tests.bench.server import BenchServer, running_server

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from glidemq_py.client.blocking_transport import ThreadTransport
-from glidemq_py.client.connect import config_of
-from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.connect import config_of
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.calls.adding import add
 from glidemq_py.spark.write_options import BATCH_ROWS
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
-from glidemq_py.wire.calls.adding import add
 from tests.bench.alone import Alone
 
 ROOT = Path(__file__).resolve().parents[2]

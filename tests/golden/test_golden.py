@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._core.payload import decode_data
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
-from glidemq_py.wire.payload import decode_data
 from tests.golden.snapshot import comparable, load, restore, snapshot
 
 KINDS = ("plain", "attempts", "customId", "customIdDup", "gzip", "timeout", "ttl", "prioritized", "lifo",

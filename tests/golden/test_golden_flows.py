@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py._core.payload import decode_data
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.payload import decode_data
 from tests.golden.snapshot import comparable, load, restore, snapshot
 from tests.golden.test_golden import NodeLikeHandler, forget_active_events
 

@@ -3,11 +3,11 @@
 from collections.abc import Generator
 from typing import Any
 
-from glidemq_py.model.findings import CheckReport, FindingKind
-from glidemq_py.queue.checking import LOOKS, repairs, report
-from glidemq_py.queue.look import Look
-from glidemq_py.wire.calls import Call
-from glidemq_py.wire.keys import QueueKeys
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.consistency.checking import Look
+from glidemq_py._features.consistency.findings import CheckReport, FindingKind
+from glidemq_py._features.consistency.queue_api import LOOKS, repairs, report
 from tests.lua.own_support import OwnQueue
 
 

@@ -5,8 +5,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py.wire.calls import flows, working
-from glidemq_py.wire.calls.adding import row
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.adding import row
+from glidemq_py._features.flows import calls as flows
 from tests.lua.own_support import OwnQueue, Taken
 from tests.lua.queue_model import ENDED, Job, Model
 

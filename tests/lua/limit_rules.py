@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py.wire.calls import limiting
-from glidemq_py.wire.calls.adding import row
+from glidemq_py._core.calls.adding import row
+from glidemq_py._features.limits import calls as limiting
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model, Window
 

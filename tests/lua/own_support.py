@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from glidemq_py._client.library_source import Library, assemble
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.adding import Row, add, row
+from glidemq_py._core.calls.packing import Call
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import Call, working
-from glidemq_py.wire.calls.adding import Row, add, row
-from glidemq_py.wire.library import Library, assemble
 
 START = 1_800_000_000_000
 """The moment at which the clock of every test queue stands at first (epoch ms)."""

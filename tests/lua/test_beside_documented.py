@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._core.calls import control, steering, working
+from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
-from glidemq_py.wire.calls import control, steering, working
-from glidemq_py.wire.calls.adding import row
 from tests.lua.check_support import check
 from tests.lua.own_support import OwnQueue, Taken
 from tests.lua.wire_support import GROUP, WireQueue

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._client.library_source import Library
+from glidemq_py._core.calls.adding import row as job_row
 from glidemq_py.testing import RespClient, RespError, ServerProcess
-from glidemq_py.wire.calls.adding import row as job_row
-from glidemq_py.wire.library import Library
 from tests.lua import wire_support
 from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
 from tests.lua.own_support import OwnQueue, library

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls.adding import row
 from tests.lua.own_support import BAND, START, OwnQueue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def test_priority_jobs_are_due_however_many_there_are(q: OwnQueue) -> None:
 def test_clock_of_priorities_lags_by_the_documented_time(q: OwnQueue) -> None:
     """So many jobs of one millisecond keep their order; the pages say the same number."""
     lag = 1_048_576
-    assert f"G.PRIORITY_CLOCK_LAG_MS = {lag}" in (ROOT / "lua/shared/enqueue.lua").read_text(encoding="utf-8")
+    assert f"G.PRIORITY_CLOCK_LAG_MS = {lag}" in (ROOT / "lua/core/enqueue.lua").read_text(encoding="utf-8")
     for page in ("functions.md", "data-model.md"):
         assert "1,048,576 ms (2^20, 17 minutes)" in (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
     first, second = q.add(*[row("a", "", "{}", priority=2) for _ in range(2)])

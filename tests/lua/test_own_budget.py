@@ -3,7 +3,7 @@
 import json
 
 from glidemq_py import Budget
-from glidemq_py.wire.calls.usage import check_budget, create_budget
+from glidemq_py._features.usage.calls import check_budget, create_budget
 from tests.lua.own_support import OwnQueue
 
 BUDGET = Budget(

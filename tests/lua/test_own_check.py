@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py.model.findings import FindingKind as Kind
-from glidemq_py.wire.calls import checking
-from glidemq_py.wire.calls.adding import row
+from glidemq_py._core.calls.adding import row
+from glidemq_py._features.consistency import calls as checking
+from glidemq_py._features.consistency.findings import FindingKind as Kind
 from tests.lua.check_support import assert_mends, check, findings
 from tests.lua.own_support import BAND, START, OwnQueue
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from glidemq_py._core.calls import control
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.reading import version
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.working import heartbeat, reclaim
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls import control
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.reading import version
-from glidemq_py.wire.calls.working import AttemptStatus as S
-from glidemq_py.wire.calls.working import heartbeat, reclaim
 from tests.lua.job_places import (
     BOOKKEEPING,
     delayed,

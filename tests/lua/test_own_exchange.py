@@ -2,10 +2,10 @@
 
 import pytest
 
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import pause, resume
+from glidemq_py._core.calls.working import ExchangeFlags
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import pause, resume
-from glidemq_py.wire.calls.working import ExchangeFlags
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue
 
 

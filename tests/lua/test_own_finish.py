@@ -2,11 +2,11 @@
 
 import pytest
 
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import remove
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.working import completed, failed
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import remove
-from glidemq_py.wire.calls.working import AttemptStatus as S
-from glidemq_py.wire.calls.working import completed, failed
 from tests.lua.own_support import BAND, START, OwnQueue
 
 

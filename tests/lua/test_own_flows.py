@@ -2,10 +2,10 @@
 
 import pytest
 
-from glidemq_py.wire.calls import flows
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.working import AttemptStatus as S
-from glidemq_py.wire.calls.working import ExchangeFlags, reclaim, waiting_children
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.working import ExchangeFlags, reclaim, waiting_children
+from glidemq_py._features.flows import calls as flows
 from tests.lua.own_support import OwnQueue
 
 

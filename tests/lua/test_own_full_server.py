@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from glidemq_py._core.calls import control
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.working import heartbeat, leave, reclaim, regain
 from glidemq_py.testing import RespError, ServerProcess
-from glidemq_py.wire.calls import control
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.working import heartbeat, leave, reclaim, regain
 from tests.lua.own_support import OwnQueue
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py.wire.calls import Call, control, limiting, pack, steering, unpack, working
-from glidemq_py.wire.calls.adding import row
+from glidemq_py._core.calls import control, steering, working
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._features.limits import calls as limiting
 from tests.lua.own_support import OwnQueue, Taken
 
 
@@ -82,7 +84,7 @@ def test_a_job_handed_back_comes_first_again(q: OwnQueue) -> None:
 
 
 def test_removed_and_expired_jobs_do_not_stop_the_group(q: OwnQueue) -> None:
-    from glidemq_py.wire.calls.control import remove
+    from glidemq_py._core.calls.control import remove
 
     add(q, *[member("k") for _ in range(4)])
     q.redis("HSET", "job:3", "expireAt", "1")
@@ -94,7 +96,7 @@ def test_removed_and_expired_jobs_do_not_stop_the_group(q: OwnQueue) -> None:
 
 
 def test_removing_a_running_job_frees_its_slot(q: OwnQueue) -> None:
-    from glidemq_py.wire.calls.control import remove
+    from glidemq_py._core.calls.control import remove
 
     add(q, member("k"), member("k"))
     take(q, 5)

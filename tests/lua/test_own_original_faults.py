@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import note_progress, remove
-from glidemq_py.wire.calls.working import reclaim
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import note_progress, remove
+from glidemq_py._core.calls.working import reclaim
 from tests.lua.own_support import START, OwnQueue, Taken
 
 LOCK = 30_000

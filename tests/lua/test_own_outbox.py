@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import obliterate
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.working import ExchangeFlags, reclaim
+from glidemq_py._features.outbox.calls import OutboxEntry, OutboxReply, dead_letters_to, outbox
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import obliterate
-from glidemq_py.wire.calls.outbox import OutboxEntry, OutboxReply, dead_letters_to, outbox
-from glidemq_py.wire.calls.working import AttemptStatus as S
-from glidemq_py.wire.calls.working import ExchangeFlags, reclaim
 from tests.lua.own_support import OwnQueue, Taken
 
 ALL = "failed,stalled,expired,cost,revoked,malformed"

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from glidemq_py.options.ordering import Ordering
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import pause, remove
+from glidemq_py._core.calls.reading import count_late, count_parked, page
+from glidemq_py._features.ordering_groups.options import Ordering
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import pause, remove
-from glidemq_py.wire.calls.reading import count_late, count_parked, page
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import pause, remove
-from glidemq_py.wire.calls.reading import workers
-from glidemq_py.wire.calls.working import AttemptStatus as S
-from glidemq_py.wire.calls.working import ReclaimReply, heartbeat, leave, reclaim, regain
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import pause, remove
+from glidemq_py._core.calls.reading import workers
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.working import ReclaimReply, heartbeat, leave, reclaim, regain
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue, Taken
 
 LOCK = 30_000

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._core.calls.adding import request, row
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.staged_writes import calls as staging
+from glidemq_py._features.staged_writes.calls import StageReply, WriteId
+from glidemq_py._features.staged_writes.resolve import Steps, abort_write, commit_write, finish_writes, publish_write
 from glidemq_py.errors import StagedWriteError
-from glidemq_py.queue.writes import Steps, abort_write, commit_write, finish_writes, publish_write
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import staging
-from glidemq_py.wire.calls.adding import request, row
-from glidemq_py.wire.calls.staging import StageReply, WriteId
-from glidemq_py.wire.keys import QueueKeys
 from tests.lua.own_support import OwnQueue
 
 TTL, KEEP = 60_000, 3_600_000
@@ -316,7 +316,7 @@ def test_a_sequence_counts_each_number_once(place: Place) -> None:
 def test_obliterate_forgets_writes(place: Place) -> None:
     place.open()
     assert place.home.redis("EXISTS", "writes") == 1
-    from glidemq_py.wire.calls.control import obliterate
+    from glidemq_py._core.calls.control import obliterate
 
     place.home.run(obliterate(place.keys.meta, True, 10))
     assert place.home.redis("EXISTS", "writes") == 0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._core.calls import reading, steering
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import retry
+from glidemq_py._core.calls.working import heartbeat, reclaim
 from glidemq_py.testing import RespError
-from glidemq_py.wire.calls import reading, steering
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import retry
-from glidemq_py.wire.calls.working import heartbeat, reclaim
 from tests.lua import job_places
 from tests.lua.job_places import (
     SATELLITES,

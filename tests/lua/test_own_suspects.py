@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from glidemq_py.wire.calls import control, reading, steering, working
-from glidemq_py.wire.calls.adding import row
+from glidemq_py._core.calls import control, reading, steering, working
+from glidemq_py._core.calls.adding import row
 from tests.lua.check_support import check
 from tests.lua.own_support import NODE_CONSUMER, OwnQueue, Taken
 

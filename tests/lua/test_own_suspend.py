@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from glidemq_py.wire.calls import suspending
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.control import obliterate, remove
-from glidemq_py.wire.calls.outbox import outbox
-from glidemq_py.wire.calls.steering import revoke
-from glidemq_py.wire.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.control import obliterate, remove
+from glidemq_py._core.calls.steering import revoke
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._features.outbox.calls import outbox
+from glidemq_py._features.suspend import calls as suspending
 from tests.lua.own_support import BAND, START, OwnQueue, Taken
 
 NEVER = 9_999_999_999_999

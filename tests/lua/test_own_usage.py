@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from glidemq_py import Budget
-from glidemq_py.job.usage import _checked, _row
-from glidemq_py.wire.calls.control import remove
-from glidemq_py.wire.calls.steering import drain
-from glidemq_py.wire.calls.usage import charge_budget, create_budget, report_usage, usage_minutes, usages
-from glidemq_py.wire.calls.working import AttemptStatus as S
-from glidemq_py.wire.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
+from glidemq_py._core.calls.control import remove
+from glidemq_py._core.calls.steering import drain
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._core.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
+from glidemq_py._features.usage.calls import charge_budget, create_budget, report_usage, usage_minutes, usages
+from glidemq_py._features.usage.job_api import _checked, _row
 from tests.lua.own_support import START, OwnQueue, Taken
 
 MINUTE = START - START % 60_000

@@ -17,10 +17,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from glidemq_py._core.calls import control, steering, working
+from glidemq_py._core.calls.adding import row
+from glidemq_py._features.limits import calls as limiting
+from glidemq_py._features.outbox.calls import dead_letters_to
+from glidemq_py._features.suspend import calls as suspending
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import control, limiting, steering, suspending, working
-from glidemq_py.wire.calls.adding import row
-from glidemq_py.wire.calls.outbox import dead_letters_to
 from tests.lua import wire_support
 from tests.lua.check_support import check
 from tests.lua.family_rules import FamilyRules

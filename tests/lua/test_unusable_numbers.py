@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py.wire.calls import checking, reading, working
+from glidemq_py._core.calls import reading, working
+from glidemq_py._features.consistency import calls as checking
 from tests.lua import wire_support
 from tests.lua.own_support import BAND, START, OwnQueue
 from tests.lua.wire_support import WireQueue

@@ -2,10 +2,12 @@
 
 import pytest
 
-from glidemq_py.model.findings import FindingKind
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.adding import row
+from glidemq_py._features.consistency.findings import FindingKind
+from glidemq_py._features.flows import calls as flows
+from glidemq_py._features.suspend import calls as suspending
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import flows, suspending, working
-from glidemq_py.wire.calls.adding import row
 from tests.lua import wire_support
 from tests.lua.check_support import assert_mends, check
 from tests.lua.own_support import OwnQueue

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._client.library_source import Face, Library, assemble
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.library import Face, Library, assemble
 
 START = 1_800_000_000_000
 """The client's clock at the beginning of every test (epoch ms)."""

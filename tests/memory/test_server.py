@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import ClosedError, GlideMQValidationError, Job, Queue, QueueEvents, ScriptError, Worker
+from glidemq_py._core.calls.packing import Call
 from glidemq_py.testing import Clock, MemoryServer, TestQueue
-from glidemq_py.wire.calls import Call
 
 
 async def echo(job: Job) -> Any:
@@ -121,7 +121,7 @@ async def test_events_are_heard_across_threads() -> None:
 
 async def test_a_failing_function_names_its_line() -> None:
     transport = MemoryServer().open_transport()
-    with pytest.raises(ScriptError, match=r"lua/own/exchange\.lua:\d+"):
+    with pytest.raises(ScriptError, match=r"lua/core/functions/exchange\.lua:\d+"):
         await transport.call(Call("exchange", "glide:{q}:meta", (b"\xc1",), lambda reply: reply))
 
 

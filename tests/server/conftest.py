@@ -2,9 +2,9 @@
 
 import pytest
 
-from glidemq_py.broadcast import source as broadcast_source
-from glidemq_py.job import waiting
-from glidemq_py.worker import source, wake
+from glidemq_py._features.broadcast import source as broadcast_source
+from glidemq_py._job import waiting
+from glidemq_py._worker import source, wake
 
 NEVER_S = 3_600.0
 

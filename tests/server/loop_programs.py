@@ -28,8 +28,8 @@ from glidemq_py import (
     QueueEvents,
     Worker,
 )
-from glidemq_py.client.connect import config_of
-from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py._client.connect import config_of
+from glidemq_py._client.connection_options import ConnectionOptions
 
 PROGRAMS: dict[str, Callable[[str, str], Any]] = {}
 

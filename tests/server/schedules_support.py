@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from glidemq_py import Queue
-from glidemq_py.client.transport import Transport
-from glidemq_py.job import QueueLink
-from glidemq_py.schedule import ScheduleDuty
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.schedulers.maintenance import ScheduleDuty
+from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import Call
-from glidemq_py.wire.keys import QueueKeys
 from tests.lua.own_support import OwnQueue
 
 

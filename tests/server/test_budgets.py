@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Budget, BudgetExceededError, Job, JobFailedError, Queue, Worker
-from glidemq_py.job import QueueLink
+from glidemq_py._features.usage.calls import create_budget
+from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls.usage import create_budget
 from tests.server.worker_support import Told, soon, until
 
 

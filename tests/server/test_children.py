@@ -23,8 +23,8 @@ from glidemq_py import (
     UnsupportedOptionError,
     Worker,
 )
+from glidemq_py._maintenance.waiting_parents import ChildrenWatch
 from glidemq_py.testing import RespClient
-from glidemq_py.worker.children_watch import ChildrenWatch
 from tests.server.worker_support import PATIENCE, Raw, Told, soon
 
 pytestmark = pytest.mark.usefixtures("clean_check")

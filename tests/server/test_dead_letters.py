@@ -20,8 +20,8 @@ from glidemq_py import (
     UnknownOptionError,
     Worker,
 )
-from glidemq_py.job import QueueLink
-from glidemq_py.queue.outbox import Outbox, dead_letter_id
+from glidemq_py._features.outbox.delivery import Outbox, dead_letter_id
+from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import Gate, Raw, Told, soon, until
@@ -267,7 +267,7 @@ async def test_a_crash_in_the_middle_of_a_delivery(core_url: str, core_resp: Res
 
 
 async def dead_worker_fails(link: QueueLink, job: Job) -> None:
-    from glidemq_py.wire.calls import working
+    from glidemq_py._core.calls import working
 
     meta = link.keys.meta
     reply = await link.transport.call(working.exchange(meta, "py-dead", 1, (), False, False))

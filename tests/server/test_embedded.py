@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py.client import child_server
-from glidemq_py.client.embedded import EmbeddedServer, shared_embedded, start_embedded, stop_shared_embedded
+from glidemq_py._client import child_server
+from glidemq_py._client.embedded import EmbeddedServer, shared_embedded, start_embedded, stop_shared_embedded
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from glidemq_py.testing.pytest_plugin import GlideMQServer
@@ -131,7 +131,7 @@ def test_the_shared_server_is_one_and_warns_once(caplog: pytest.LogCaptureFixtur
 
 _OWNER = """
 import sys, signal, threading
-from glidemq_py.client.embedded import shared_embedded
+from glidemq_py._client.embedded import shared_embedded
 servers = []
 starter = threading.Thread(target=lambda: servers.append(shared_embedded()))
 starter.start(); starter.join()  # the server must outlive the thread that started it
@@ -173,7 +173,7 @@ def test_a_forked_child_does_not_stop_its_parents_server(embedded_server: Embedd
     # A process of its own forks: this one may have threads.
     script = """
 import os, sys
-from glidemq_py.client.embedded import start_embedded
+from glidemq_py._client.embedded import start_embedded
 from glidemq_py.testing import RespClient
 with start_embedded() as server:
     child = os.fork()

@@ -18,11 +18,11 @@ from glidemq_py import (
     UnrecoverableError,
     Worker,
 )
+from glidemq_py._worker import failure_log
+from glidemq_py._worker.failure_log import FailureLog
+from glidemq_py._worker.failure_log_options import parse_failure_log
 from glidemq_py.errors import JobTimeoutError, NoHandlerError
-from glidemq_py.options.failure_log import parse_failure_log
 from glidemq_py.testing import RespClient
-from glidemq_py.worker import failure_log
-from glidemq_py.worker.failure_log import FailureLog
 from tests.server.worker_support import Raw, Told, soon, until
 
 LOGGER = "glidemq_py.failures"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py.options.ordering import OrderingDict
+from glidemq_py._features.ordering_groups.options import OrderingDict
+from glidemq_py._maintenance.peer_groups import GroupRepair
 from glidemq_py.testing import RespClient
-from glidemq_py.worker.group_repair import GroupRepair
 from tests.lua.wire_support import CONSUMER, WireQueue
 from tests.server.worker_support import soon, until
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from glidemq_py import ConnectionOptions, Queue, Worker, library
-from glidemq_py.client.async_transport import AsyncTransport
-from glidemq_py.client.old_libraries import REGISTRY, UNUSED_MS
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.library_source import Face, assemble
+from glidemq_py._maintenance import libraries as library_sweep
+from glidemq_py._maintenance.libraries import LOCK_KEY, REGISTRY, UNUSED_MS, LibrarySweep
 from glidemq_py.testing import RespClient, ServerProcess
-from glidemq_py.wire.library import Face, assemble
-from glidemq_py.worker import library_sweep
-from glidemq_py.worker.library_sweep import LOCK_KEY, LibrarySweep
 
 OWN, WIRE = assemble(Face.OWN), assemble(Face.WIRE)
 FAKE = "glidemq_py_0123456789ab"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
+from glidemq_py._maintenance import outbox as outbox_duty
+from glidemq_py._maintenance.waiting_parents import ChildrenWatch
 from glidemq_py.errors import JobFailedError
-from glidemq_py.options.dead_letter import DeadLetterOptionsDict
 from glidemq_py.testing import RespClient
-from glidemq_py.worker import outbox_duty
-from glidemq_py.worker.children_watch import ChildrenWatch
 from tests.server.worker_support import Raw, soon, until
 
 AN_HOUR_S = 3_600.0

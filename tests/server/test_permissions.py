@@ -23,13 +23,13 @@ from glidemq_py import (
     Worker,
     library,
 )
-from glidemq_py.client.async_transport import AsyncTransport
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.library_source import assemble
+from glidemq_py._maintenance import libraries as library_sweep
+from glidemq_py._maintenance.libraries import LibrarySweep
+from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.health import check_health
 from glidemq_py.testing import RespClient, RespError, ServerProcess
-from glidemq_py.wire.library import assemble
-from glidemq_py.worker import library_sweep
-from glidemq_py.worker.command.arguments import WorkerArguments
-from glidemq_py.worker.command.health import check_health
-from glidemq_py.worker.library_sweep import LibrarySweep
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/operate/permissions.md").read_text(encoding="utf-8")
@@ -295,7 +295,7 @@ def test_the_rule_names_what_the_library_and_the_client_use(place: ServerProcess
     ]
     texts = [re.sub(r"--.*", "", path.read_text(encoding="utf-8")) for path in lua]
     used = {word.lower() for text in texts for word in re.findall(r"'([A-Z]{3,})'", text)}
-    calls = [path.read_text(encoding="utf-8") for path in (*python, ROOT / "glidemq_py/events.py")]
+    calls = [path.read_text(encoding="utf-8") for path in (*python, ROOT / "glidemq_py/_api/queue_events.py")]
     used |= {word.lower() for text in calls for word in re.findall(r'(?<!_)command\(\s*"([A-Z]+)"', text)}
     used = (used & known) | {"time", "fcall", "scan", "info"}  # the clock's file; what GLIDE sends by itself
     allowed = {word[1:].partition("|")[0] for word in RULES["app"] if word.startswith("+")}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker, graceful_shutdown
-from glidemq_py.worker import process_signals
-from glidemq_py.worker.process_signals import SignalFilter, on_termination
+from glidemq_py._worker import process_signals
+from glidemq_py._worker.process_signals import SignalFilter, on_termination
 from tests.server.command import Command
 from tests.server.worker_support import Told, soon, until
 

@@ -19,7 +19,7 @@ from glidemq_py import (
     ServerlessPool,
     serverless_pool,
 )
-from glidemq_py.client.connect import config_of, create_async
+from glidemq_py._client.connect import config_of, create_async
 from glidemq_py.testing import RespClient
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import soon, until

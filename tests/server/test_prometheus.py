@@ -15,12 +15,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker
-from glidemq_py.client.counting import FIGURES
+from glidemq_py._client.counting import FIGURES
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.reading import gauges
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import working
-from glidemq_py.wire.calls.reading import gauges
 from tests.lua.own_support import OwnQueue
 from tests.server.command import Command
 from tests.server.worker_support import Told

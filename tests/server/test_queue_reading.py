@@ -18,8 +18,8 @@ from glidemq_py import (
     SerializationError,
     Worker,
 )
+from glidemq_py._core.calls import working
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import working
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 

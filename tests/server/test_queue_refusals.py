@@ -19,7 +19,7 @@ from glidemq_py import (
     UnsupportedOptionError,
     Worker,
 )
-from glidemq_py.options.job import UNSUPPORTED
+from glidemq_py._core.job_options import UNSUPPORTED
 from glidemq_py.testing import RespClient
 
 LIMIT = 1_048_576

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
-from glidemq_py.worker.heartbeat import Heartbeat
+from glidemq_py._worker.heartbeat import Heartbeat
 from tests.server.worker_support import soon, until
 
 LOCK_MS = 4_500

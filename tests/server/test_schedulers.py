@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_py import GlideMQValidationError, JobSpec, Queue, Scheduler, SchedulerBusyError
-from glidemq_py.queue import schedulers
+from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py.testing import RespClient
 from tests.server.schedules_support import Clockwork
 
@@ -350,7 +350,7 @@ async def test_every_option_of_a_template_is_applied(clock: Clockwork) -> None:
     (job,) = clock.jobs()
     by_hand = Clockwork(clock.own.resp, clock.own.base.partition("{")[2].rstrip("}") + "-hand")
     by_hand.own.set_time(clock.now)
-    from glidemq_py.queue.rows import encode_row
+    from glidemq_py._job.rows import encode_row
 
     (job_id,) = by_hand.own.add(encode_row(by_hand.link(), template.name, template.data, template.options))
     hand = by_hand.own.job(job_id)
@@ -385,7 +385,7 @@ async def test_the_queue_s_defaults_and_compression_count(resp: RespClient, queu
 
 async def test_data_in_another_serializer(clock: Clockwork) -> None:
     from glidemq_py import MSGPACK_SERIALIZER
-    from glidemq_py.wire.payload import decode_data
+    from glidemq_py._core.payload import decode_data
 
     clock.queue._link = clock.link(serializer=MSGPACK_SERIALIZER)
     made = await clock.queue.upsert_job_scheduler("tick", every=1_000, template=("a", {"b": b"\x00\xff"}))
@@ -451,13 +451,13 @@ def _free(clock: Clockwork) -> bool:
 
 
 def _due(clock: Clockwork, duty: Any) -> Any:
-    from glidemq_py.wire.calls.schedules import schedules_due
+    from glidemq_py._features.schedulers.calls import schedules_due
 
     return schedules_due(clock.own.meta, duty._holder)
 
 
 def _fire(clock: Clockwork, duty: Any, reply: Any) -> Any:
-    from glidemq_py.wire.calls.schedules import schedules_fire
+    from glidemq_py._features.schedulers.calls import schedules_fire
 
     return schedules_fire(clock.own.meta, duty._holder, [duty._plan(row, reply.now) for row in reply.rows], False)
 

@@ -11,7 +11,7 @@ import pytest
 from glide_shared.config import GlideClientConfiguration, NodeAddress
 
 from glidemq_py import ConnectionOptions, Queue, ServerConfigurationError, ServerModeError, Worker
-from glidemq_py.client import embedded, server_check
+from glidemq_py._client import embedded, server_check
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
 

@@ -3,16 +3,16 @@
 import pytest
 
 from glidemq_py import Job, Worker
-from glidemq_py.client.blocking_transport import ThreadTransport
-from glidemq_py.client.connect import config_of
-from glidemq_py.options.connection import ConnectionOptions
-from glidemq_py.queue.writes import Steps, commit_write
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.connect import config_of
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.calls.adding import request
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.staged_writes import calls as staging
+from glidemq_py._features.staged_writes.calls import WriteId
+from glidemq_py._features.staged_writes.resolve import Steps, commit_write
+from glidemq_py._maintenance import outbox as outbox_duty
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import staging
-from glidemq_py.wire.calls.adding import request
-from glidemq_py.wire.calls.staging import WriteId
-from glidemq_py.wire.keys import QueueKeys
-from glidemq_py.worker import outbox_duty
 from tests.server.worker_support import Told
 
 

@@ -19,8 +19,8 @@ from glidemq_py import (
     SuspendError,
     Worker,
 )
+from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py.testing import RespClient
-from glidemq_py.worker.continuations import Continuations
 from tests.server.worker_support import PATIENCE, Raw, Told, soon
 
 

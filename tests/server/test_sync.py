@@ -25,9 +25,9 @@ from glidemq_py import (
     Worker,
     sync,
 )
-from glidemq_py.client.connect import config_of
-from glidemq_py.client.pace import run_now
-from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py._client.connect import config_of
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.runtime import run_now
 from glidemq_py.testing import ServerProcess
 from tests.key_leaks import KeyLeaks
 

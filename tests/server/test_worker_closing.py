@@ -11,10 +11,11 @@ import glide
 import pytest
 
 from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
-from glidemq_py.client.connect import config_of
-from glidemq_py.options.connection import ConnectionOptions
+from glidemq_py._client.connect import config_of
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._worker import drain as running_out
+from glidemq_py._worker import process_signals
 from glidemq_py.testing import RespClient, ServerProcess
-from glidemq_py.worker import process_signals, running_out
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Backoff, Job, JobFailedError, Queue, QueueEvents, UnrecoverableError, Worker
-from glidemq_py.model.record import MAX_STACKTRACES
+from glidemq_py._core.record import MAX_STACKTRACES
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, Told, soon
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, QueueEvents, Worker
+from glidemq_py._worker.source import BLOCK_MS
 from glidemq_py.testing import RespClient
-from glidemq_py.worker.source import BLOCK_MS
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from glidemq_py import Job, Worker
+from glidemq_py._worker.listeners import WORKER_EVENTS
 from glidemq_py.testing import RespClient
-from glidemq_py.worker.listeners import WORKER_EVENTS
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
+from glidemq_py._core.calls.adding import Row, request
+from glidemq_py._core.calls.packing import unpack
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import ColumnError
-from glidemq_py.options.job import JobOptions
-from glidemq_py.queue.rows import stored_row
 from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.packed import PackedRows, pack_rows, packed_texts
 from glidemq_py.spark.sinks import Batches
 from glidemq_py.spark.write_options import WriteOptions
 from glidemq_py.spark.write_schema import WritePlan
-from glidemq_py.wire.calls.adding import Row, request
-from glidemq_py.wire.calls.packing import unpack
 
 IDS = (None, "a", "7", 'ünï-"x"', "z" * 200)
 DELAYS = (None, 0, 500)

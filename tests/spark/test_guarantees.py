@@ -113,7 +113,7 @@ async def test_a_worker_ends_what_a_driver_left(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """A driver that was killed makes no abort either."""
-    from glidemq_py.worker import outbox_duty
+    from glidemq_py._maintenance import outbox as outbox_duty
 
     monkeypatch.setattr(outbox_duty, "LEFT_ALONE_MS", 0)
     done: set[str] = set()

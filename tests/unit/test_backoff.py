@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glidemq_py._core.times import MAX_DURATION_MS
+from glidemq_py._features.retries import Backoff
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
-from glidemq_py.options.backoff import Backoff
-from glidemq_py.options.times import MAX_DURATION_MS
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py.client import busy_poll
-from glidemq_py.client.busy_poll import LONGEST, BusyPoll
+from glidemq_py._client import busy_poll
+from glidemq_py._client.busy_poll import LONGEST, BusyPoll
 
 
 class SteppedLoop:

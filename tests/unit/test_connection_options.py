@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_py import Queue, Worker, is_cluster_client
-from glidemq_py.client.connect import check_connection
+from glidemq_py._client.address import Address
+from glidemq_py._client.connect import check_connection
+from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
-from glidemq_py.options.address import Address
-from glidemq_py.options.connection import ConnectionOptions, IamCredentials
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
 IAM = IamCredentials(username="u", cluster_name="c", region="eu-central-1")

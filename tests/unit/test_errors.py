@@ -109,7 +109,10 @@ def test_bulk_add_counts_what_failed():
 
 
 def test_a_script_error_begins_with_its_place():
-    assert str(ScriptError("attempt to index nil", "lua/own/add.lua:12")) == "lua/own/add.lua:12: attempt to index nil"
+    assert (
+        str(ScriptError("attempt to index nil", "lua/core/functions/add.lua:12"))
+        == "lua/core/functions/add.lua:12: attempt to index nil"
+    )
     assert ScriptError("x").location is None
 
 
@@ -134,7 +137,7 @@ SAMPLES = [
     errors.ColumnError("priority", 5000, "must be <= 2047", 3),
     errors.EventLoopError("queue 'q'", "it belongs to another event loop", "use it there"),
     errors.EventsLostError("q", 5),
-    ScriptError("x", "lua/own/add.lua:12"),
+    ScriptError("x", "lua/core/functions/add.lua:12"),
     GlideMQValidationError("password", SECRET, "no"),
     *[kind() for kind in PLAIN],
 ]

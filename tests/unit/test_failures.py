@@ -7,9 +7,9 @@ from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py.client.failures import Fate, classify, classify_reply, meaning_of, translate
-from glidemq_py.client.interruptions import Interruptions
-from glidemq_py.client.retrying import CallRetry
+from glidemq_py._client.failures import Fate, classify, classify_reply, meaning_of, translate
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.retrying import CallRetry
 from glidemq_py.errors import (
     AmbiguousResultError,
     ClosedError,

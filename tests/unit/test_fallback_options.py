@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import Fallback, GlideMQValidationError, JobOptions
-from glidemq_py.options.fallbacks import read_fallbacks
-from glidemq_py.options.stored import read_stored_options
+from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._features.fallbacks import read_fallbacks
 
 
 def test_every_form_is_stored_as_peers_read_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from glidemq_py import Broadcast, FlowProducer, GlideMQValidationError, Producer, Queue, validate_dag
-from glidemq_py.options.checks import check_several
+from glidemq_py._core.checks import check_several
 from glidemq_py.telemetry import set_tracer
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Deduplication, GlideMQValidationError, JobOptions, Ordering, RateLimit, TokenBucket, TokenLimiter
-from glidemq_py.options.limits import millitokens, parse_limit
-from glidemq_py.options.stored import read_stored_options
-from glidemq_py.wire.calls.adding import row
+from glidemq_py._core.calls.adding import row
+from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._features.limits.options import millitokens, parse_limit
 
 
 @pytest.mark.parametrize(("tokens", "wire"), [

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect
+from glidemq_py._core.queue_options import JobSpec, QueueOptions
+from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._core.times import MAX_DURATION_MS
+from glidemq_py._features.deduplication import Deduplication
+from glidemq_py._features.flows.definition import FlowJob
+from glidemq_py._features.retention import KeepJobs
+from glidemq_py._features.retries import Backoff
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError, UnsupportedOptionError
-from glidemq_py.flows import FlowJob
-from glidemq_py.options.backoff import Backoff
-from glidemq_py.options.deduplication import Deduplication
-from glidemq_py.options.job import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect
-from glidemq_py.options.queue import JobSpec, QueueOptions
-from glidemq_py.options.retention import KeepJobs
-from glidemq_py.options.stored import read_stored_options
-from glidemq_py.options.times import MAX_DURATION_MS
 
 # The opts of the recorded jobs of each kind: golden attempts, customId, delayed, timeout and others.
 RECORDED = [

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glidemq_py._core import json_text as json
 from glidemq_py.errors import SerializationError
-from glidemq_py.wire import json
 
 orjson = pytest.importorskip("orjson")
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.wire.keys import (
+from glidemq_py._core.keys import (
     QueueKeys,
     flow_key,
     split_member,
@@ -15,6 +14,7 @@ from glidemq_py.wire.keys import (
     validate_prefix,
     validate_queue_name,
 )
+from glidemq_py.errors import GlideMQValidationError
 
 KEYS = QueueKeys("glide", "emails")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from glidemq_py._client import library_source as library
+from glidemq_py._client.library_source import WIRE_VERSION, Face, assemble, lua_root
 from glidemq_py.testing import RespClient, RespError, ServerProcess
-from glidemq_py.wire import library
-from glidemq_py.wire.library import WIRE_VERSION, Face, assemble, lua_root
 
 OWN_FUNCTIONS = frozenset(
     {
@@ -43,16 +43,16 @@ def test_the_wire_face() -> None:
 
 def test_the_faces_share_what_is_shared() -> None:
     files = {face: {str(assemble(face).locate(n + 1)).partition(":")[0] for n in range(10_000)} for face in Face}
-    shared = {name for name in files[Face.OWN] if name.startswith("lua/shared/")}
+    shared = {name for name in files[Face.OWN] if name.startswith("lua/") and "/functions/" not in name}
     assert shared
     assert shared <= files[Face.WIRE]
-    assert not any(name.startswith("lua/own/") for name in files[Face.WIRE])
-    assert not any(name.startswith("lua/wire/") for name in files[Face.OWN])
+    assert not any("/functions/" in name for name in files[Face.WIRE])
+    assert not any(name.startswith("lua/wire_library/") for name in files[Face.OWN])
 
 
 def test_the_name_is_of_the_content_alone(root: Path) -> None:
     assert assemble(root=root).name == assemble().name
-    with (root / "own" / "add.lua").open("a") as file:
+    with (root / "core" / "functions" / "add.lua").open("a") as file:
         file.write("-- one more line\n")
     assemble.cache_clear()
     assert assemble(root=root).name != assemble().name
@@ -116,7 +116,7 @@ G.export('break_lua', {}, function()
   return nothing.field
 end)
 
--- As shared/finish.lua does: what was begun is written before the error goes on, from the line that lets it.
+-- As core/finish.lua does: what was begun is written before the error goes on, from the line that lets it.
 G.export('break_later', {}, function(keys)
   local ok, failure = pcall(function()
     redis.call('LPUSH', keys[1], 'y')
@@ -131,7 +131,7 @@ end)
 @pytest.fixture
 def broken(core_resp: RespClient, root: Path) -> Iterator[library.Library]:
     """A library with functions that fail, loaded."""
-    (root / "own" / "zz_broken.lua").write_text(BROKEN, encoding="utf-8")
+    (root / "core" / "functions" / "zz_broken.lua").write_text(BROKEN, encoding="utf-8")
     rendered = assemble(root=root)
     core_resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", rendered.code)
     yield rendered
@@ -146,7 +146,7 @@ def test_a_script_error_is_located(
     with pytest.raises(RespError) as caught:
         core_resp.execute("FCALL", broken.function(function), 1, key)
     core_resp.execute("DEL", key)
-    assert str(broken.locate_error(str(caught.value))) == f"lua/own/zz_broken.lua:{line}"
+    assert str(broken.locate_error(str(caught.value))) == f"lua/core/functions/zz_broken.lua:{line}"
 
 
 @pytest.mark.parametrize("name", ["valkey-9.1", "valkey-8.1", "redis"])

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py.logs import escape_control, get_logger, show_id
-from glidemq_py.worker.command.logs import log_line, set_up_logs
+from glidemq_py._core.logs import escape_control, get_logger, show_id
+from glidemq_py._worker.command.logs import log_line, set_up_logs
 
 HOSTILE = [
     "\n",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from glidemq_py.wire.calls.suspending import suspended
-from glidemq_py.wire.calls.working import AttemptStatus
-from glidemq_py.worker.finished import Finished, lost_answer
+from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._features.suspend.calls import suspended
+from glidemq_py._worker.finished import Finished, lost_answer
 
 
 @pytest.mark.parametrize(

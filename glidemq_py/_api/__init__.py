@@ -1,0 +1,1 @@
+"""The public classes: Queue, Producer, FlowProducer, QueueEvents, Scheduler."""

@@ -1,0 +1,207 @@
+"""Adding many jobs: everything is checked and encoded first, then sent in chunks, one after the other.
+
+A chunk is atomic and short, so that the server stays quick for others; the next one is packed while one is under
+way. Never two at once: GLIDE does not keep the order of commands that are sent together, and jobs are to stand in
+the order in which they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator
+from typing import Any
+
+from glidemq_py._core.calls.adding import AddCall, AddReply, Row, add
+from glidemq_py._core.checks import check_several
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.flows.remote_parents import adopt_children, ask_parents, parents_elsewhere, unfit_parent
+from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.rows import encode_row
+from glidemq_py.errors import (
+    BulkAddError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobCostError,
+    JobNotFoundError,
+    JobStateError,
+)
+
+__all__ = ["BulkAdd", "added_job"]
+
+CHUNK_ROWS = 250
+CHUNK_CHARS = 512 * 1024
+
+
+def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
+    """The job that a row's result stands for.
+
+    Raises JobCostError, or JobNotFoundError or JobStateError about its parent, where it was not added for that.
+    """
+    if type(result) is str:
+        job: Job[Any, Any] = Job(link, result, name)
+        job.timestamp = now
+    else:
+        outcome, job_id = result
+        if outcome == "cost":
+            raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+        if outcome == "parent":
+            assert options.parent is not None
+            raise unfit_parent(options.parent, job_id)
+        job = Job(link, job_id, name)
+        job.outcome = JobOutcome(outcome)
+        if job.outcome is JobOutcome.REPLACED:
+            job.timestamp = now
+    job._data = data
+    if options is NO_OPTIONS:
+        return job
+    if job.outcome is JobOutcome.ADDED or job.outcome is JobOutcome.REPLACED:
+        job._given = options
+        job._delay = options.delay or 0
+    if options.priority:
+        job.priority = options.priority
+    return job
+
+
+def _spec(job: object, position: int, defaults: JobOptions) -> tuple[str, Any, JobOptions]:
+    """One element of a bulk: name, data, options. Raises GlideMQValidationError that names it: ``jobs[3].delay``."""
+    where = f"jobs[{position}]"
+    try:
+        spec = JobSpec.parse(job, where)
+        return spec.name, spec.data, JobOptions.of_job(defaults, spec.options)
+    except GlideMQValidationError as error:
+        if not error.option.startswith(where):
+            error.option = f"{where}.{error.option}"
+            error.args = (error.option, *error.args[1:])
+        raise
+
+
+class BulkAdd:
+    """One bulk add.
+
+    Args:
+        link: the queue.
+        jobs: what to add: `JobSpec` objects or tuples (name, data, options).
+        defaults: the queue's default job options.
+        quiet: leave out the `added` events.
+        add_call: makes the calls.
+
+    Raises:
+        GlideMQValidationError: a job cannot be added; the error names its position and nothing was sent.
+    """
+
+    def __init__(
+        self, link: QueueLink, jobs: Iterable[Any], defaults: JobOptions, quiet: bool, add_call: AddCall = add
+    ) -> None:
+        self._link = link
+        self._quiet = quiet
+        self._add_call = add_call
+        self._names: list[str] = []
+        self._data: list[Any] = []
+        self._options: list[JobOptions] = []
+        self.rows: list[Row] = []
+        """What is sent, a row each."""
+        self._have_parents = False
+        self._read(jobs, defaults)
+        self._results: list[Any] = [None] * len(self.rows)
+        self._broken: BaseException | None = None
+        self._refused: GlideMQError | None = None
+        self._elsewhere = parents_elsewhere(link, self._options) if self._have_parents else {}
+
+    def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
+        """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
+        link, known = self._link, set[str]()
+        names, data, chosen, rows = self._names, self._data, self._options, self.rows
+        for i, job in enumerate(check_several("jobs", jobs, "jobs")):
+            pair = _pair(job)
+            if pair is not None and type(pair[0]) is str and pair[0] in known:
+                name: str = pair[0]
+                value, options = pair[1], defaults
+            else:
+                name, value, options = _spec(job, i, defaults)
+                known.add(name)
+                if options.parent is not None:
+                    self._have_parents = True
+            try:
+                rows.append(encode_row(link, name, value, options))
+            except GlideMQValidationError:
+                encode_row(link, name, value, options, f"jobs[{i}].data")  # the same again, named by its position
+                raise
+            names.append(name)
+            data.append(value)
+            chosen.append(options)
+
+    def _chunks(self) -> Iterator[tuple[int, list[Row]]]:
+        start = chars = 0
+        for i, row in enumerate(self.rows):
+            if i > start and (i - start >= CHUNK_ROWS or chars >= CHUNK_CHARS):
+                yield start, self.rows[start:i]
+                start, chars = i, 0
+            chars += len(row[1])  # type: ignore[arg-type]
+        if start < len(self.rows):
+            yield start, self.rows[start:]
+
+    async def run(self) -> list[Job[Any, Any]]:
+        """Send everything; positional results.
+
+        Raises:
+            BulkAddError: some rows were not added, or it is not known whether they were.
+        """
+        under_way: Awaitable[AddReply | None] | None = None
+        first = 0
+        await ask_parents(self._link, self._elsewhere)
+        for start, rows in self._chunks():
+            call = self._add_call(self._link.keys.meta, rows, self._quiet)
+            reply = None if under_way is None else await under_way
+            if self._broken is not None:
+                break
+            if len(self.rows) == len(rows):
+                self._read_reply(start, await self._send(start, len(rows), call))
+                break
+            # It leaves before the jobs of the last one are made, and before the next one is packed.
+            under_way = await self._link.pace.begin(self._send(start, len(rows), call))
+            self._read_reply(first, reply)
+            first = start
+        if under_way is not None and self._broken is None:
+            self._read_reply(first, await under_way)
+        if self._broken is not None:
+            raise self._failure() from self._broken
+        if self._refused is not None:
+            raise self._failure() from self._refused
+        return self._results
+
+    async def _tell_parents(self, start: int, results: list[Any]) -> None:
+        for parent, positions in self._elsewhere.items():
+            mine = [results[i - start] for i in positions if start <= i < start + len(results)]
+            await adopt_children(self._link, parent, mine)
+
+    async def _send(self, start: int, count: int, call: Any) -> AddReply | None:
+        try:
+            reply: AddReply = await self._link.transport.call(call)
+            if self._elsewhere:
+                await self._tell_parents(start, reply.results)
+        except GlideMQError as error:
+            self._broken = error
+            self._results[start : start + count] = [error] * count
+            return None
+        return reply
+
+    def _read_reply(self, start: int, reply: AddReply | None) -> None:
+        if reply is None:
+            return
+        link, now, names, data, options = self._link, reply.now, self._names, self._data, self._options
+        for i, result in enumerate(reply.results, start):
+            try:
+                self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
+            except (JobCostError, JobNotFoundError, JobStateError) as error:
+                self._results[i] = self._refused = error
+
+    def _failure(self) -> BulkAddError:
+        skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
+        return BulkAddError([skipped if result is None else result for result in self._results])
+
+
+def _pair(job: Any) -> Any:
+    """The job, if it is a tuple of name and data alone."""
+    return job if type(job) is tuple and len(job) == 2 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -1,0 +1,264 @@
+"""`FlowProducer`: adds flows, and reads them back. It names and delegates; the work is in the files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Final, Self
+
+from glidemq_py._client.connect import Connection
+from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
+from glidemq_py._client.open_transport import open_transport
+from glidemq_py._client.runtime import LOOP_PACE, Pace
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.checks import check_int, check_several
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py._core.serializers import serializer_of
+from glidemq_py._features.budgets.options import Budget, parse_budget
+from glidemq_py._features.flows.adding import add_planned
+from glidemq_py._features.flows.definition import FlowJob
+from glidemq_py._features.flows.graph import DagNode, validate_dag
+from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
+from glidemq_py._features.flows.reading import read_flow
+from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.waiting import LoopWaiter
+from glidemq_py.errors import (
+    BulkAddError,
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+)
+from glidemq_py.telemetry import names
+from glidemq_py.telemetry.producing import observed
+from glidemq_py.telemetry.state import TELEMETRY
+
+__all__ = ["FlowProducer"]
+
+_MOST: Final = 10**6
+
+
+class FlowProducer:
+    """Adds jobs that wait for one another, all or none of them.
+
+    It connects when it is first used. Close it, or use it as ``async with``. Like a `Queue`, it may be shared by event
+    loops, threads and forked processes (docs/learn/event-loops.md).
+
+    Args:
+        connection: as for `Queue`.
+        prefix: first part of every key.
+        compression: "gzip" stores job data compressed.
+        serializer: for the data of all queues of its flows.
+        events: False leaves out the `added` events.
+
+    Raises:
+        GlideMQValidationError: an option cannot be; it is named with its value.
+    """
+
+    def __init__(
+        self,
+        connection: Connection = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        compression: Compression = "none",
+        serializer: Serializer | SerializerName | None = None,
+        events: bool = True,
+    ) -> None:
+        self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
+        self._connection = connection
+        self._transport = LoopTransport("flow producer", self._open_here, self._pace)
+        self._links: dict[str, QueueLink] = {}
+        self._closed = False
+
+    _pace: Pace = LOOP_PACE
+    _flow_id: str | None = None
+    """Id of the record of what is added; for a producer that is made for one flow."""
+
+    async def connect(self) -> None:
+        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
+        await self._connected()
+
+    async def _connected(self) -> Transport:
+        if self._closed:
+            raise ClosedError("the flow producer is closed")
+        await self._transport.connected()
+        return self._transport
+
+    async def _open_here(self, connection: LoopConnection) -> None:
+        connection.transport = await self._open()
+
+    async def _open(self) -> Transport:
+        return await open_transport(self._connection)
+
+    def _link(self, queue: str) -> QueueLink:
+        link = self._links.get(queue)
+        if link is None:
+            keys = QueueKeys(self.options.prefix, queue)
+            link = self._links[queue] = QueueLink(
+                transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._pace),
+                serializer=serializer_of(self.options.serializer), compression=self.options.compression,
+                pace=self._pace,
+            )  # fmt: skip
+        return link
+
+    async def close(self) -> None:
+        """Close the connections of all event loops, if they are ours; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return "<FlowProducer>"
+
+    # -- adding -------------------------------------------------------------------------------------------
+
+    async def add(
+        self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> JobNode:
+        """Add a tree of jobs: each runs when its children have ended.
+
+        Args:
+            flow: the root; `FlowJob`, or a mapping of its fields.
+            budget: what all its jobs may use together; see `Budget`. It is there before any of them can run.
+
+        Returns:
+            The root's node.
+
+        Raises:
+            GlideMQValidationError: something of it cannot be; nothing was sent.
+            DuplicateJobError: a job of a ``job_id`` given is there already; nothing was added.
+            JobCostError: a job costs more than its group's bucket holds; nothing was added.
+            AmbiguousResultError: the connection was lost: a flow that takes one call (up to 100 jobs in one queue) may
+                have been added; any other is finished by workers of the root's queue, if it was accepted.
+            ServerOutOfMemoryError: the server is at maxmemory.
+        """
+        root = FlowJob.parse(flow, "flow")
+        limits = None if budget is None else parse_budget(budget)
+        transport = await self._connected()
+        return await self._add_tree(transport, plan_tree(root, self._link), limits)
+
+    async def add_bulk(
+        self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> list[JobNode]:
+        """Add several trees, one after the other; everything is checked before the first.
+
+        Args:
+            flows: as `add` takes them.
+            budget: what the jobs of each of them may use together: each tree has one of its own.
+
+        Returns:
+            The root of each tree.
+
+        Raises:
+            BulkAddError: some trees were not added, or it is not known whether they were; `results` has for each
+                position its root or the error, as `add` would have raised it. A tree that is refused stops no other
+                one; after a lost connection the rest is not sent.
+            GlideMQValidationError: nothing was added.
+        """
+        roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_several("flows", flows, "trees"))]
+        limits = None if budget is None else parse_budget(budget)
+        transport = await self._connected()
+        plans = [plan_tree(root, self._link) for root in roots]
+        results: list[JobNode | GlideMQError] = []
+        for plan in plans:
+            try:
+                results.append(await self._add_tree(transport, plan, limits))
+            except GlideMQConnectionError as error:
+                skipped = GlideMQConnectionError("not sent: an earlier tree failed")
+                results += [error, *[skipped] * (len(plans) - len(results) - 1)]
+                break
+            except GlideMQError as error:
+                results.append(error)
+        roots_added = [result for result in results if isinstance(result, JobNode)]
+        if len(roots_added) < len(plans):
+            raise BulkAddError(results)
+        return roots_added
+
+    async def add_dag(
+        self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+    ) -> dict[str, Job[Any, Any]]:
+        """Add a graph of jobs: each runs when all those in its ``deps`` have ended, whoever else waits for them.
+
+        Args:
+            nodes: `DagNode` objects, or mappings of their fields.
+            budget: what all its jobs may use together.
+
+        Returns:
+            The jobs by their names.
+
+        Raises:
+            CycleError: nodes wait for one another in a circle; nothing was sent. And what `add` raises.
+        """
+        checked = validate_dag(nodes)
+        if not checked:
+            raise GlideMQValidationError("nodes", checked, "must name at least one job")
+        limits = None if budget is None else parse_budget(budget)
+        transport = await self._connected()
+        plan = plan_dag(checked, self._link)
+        details = {names.FLOW_NODES: len(plan)}
+        now = await self._add(transport, plan, limits, "add_dag", details)
+        return {node.job.name: node.job for node in _nodes(plan, now)}
+
+    async def _add_tree(self, transport: Transport, plan: list[Planned], limits: Budget | None) -> JobNode:
+        children = sum(job.parents == [0] for job in plan)
+        details = {names.FLOW_NAME: plan[0].name, names.FLOW_CHILDREN: children}
+        return _nodes(plan, await self._add(transport, plan, limits, "add_flow", details))[0]
+
+    async def _add(
+        self, transport: Transport, plan: list[Planned], limits: Budget | None, operation: str, details: dict[str, Any]
+    ) -> int:
+        def send() -> Awaitable[int]:
+            return add_planned(transport, plan, not self.options.events, limits, self._flow_id)
+
+        if not TELEMETRY.on:
+            return await send()
+        return await observed(operation, plan[0].link.keys.name, [job.row for job in plan], send, details)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def get_flow(
+        self, queue: str, job_id: str, *, depth: int = 10_000, max_jobs: int = 100_000
+    ) -> JobNode | None:
+        """A job and everything that it waits for, with the states of now; None if there is no such job.
+
+        It is read in short calls, so states may be of different moments.
+
+        Args:
+            queue, job_id: of the root, or of any job in a flow.
+            depth: levels of children to read.
+            max_jobs: stop at that many jobs. `JobNode.is_cut` says of which job there are children that were not read.
+        """
+        root = JobRef(QueueKeys(self.options.prefix, queue).name, validate_given_id(job_id))
+        check_int("depth", depth, 0, _MOST)
+        check_int("max_jobs", max_jobs, 1, _MOST)
+        await self._connected()
+        return await read_flow(root, self._link, depth, max_jobs)
+
+
+def _nodes(plan: list[Planned], now: int) -> list[JobNode]:
+    nodes: list[JobNode] = []
+    for planned in plan:
+        job: Job[Any, Any] = Job(planned.link, planned.id, planned.name)
+        job._data = planned.data
+        job.timestamp = now
+        job.priority = planned.options.priority or 0
+        job._given = planned.options
+        job._delay = planned.options.delay or 0
+        state = JobState.WAITING_CHILDREN if planned.inner else None
+        node = JobNode(job, state=state)
+        nodes.append(node)
+        for i in planned.parents:
+            nodes[i].children.append(node)
+    return nodes

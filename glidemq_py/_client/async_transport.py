@@ -1,0 +1,332 @@
+"""The transport of an event loop, over valkey-glide."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar, cast
+
+from glide_shared.exceptions import ClosingError, GlideError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.busy_poll import BusyPoll
+from glidemq_py._client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
+from glidemq_py._client.failures import FUNCTION_MISSING, Fate, classify, translate
+from glidemq_py._client.function_load import load_arguments, loading_failed
+from glidemq_py._client.glide_modules import glide
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.library_source import Library, assemble
+from glidemq_py._client.loop_end import close_at_loop_end
+from glidemq_py._client.reply_pipe import read_replies_in
+from glidemq_py._client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry
+from glidemq_py._core.calls.packing import Call
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
+
+__all__ = ["AsyncTransport"]
+
+T = TypeVar("T")
+
+
+class AsyncTransport:
+    """A `Transport` over one GLIDE client.
+
+    Args:
+        client: a connected client of the running loop.
+        config: what it was made from, so that dedicated connections can be made alike.
+        owned: close it with this transport; an injected client is never closed by us.
+        library: which rendering of the function library to call.
+        busy_poll: stay awake for the answer of a lone call (busy_poll.py).
+        interruptions: what is noticed of a server that is away; shared with connections made from this one.
+    """
+
+    def __init__(
+        self,
+        client: GlideClient,
+        config: GlideConfig,
+        *,
+        owned: bool,
+        library: Library | None = None,
+        busy_poll: bool = True,
+        interruptions: Interruptions | None = None,
+    ) -> None:
+        # GLIDE types replies as everything a server may say; what a call means is for its `decode` to know.
+        self._client: Any = client
+        self.config = config
+        self._owned = owned
+        self.library = library or assemble()
+        self._names = {name: self.library.function(name).encode() for name in self.library.functions}
+        self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
+        self._loading: asyncio.Task[None] | None = None
+        self._under_way = 0
+        self._busy_poll = busy_poll
+        self._poll = BusyPoll(wanted=busy_poll)
+        self._closed = False
+        self.interruptions = Interruptions() if interruptions is None else interruptions
+        running = asyncio.get_running_loop()
+        # A client that was given belongs to the loop in which it was created.
+        self._loop: asyncio.AbstractEventLoop = getattr(client, "_loop", None) or running
+        self._tick_marks: deque[int] = deque(maxlen=_overdue_ticks(config))
+        if self._loop is running:
+            read_replies_in(running)
+        if owned:
+            close_at_loop_end(running, self)
+
+    @classmethod
+    async def connect(
+        cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True
+    ) -> AsyncTransport:
+        """A transport for whatever a user gives as `connection`. Raises as `resolve_async` does."""
+        found = await resolve_async(connection, check=check)
+        return cls(found.client, found.config, owned=found.owned, library=library, busy_poll=found.busy_poll)
+
+    @property
+    def is_cluster(self) -> bool:
+        """True for a cluster client."""
+        return isinstance(self._client, glide.GlideClusterClient)
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        if self._loading is not None:
+            with contextlib.suppress(GlideMQError):  # each call that needs the library reports for itself
+                await asyncio.shield(self._loading)  # calls that came before and missed the library go first
+        started = time.monotonic()
+        try:
+            reply = await self._run(call)
+        except GlideError as error:
+            reply = await self._recover(call, error, started)
+        return call.decode(reply)
+
+    async def _run(self, call: Call[Any]) -> Any:
+        # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call, and
+        # costs a tenth of the whole round trip more.
+        batch = self._new_batch(is_atomic=False)
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
+        self._under_way += 1
+        if self._under_way == 1 and (not call.args or len(call.args[-1]) <= _SHORT):
+            self._poll.begin()
+        else:
+            self._poll.end()
+        try:
+            (reply,) = await self._client.exec(batch, raise_on_error=False)
+        finally:
+            self._under_way -= 1
+            self._poll.end()
+        if isinstance(reply, GlideError):
+            raise reply
+        return reply
+
+    async def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
+        """Send a call again while it fails for a transient reason and sending it again is safe. Raises what the last
+        error means."""
+        retry = self._retry(call.function, call.repeatable, started)
+        refused: GlideMQError | None = None
+        while True:
+            if self._closed:
+                raise ClosedError("the connection was closed") from error
+            step = retry.after(error)
+            if step is None:
+                raise refused or translate(error, self.library) from error
+            if step.pause:
+                await asyncio.sleep(step.pause)
+            try:
+                if step.load:
+                    await self._load()
+                return await self._run(call)
+            except GlideError as again:
+                error, refused = again, None
+            except GlideMQConnectionError as away:  # the library could not be loaded now
+                refused = away
+
+    def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
+        return CallRetry(
+            name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
+            interruptions=self.interruptions,
+        )  # fmt: skip
+
+    async def _load(self) -> None:
+        """Load once for all the calls that miss it at the same time."""
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load_now())
+            self._loading.add_done_callback(self._loaded)
+        await asyncio.shield(self._loading)
+
+    def _loaded(self, _: asyncio.Task[None]) -> None:
+        self._loading = None
+
+    async def _load_now(self) -> None:
+        args, route = load_arguments(self.library, self.is_cluster)
+        try:
+            if route is None:
+                await self._client.custom_command(list(args))
+            else:
+                await self._client.custom_command(list(args), route)
+        except GlideError as error:
+            failure = loading_failed(error, self.library)
+            if failure is not None:
+                raise failure from error
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        started, words = time.monotonic(), list(args)
+        try:
+            return await self._client.custom_command(words)
+        except GlideError as error:
+            failed = error
+        retry = self._retry(str(args[0]), False, started)
+        while True:
+            if self._closed:
+                raise ClosedError("the connection was closed") from failed
+            step = retry.after(failed)
+            if step is None:
+                raise translate(failed, self.library) from failed
+            await asyncio.sleep(step.pause)
+            try:
+                return await self._client.custom_command(words)
+            except GlideError as again:
+                failed = again
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS))
+        batch.custom_command(list(read))
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
+        try:
+            _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
+        except GlideError as error:
+            if self._closed:
+                raise ClosedError("the connection was closed") from error
+            raise translate(error, self.library) from error
+        if isinstance(reply, GlideError):
+            failure = classify(reply)
+            if failure is FUNCTION_MISSING:
+                return await self.call(call)
+            if failure.fate is not Fate.PERMANENT:
+                self.interruptions.note()
+            raise translate(reply, self.library) from reply
+        return call.decode(reply)
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        try:
+            cursor: Any
+            if self.is_cluster:
+                cursor = cast("Any", glide.ClusterScanCursor)()
+                while not cursor.is_finished():
+                    cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
+                    yield keys
+            else:
+                cursor = b"0"
+                while True:
+                    cursor, keys = await self._client.scan(cursor, match=pattern, count=1000)
+                    yield keys
+                    if cursor == b"0":
+                        break
+        except GlideError as error:
+            raise translate(error, self.library) from error
+
+    async def dedicated(self) -> AsyncTransport:
+        """See `Transport.dedicated`."""
+        client = await create_async(self.config)
+        return self._over(client, owned=True)
+
+    def shared(self) -> AsyncTransport:
+        """Another one over the same client, which it does not close."""
+        return self._over(self._client, owned=False)
+
+    def _over(self, client: GlideClient, *, owned: bool) -> AsyncTransport:
+        return AsyncTransport(
+            client, self.config, owned=owned, library=self.library, busy_poll=self._busy_poll,
+            interruptions=self.interruptions,
+        )  # fmt: skip
+
+    def for_thread(self) -> ThreadTransport:
+        """See `Transport.for_thread`."""
+        return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`. The socket is freed at once; GLIDE needs no loop for that."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._owned:
+            # GLIDE would fail the pending calls here, in the wrong thread, and stop at a closed loop.
+            pending = list(self._client._pending_futures.values())
+            self._client._pending_futures.clear()
+            if not self._loop.is_closed():
+                for future in pending:
+                    with contextlib.suppress(RuntimeError):  # closed meanwhile
+                        self._loop.call_soon_threadsafe(_fail, future, ClosingError("the connection was closed"))
+            with contextlib.suppress(StopIteration):
+                self._client.close().send(None)
+
+    def fail_overdue(self) -> None:
+        """Fail the calls to which there was no reply for much longer than GLIDE's own time-out, so that no wait is
+        without end. Called every few seconds; callers get AmbiguousResultError.
+        """
+        pending: dict[int, Any] = self._client._pending_futures
+        marks = self._tick_marks
+        if len(marks) == marks.maxlen:
+            oldest = marks[0]
+            for number in list(itertools.takewhile(lambda number: number <= oldest, list(pending))):
+                future = pending.pop(number, None)
+                if future is not None:
+                    _fail(future, GlideTimeoutError("GLIDE delivered no reply"))
+        marks.append(next(reversed(pending), 0))
+
+    def _foreign_loop(self) -> EventLoopError:
+        if self._owned:
+            return EventLoopError(
+                "connection", "it belongs to another event loop",
+                "use it there; in a handler that is a plain function, use job.blocking",
+            )  # fmt: skip
+        return EventLoopError(
+            "connection", "the GLIDE client that was given belongs to another event loop",
+            "give a URL or ConnectionOptions, with which every event loop gets a client of its own",
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        if not self._closed:
+            self._closed = True
+            if self._owned:
+                await self._client.close()
+
+
+_current_loop = asyncio._get_running_loop
+_TICK_S = 5.0
+_GRACE_S = 10.0
+"""Added to the request timeout before a reply counts as overdue; longer than any blocking read of this package."""
+
+
+def _overdue_ticks(config: GlideConfig) -> int:
+    return math.ceil(((config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000 + _GRACE_S) / _TICK_S) + 1
+
+
+def _fail(future: Any, error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+_SHORT = 2_048
+"""Length of an argument up to which a call is one that is answered soon."""
+
+
+def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:
+    """An empty pipeline (not a transaction), and options that give it ``timeout`` ms."""
+    if cluster:
+        return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout)
+    return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)

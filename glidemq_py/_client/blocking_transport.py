@@ -1,0 +1,212 @@
+"""The transport of a thread, over valkey-glide-sync: heartbeats, and the blocking twins."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+from glide_shared.exceptions import GlideError
+
+from glidemq_py._client.connect import BlockingGlideClient, GlideConfig, create_blocking
+from glidemq_py._client.failures import translate
+from glidemq_py._client.function_load import load_arguments, loading_failed
+from glidemq_py._client.glide_modules import glide_sync
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.library_source import Library, assemble
+from glidemq_py._client.retrying import CallRetry
+from glidemq_py._core.calls.packing import Call
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+
+__all__ = ["ThreadTransport"]
+
+T = TypeVar("T")
+
+
+class ThreadTransport:
+    """A `BlockingTransport` over one GLIDE client, for any number of threads. Not for use from an event loop.
+
+    Args:
+        config: how to connect.
+        library: which rendering of the function library to call.
+        client: an existing client, which is never closed by us; without one a client of its own is made.
+        interruptions: what is noticed of a server that is away; shared with connections made from this one.
+    """
+
+    def __init__(
+        self,
+        config: GlideConfig,
+        library: Library | None = None,
+        *,
+        client: BlockingGlideClient | None = None,
+        interruptions: Interruptions | None = None,
+    ) -> None:
+        self.interruptions = Interruptions() if interruptions is None else interruptions
+        self._owned = client is None
+        self._client: Any = create_blocking(config) if client is None else client
+        self.config = config
+        self.library = library or assemble()
+        self._names = {name: self.library.function(name) for name in self.library.functions}
+        self._new_batch: Any = glide_sync.ClusterBatch if self.is_cluster else glide_sync.Batch
+        self._reset()
+        _transports.add(self)
+
+    def _reset(self) -> None:
+        self._closed = getattr(self, "_closed", False)
+        self._turn = threading.Lock()
+        self._under_way = 0
+
+    @property
+    def is_cluster(self) -> bool:
+        """True for a cluster client."""
+        return isinstance(self._client, glide_sync.GlideClusterClient)
+
+    def call(self, call: Call[T]) -> T:
+        """See `BlockingTransport.call`."""
+        self._enter()
+        try:
+            started = time.monotonic()
+            try:
+                return call.decode(self._run(call))
+            except GlideError as error:
+                return call.decode(self._recover(call, error, started))
+        finally:
+            self._leave()
+
+    def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
+        """See `AsyncTransport._recover`."""
+        retry = self._retry(call.function, call.repeatable, started)
+        refused: GlideMQError | None = None
+        while True:
+            step = retry.after(error)
+            if step is None:
+                raise refused or translate(error, self.library) from error
+            self._pause(step.pause, error)
+            try:
+                if step.load:
+                    self._load()
+                return self._run(call)
+            except GlideError as again:
+                error, refused = again, None
+            except GlideMQConnectionError as away:  # the library could not be loaded now
+                refused = away
+
+    def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
+        return CallRetry(
+            name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
+            interruptions=self.interruptions,
+        )  # fmt: skip
+
+    def _pause(self, seconds: float, cause: GlideError) -> None:
+        if seconds:
+            time.sleep(seconds)
+        if self._closed:
+            raise ClosedError("the connection was closed") from cause
+
+    def _run(self, call: Call[Any]) -> Any:
+        # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call (a
+        # quarter of the whole round trip), and writes every error to stderr, that of a missing library too.
+        batch = self._new_batch(is_atomic=False)
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
+        (reply,) = self._client.exec(batch, raise_on_error=False)
+        if isinstance(reply, GlideError):
+            raise reply
+        return reply
+
+    def _load(self) -> None:
+        args, route = load_arguments(self.library, self.is_cluster)
+        try:
+            if route is None:
+                self._client.custom_command(list(args))
+            else:
+                self._client.custom_command(list(args), route)
+        except GlideError as error:
+            failure = loading_failed(error, self.library)
+            if failure is not None:
+                raise failure from error
+
+    def command(self, *args: str | bytes) -> Any:
+        """See `BlockingTransport.command`."""
+        self._enter()
+        try:
+            started, words = time.monotonic(), list(args)
+            try:
+                return self._client.custom_command(words)
+            except GlideError as error:
+                failed = error
+            retry = self._retry(str(args[0]), False, started)
+            while True:
+                step = retry.after(failed)
+                if step is None:
+                    raise translate(failed, self.library) from failed
+                self._pause(step.pause, failed)
+                try:
+                    return self._client.custom_command(words)
+                except GlideError as again:
+                    failed = again
+        finally:
+            self._leave()
+
+    def scan(self, pattern: str) -> Iterator[list[bytes]]:
+        """Keys that match a glob pattern, in batches, from every primary."""
+        cursor: Any = cast("Any", glide_sync.ClusterScanCursor)() if self.is_cluster else b"0"
+        while True:
+            self._enter()
+            try:
+                cursor, keys = self._client.scan(cursor, match=pattern, count=1000)
+            except GlideError as error:
+                raise translate(error, self.library) from error
+            finally:
+                self._leave()
+            yield keys
+            if cursor.is_finished() if self.is_cluster else cursor == b"0":
+                return
+
+    def dedicated(self) -> ThreadTransport:
+        """A connection of its own to the same server, for reads that block."""
+        return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
+
+    # GLIDE frees its client even while other threads are inside of it: the last one to come out closes it.
+
+    def _enter(self) -> None:
+        with self._turn:
+            if self._closed:
+                raise ClosedError("the connection was closed")
+            self._under_way += 1
+
+    def _leave(self) -> None:
+        with self._turn:
+            self._under_way -= 1
+            last = self._closed and self._under_way == 0
+        if last:
+            self._disconnect()
+
+    def close(self) -> None:
+        """See `BlockingTransport.close`. Calls that other threads have under way come to their end."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            last = self._under_way == 0
+        if last:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._owned:
+            self._client.close()
+
+
+_transports: weakref.WeakSet[ThreadTransport] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """GLIDE connects its clients anew in the child of a fork; of our threads none is there that could leave."""
+    for transport in list(_transports):
+        transport._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

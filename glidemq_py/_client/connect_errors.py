@@ -1,0 +1,266 @@
+"""Why a connection could not be made, as an error of ours that says what to change.
+
+GLIDE reports some causes clearly (a wrong password) and others only as "timed out" or "terminated" (TLS to a plain
+port). For those the server is asked here, over one plain socket and after the failure only: nothing of this runs
+while connections succeed. No password and no URL appears in an error of this module.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from glide_shared.config import GlideClientConfiguration, GlideClusterClientConfiguration, NodeAddress
+
+from glidemq_py._client.connection_options import DEFAULT_CONNECTION_TIMEOUT_MS
+from glidemq_py.errors import (
+    AuthenticationError,
+    ConnectionRejectedError,
+    GlideMQConnectionError,
+    ServerModeError,
+    ServerNotReadyError,
+    TlsError,
+)
+
+__all__ = ["GlideConfig", "connection_timeout_s", "explain", "unreachable"]
+
+GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
+
+_PROBE_TIMEOUT_S: Final = 2.0
+_ALERT_TIMEOUT_S: Final = 0.5
+_CERTIFICATE_PROBLEMS: Final = (
+    ("UnknownIssuer", "is not signed by a trusted authority; name the authority: ?tls_ca=/path/to/ca.pem"),
+    (
+        "CaUsedAsEndEntity",
+        "is that of an authority; trust it by ?tls_ca=/path/to/ca.pem, or issue another",
+    ),
+    ("not valid for name", "is not issued for this host name; connect by a name that the certificate contains"),
+    ("NotValidForName", "is not issued for this host name; connect by a name that the certificate contains"),
+    ("NotValidYet", "is not valid yet; check the clocks"),
+    ("Expired", "has expired"),
+    ("Revoked", "is revoked"),
+)
+
+
+def connection_timeout_s(config: GlideConfig) -> float:
+    """Return the longest wait for a connection, in seconds."""
+    advanced = config.advanced_config
+    return ((advanced and advanced.connection_timeout) or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
+
+
+def unreachable(config: GlideConfig, address: NodeAddress, error: OSError) -> GlideMQConnectionError:
+    """Return the error for servers that accept no TCP connection; ``error`` is that of the last address tried."""
+    if isinstance(error, socket.gaierror):
+        problem = f"host name {address.host!r} cannot be resolved ({error.strerror})"
+    elif isinstance(error, TimeoutError):
+        problem = f"no answer within {connection_timeout_s(config):g} s; check the address, firewalls and routes"
+    elif isinstance(error, ConnectionRefusedError):
+        problem = "connection refused; check that the server is running and that the port is right"
+    else:
+        problem = str(error)
+    return GlideMQConnectionError(f"cannot connect to {_where(config)}: {problem}")
+
+
+def explain(config: GlideConfig, error: Exception) -> GlideMQConnectionError:
+    """Return the error for a failed attempt of GLIDE to connect. Blocks for a few seconds at most."""
+    text = " ".join(str(error).split())
+    if "No topology views found" in text:
+        text = "no node reports a cluster; if the server is standalone, write valkey:// in place of valkey+cluster://"
+    kind, problem = _from_text(config, text) or _from_server(config) or (GlideMQConnectionError, text)
+    return kind(_without_password(config, f"cannot connect to {_where(config)}: {problem}"))
+
+
+Cause = tuple[type[GlideMQConnectionError], str]
+
+
+def _from_text(config: GlideConfig, text: str) -> Cause | None:
+    """The cause if GLIDE names it."""
+    if "WRONGPASS" in text or "NOAUTH" in text:
+        return _authentication(config)
+    if "invalid peer certificate" in text:
+        for mark, problem in _CERTIFICATE_PROBLEMS:
+            if mark in text:
+                return TlsError, f"the server's certificate {problem}"
+        return TlsError, f"the server's certificate is rejected ({text.partition('invalid peer certificate: ')[2]})"
+    if "InvalidClientConfig" in text:
+        return TlsError, f"the client certificate (tls_cert, tls_key) cannot be used: {text.partition('Config: ')[2]}"
+    if "No primary node found" in text:
+        problem = "the server is a replica, and a queue needs the primary; give the primary's address"
+        return ServerNotReadyError, problem
+    if "refused to switch database" in text and isinstance(config, GlideClientConfiguration):
+        return ConnectionRejectedError, f"database {config.database_id} does not exist or is not permitted to this user"
+    return None
+
+
+def _authentication(config: GlideConfig) -> Cause:
+    credentials = config.credentials
+    if credentials is None:
+        problem = "the server requires a password and none is given; write valkey://user:password@host or valkey://:password@host"
+        return AuthenticationError, problem
+    user = "" if credentials.username is None else f"user {credentials.username!r} or "
+    problem = f"the server rejects {user}the password; check both, and percent-encode special characters in a URL"
+    return AuthenticationError, problem
+
+
+# -- asking the server ---------------------------------------------------------------------------------------
+
+
+def _from_server(config: GlideConfig) -> Cause | None:
+    """The cause as the first server that accepts a connection shows it."""
+    timeout = min(connection_timeout_s(config), _PROBE_TIMEOUT_S)
+    for address in config.addresses:
+        try:
+            socket.create_connection((address.host, address.port), timeout).close()
+        except OSError:
+            continue
+        ask = _ask_with_tls if config.use_tls else _ask_plainly
+        mismatch, reply = ask(config, address, timeout)
+        return mismatch or _from_reply(config, reply)
+    return None
+
+
+def _ask_plainly(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
+    reply = _try(lambda: _exchange(config, _plain(address, timeout)))
+    if isinstance(reply, bytes) and reply and not _is_alert(reply):
+        return None, reply
+    secure = _try(lambda: _encrypted(address, timeout).close())
+    if secure is None or "alert" in str(secure).lower():
+        return (TlsError, "the server expects TLS on this port; write valkeys:// (or tls=True)"), b""
+    return None, b""
+
+
+def _ask_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
+    reply = _try(lambda: _exchange(config, _encrypted(address, timeout)))
+    if isinstance(reply, bytes) and reply:
+        # On a slow machine GLIDE may have run out of time before it reported a certificate.
+        return (None if _checks_nothing(config) else _untrusted(config, address, timeout)), reply
+    if isinstance(reply, ssl.SSLError) and re.search(r"certificate|handshake.failure", str(reply), re.IGNORECASE):
+        tls = config.advanced_config and config.advanced_config.tls_config
+        if tls and (tls.client_cert_pem or getattr(tls, "client_cert_path", None)):
+            return (TlsError, "the server rejects the client certificate (tls_cert); who signed it?"), b""
+        problem = "the server requires a client certificate; give tls_cert and tls_key"
+        return (TlsError, problem), b""
+    plain = _try(lambda: _exchange(config, _plain(address, timeout)))
+    if isinstance(plain, bytes) and plain[:1] in (b"+", b"-"):
+        return (TlsError, "the server does not use TLS on this port; write valkey:// (or tls=False)"), b""
+    return None, b""
+
+
+def _untrusted(config: GlideConfig, address: NodeAddress, timeout: float) -> Cause | None:
+    """The cause if Python does not trust the server's certificate either."""
+    tls = config.advanced_config and config.advanced_config.tls_config
+    authority = tls.root_pem_cacerts if tls else None
+    try:
+        context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii", "replace"))
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # GLIDE is not that strict
+        with _plain(address, timeout) as link, context.wrap_socket(link, server_hostname=address.host):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        for word, mark in (("hostname", "NotValidForName"), ("IP address", "NotValidForName"), ("expired", "Expired")):
+            if word in error.verify_message:
+                return _from_text(config, f"invalid peer certificate: {mark}")
+        return _from_text(config, "invalid peer certificate: UnknownIssuer")
+    except (OSError, ValueError):
+        return None
+
+
+def _from_reply(config: GlideConfig, reply: bytes) -> Cause | None:
+    """The cause that the server's replies to PING, AUTH and CLUSTER INFO show."""
+    text = reply.decode("utf-8", "replace").replace("\r\n", "\n")
+    if not text:
+        return None
+    if text[0] not in "+-":
+        return ConnectionRejectedError, "this is no Valkey or Redis server: it does not speak their protocol"
+    if "-WRONGPASS" in text or (text.startswith("-NOAUTH") and config.credentials is None):
+        return _authentication(config)
+    if text.startswith("-DENIED"):
+        return ConnectionRejectedError, "the server is in protected mode and accepts local clients only; set a password"
+    if "cluster support disabled" in text:
+        problem = "the server is standalone, not a node of a cluster; write valkey:// in place of valkey+cluster://"
+        return ServerModeError, problem
+    if text.startswith("-") and not text.startswith("-NOAUTH"):
+        return ServerNotReadyError, f"the server cannot serve this now: {text.splitlines()[0][1:]}"
+    return None
+
+
+def _try(action: Callable[[], bytes | None]) -> bytes | Exception | None:
+    try:
+        return action()
+    except (OSError, ValueError) as error:  # ssl.SSLError and TimeoutError are OSErrors
+        return error
+
+
+def _plain(address: NodeAddress, timeout: float) -> socket.socket:
+    return socket.create_connection((address.host, address.port), timeout)
+
+
+def _encrypted(address: NodeAddress, timeout: float) -> socket.socket:
+    # Certificates are not the question here: GLIDE has reported those it rejects.
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    link = _plain(address, timeout)
+    try:
+        return context.wrap_socket(link, server_hostname=address.host)
+    except BaseException:
+        link.close()
+        raise
+
+
+def _exchange(config: GlideConfig, link: socket.socket) -> bytes:
+    """The replies to PING and, for a cluster, to AUTH and CLUSTER INFO."""
+    with link:
+        if isinstance(link, ssl.SSLSocket):
+            _wait_for_alert(link)
+        link.sendall(_encode("PING"))
+        reply = link.recv(4096)
+        if reply[:1] not in (b"+", b"-") or not isinstance(config, GlideClusterClientConfiguration):
+            return reply
+        credentials = config.credentials
+        if credentials is not None and credentials.password:
+            if config.use_tls and not (isinstance(link, ssl.SSLSocket) and _checks_nothing(config)):
+                return reply  # this socket has checked no certificate: the password is not for it
+            user = () if credentials.username is None else (credentials.username,)
+            link.sendall(_encode("AUTH", *user, credentials.password))
+            reply += link.recv(4096)
+        link.sendall(_encode("CLUSTER", "INFO"))
+        return reply + link.recv(4096)
+
+
+def _wait_for_alert(link: ssl.SSLSocket) -> None:
+    """Raise the alert of a server that rejects our certificate: with TLS 1.3 it comes after the handshake, and data
+    that is sent meanwhile makes the system discard it."""
+    timeout = link.gettimeout()
+    link.settimeout(_ALERT_TIMEOUT_S)
+    try:
+        if not link.recv(1):
+            raise ssl.SSLError("closed after the handshake: certificate required")
+    except TimeoutError:
+        link.settimeout(timeout)
+
+
+def _checks_nothing(config: GlideConfig) -> bool:
+    """True if the user does not want certificates to be checked either."""
+    tls = config.advanced_config and config.advanced_config.tls_config
+    return bool(tls and tls.use_insecure_tls)
+
+
+def _encode(*words: str) -> bytes:
+    parts = [word.encode() for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+def _is_alert(reply: bytes) -> bool:
+    return reply[:2] == b"\x15\x03"
+
+
+def _where(config: GlideConfig) -> str:
+    return ", ".join(f"[{a.host}]:{a.port}" if ":" in a.host else f"{a.host}:{a.port}" for a in config.addresses)
+
+
+def _without_password(config: GlideConfig, text: str) -> str:
+    password = config.credentials.password if config.credentials is not None else None
+    return text.replace(password, "***") if password and len(password) > 2 else text

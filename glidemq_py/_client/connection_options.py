@@ -1,0 +1,312 @@
+"""Where the server is and how to reach it: values and URLs, no client and no I/O.
+
+A password never appears in a repr, a str or an error of this module.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self, cast
+
+from glidemq_py._client.address import Address, parse_addresses
+from glidemq_py._client.connection_url import parse_url
+from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, refuse_unknown
+from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
+
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
+"""Generous: a bulk call of a thousand jobs on a busy server must not be given up half-way."""
+DEFAULT_CONNECTION_TIMEOUT_MS: Final = 5_000
+
+ReadFrom = Literal["primary", "prefer_replica", "az_affinity", "az_affinity_replicas_and_primary"]
+READ_FROM: Final = ("primary", "prefer_replica", "az_affinity", "az_affinity_replicas_and_primary")
+_NEEDS_AZ: Final = ("az_affinity", "az_affinity_replicas_and_primary")
+IamService = Literal["elasticache", "memorydb"]
+_IAM_SERVICES: Final = ("elasticache", "memorydb")
+
+_TOKEN: Final = re.compile(r"[!-~]+")  # what CLIENT SETNAME takes: printable ASCII without spaces
+_TEXT_LENGTH: Final = 4_096
+_MAX_INFLIGHT: Final = 1_000_000
+_MAX_DATABASE: Final = 2**31 - 1
+_MAX_IAM_REFRESH_S: Final = 12 * 3_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IamCredentials:
+    """Sign in to AWS with IAM instead of a password.
+
+    Args:
+        username: the IAM user.
+        cluster_name: name of the ElastiCache or MemoryDB cluster.
+        region: AWS region.
+        service: "elasticache" or "memorydb".
+        refresh_interval_seconds: seconds between new tokens, 1..43_200.
+    """
+
+    username: str
+    cluster_name: str
+    region: str
+    service: IamService = "elasticache"
+    refresh_interval_seconds: int = 300
+
+    def __post_init__(self) -> None:
+        check_text("iam.username", self.username, maximum=_TEXT_LENGTH)
+        check_text("iam.cluster_name", self.cluster_name, maximum=_TEXT_LENGTH)
+        check_text("iam.region", self.region, maximum=_TEXT_LENGTH)
+        check_choice("iam.service", self.service, _IAM_SERVICES)
+        check_int(
+            "iam.refresh_interval_seconds",
+            self.refresh_interval_seconds,
+            1,
+            _MAX_IAM_REFRESH_S,
+            unit=" (seconds)",
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ConnectionOptions:
+    """How to reach the server; durations are kept in milliseconds.
+
+    Args:
+        addresses: one server, or several (nodes of a cluster, replicas): `Address`, "host:port" or
+            (host, port).
+        cluster: talk to a cluster.
+        tls: encrypt.
+        username: ACL user; needs a password.
+        password: never shown.
+        iam: AWS IAM instead of user and password; needs `tls`.
+        read_from: which nodes may answer reads.
+        client_az: the availability zone this process runs in; needed by, and only by, the az_ modes.
+        request_timeout: longest wait for a reply, milliseconds or a timedelta.
+        connection_timeout: longest wait for a connection, milliseconds or a timedelta.
+        inflight_requests_limit: most requests under way at a time; None leaves the client's default.
+        database_id: number of the database; 0 in a cluster.
+        tls_insecure: do not check the server's certificate.
+        tls_ca: certificates (PEM) of the authorities to trust instead of the system's: a path, or the file's bytes.
+        tls_cert: certificate (PEM) of this client, for a server that requires one: a path or bytes, as `tls_key` is.
+            Files are read again when a connection is restored (valkey-glide 2.6), so certificates can be rotated.
+        tls_key: private key (PEM, without a passphrase) of `tls_cert`.
+        client_name: what CLIENT LIST shows; printable ASCII without spaces.
+        busy_poll: an event loop with nothing else to do stays awake for the answer of a lone short call, 0.2 ms at
+            most. It makes such calls faster and costs some 30 us of processor time each; False where that is dear.
+        allow_eviction: connect to a server whose `maxmemory-policy` is `allkeys-*`, which deletes jobs when it is full.
+        allow_no_aof: do not warn if the server has no append-only file.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    addresses: tuple[Address, ...]
+    cluster: bool
+    tls: bool
+    username: str | None
+    password: str | None = field(repr=False)
+    iam: IamCredentials | None
+    read_from: ReadFrom
+    client_az: str | None
+    request_timeout: int
+    connection_timeout: int
+    inflight_requests_limit: int | None
+    database_id: int
+    tls_insecure: bool
+    tls_ca: str | bytes | None = field(repr=False)
+    tls_cert: str | bytes | None = field(repr=False)
+    tls_key: str | bytes | None = field(repr=False)
+    client_name: str | None
+    busy_poll: bool
+    allow_eviction: bool
+    allow_no_aof: bool
+
+    def __init__(
+        self,
+        addresses: Iterable[Address | str | tuple[str, int]] = (Address("127.0.0.1"),),
+        *,
+        cluster: bool = False,
+        tls: bool = False,
+        username: str | None = None,
+        password: str | None = None,
+        iam: IamCredentials | None = None,
+        read_from: ReadFrom = "primary",
+        client_az: str | None = None,
+        request_timeout: Milliseconds = DEFAULT_REQUEST_TIMEOUT_MS,
+        connection_timeout: Milliseconds = DEFAULT_CONNECTION_TIMEOUT_MS,
+        inflight_requests_limit: int | None = None,
+        database_id: int = 0,
+        tls_insecure: bool = False,
+        tls_ca: PemSource | None = None,
+        tls_cert: PemSource | None = None,
+        tls_key: PemSource | None = None,
+        client_name: str | None = None,
+        busy_poll: bool = True,
+        allow_eviction: bool = False,
+        allow_no_aof: bool = False,
+    ) -> None:
+        keep = object.__setattr__
+        keep(self, "addresses", parse_addresses(addresses))
+        keep(self, "cluster", check_bool("cluster", cluster))
+        keep(self, "tls", check_bool("tls", tls))
+        keep(self, "username", _optional_text("username", username))
+        keep(self, "password", _check_password(password))
+        keep(self, "iam", iam)
+        keep(self, "read_from", check_choice("read_from", read_from, READ_FROM))
+        keep(self, "client_az", _optional_text("client_az", client_az))
+        keep(self, "request_timeout", to_ms("request_timeout", request_timeout, minimum=1, maximum=DAY_MS))
+        keep(
+            self,
+            "connection_timeout",
+            to_ms("connection_timeout", connection_timeout, minimum=1, maximum=DAY_MS),
+        )
+        if inflight_requests_limit is not None:
+            inflight_requests_limit = check_int("inflight_requests_limit", inflight_requests_limit, 1, _MAX_INFLIGHT)
+        keep(self, "inflight_requests_limit", inflight_requests_limit)
+        keep(self, "database_id", check_int("database_id", database_id, 0, _MAX_DATABASE))
+        keep(self, "tls_insecure", check_bool("tls_insecure", tls_insecure))
+        keep(self, "tls_ca", _check_pem("tls_ca", tls_ca))
+        keep(self, "tls_cert", _check_pem("tls_cert", tls_cert))
+        keep(self, "tls_key", _check_pem("tls_key", tls_key))
+        keep(self, "client_name", _optional_text("client_name", client_name))
+        keep(self, "busy_poll", check_bool("busy_poll", busy_poll))
+        keep(self, "allow_eviction", check_bool("allow_eviction", allow_eviction))
+        keep(self, "allow_no_aof", check_bool("allow_no_aof", allow_no_aof))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse options that say nothing, or contradict each other, beside the others."""
+        self._check_credentials()
+        if self.cluster and self.database_id:
+            raise GlideMQValidationError("database_id", self.database_id, "a cluster has database 0 only")
+        if self.read_from in _NEEDS_AZ and self.client_az is None:
+            raise GlideMQValidationError("read_from", self.read_from, "needs 'client_az'")
+        if self.read_from not in _NEEDS_AZ and self.client_az is not None:
+            raise GlideMQValidationError(
+                "client_az", self.client_az, f"does nothing while 'read_from' is {self.read_from!r}"
+            )
+        self._check_tls()
+        if self.client_name is not None and _TOKEN.fullmatch(self.client_name) is None:
+            raise GlideMQValidationError("client_name", self.client_name, "must be printable ASCII without spaces")
+
+    def _check_tls(self) -> None:
+        if self.tls_insecure and not self.tls:
+            raise GlideMQValidationError("tls_insecure", True, "requires 'tls' (in a URL, valkeys://)")
+        for option in ("tls_ca", "tls_cert", "tls_key"):
+            value = getattr(self, option)
+            if value is not None and not self.tls:
+                raise GlideMQValidationError(option, _shown_pem(value), "requires 'tls' (in a URL, valkeys://)")
+        if self.tls_ca is not None and self.tls_insecure:
+            problem = "options 'tls_ca' and 'tls_insecure' are mutually exclusive"
+            raise GlideMQValidationError("tls_ca", _shown_pem(self.tls_ca), problem)
+        for option, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+            value = getattr(self, option)
+            if value is not None and getattr(self, other) is None:
+                raise GlideMQValidationError(option, _shown_pem(value), f"requires {other!r}")
+        if isinstance(self.tls_cert, bytes) != isinstance(self.tls_key, bytes) and self.tls_key is not None:
+            problem = "must be given as 'tls_cert' is: both as paths or both as bytes"
+            raise GlideMQValidationError("tls_key", _shown_pem(self.tls_key), problem)
+
+    def _check_credentials(self) -> None:
+        if self.iam is not None:
+            if not isinstance(self.iam, IamCredentials):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise GlideMQValidationError("iam", SECRET, "must be IamCredentials")
+            if self.password is not None:
+                raise GlideMQValidationError("password", SECRET, "cannot be given together with 'iam'")
+            if self.username is not None:
+                raise GlideMQValidationError("username", self.username, "belongs in 'iam'")
+            if not self.tls:
+                raise GlideMQValidationError("iam", self.iam, "needs 'tls'")
+        elif self.username is not None and self.password is None:
+            raise GlideMQValidationError("username", self.username, "needs 'password'")
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """Options from a URL such as `valkeys://user:secret@host:6379/0?request_timeout=1000`.
+
+        Schemes: valkey, valkeys (TLS), valkey+cluster, valkeys+cluster; redis and rediss mean the same.
+        Several hosts are separated by commas. User and password are percent-decoded. A path of `/number`
+        selects the database (not in a cluster). Query parameters are named as the options; unknown ones are
+        refused.
+
+        Raises:
+            GlideMQValidationError: names what is wrong and shows the URL without its credentials.
+        """
+        options = parse_url(url)
+        try:
+            return cls(**options)
+        except GlideMQValidationError as error:
+            if isinstance(error.value, int):
+                raise
+            # The value is text of the URL: if that is malformed, it may be a part of the password.
+            option, problem = error.option, error.problem
+        raise GlideMQValidationError(option, SECRET, problem)
+
+    @classmethod
+    def parse(cls, value: str | ConnectionOptions | Mapping[str, Any]) -> ConnectionOptions:
+        """Options from a URL, a mapping of keyword options, or options themselves."""
+        if isinstance(value, ConnectionOptions):
+            return value
+        if isinstance(value, str):
+            return cls.from_url(value)
+        if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError(
+                "connection",
+                SECRET,
+                f"must be a URL, ConnectionOptions or a mapping, not {type(value).__name__}",
+            )
+        names = cls.__dataclass_fields__
+        for name, each in value.items():
+            if name not in names:
+                refuse_unknown(str(name), each, list(names))
+        return cls(**value)
+
+    def __str__(self) -> str:
+        """The URL of these options without credentials and without its query: fit for logs."""
+        scheme = ("valkeys" if self.tls else "valkey") + ("+cluster" if self.cluster else "")
+        hosts = ",".join(str(address) for address in self.addresses)
+        return f"{scheme}://{hosts}" + (f"/{self.database_id}" if self.database_id else "")
+
+
+PemSource = str | os.PathLike[str] | bytes
+"""The path of a PEM file, or the bytes of one."""
+
+
+def _check_pem(option: str, value: object) -> str | bytes | None:
+    """A path as text, or the bytes of a PEM file. Files are read when a connection is made."""
+    if value is None:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, str):
+        if "-----BEGIN" in value:
+            raise GlideMQValidationError(option, SECRET, "must be the path of a PEM file, or its text as bytes")
+        return check_text(option, value, maximum=_TEXT_LENGTH)
+    if not isinstance(value, bytes):
+        problem = f"must be the path of a PEM file, or its bytes, not {type(value).__name__}"
+        raise GlideMQValidationError(option, SECRET, problem)
+    if b"-----BEGIN" not in value:
+        raise GlideMQValidationError(option, SECRET, "must be the bytes of a PEM file")
+    return value
+
+
+def _shown_pem(value: str | bytes) -> object:
+    return value if isinstance(value, str) else SECRET
+
+
+def _optional_text(option: str, value: object) -> str | None:
+    return None if value is None else check_text(option, value, maximum=_TEXT_LENGTH)
+
+
+def _check_password(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise GlideMQValidationError("password", SECRET, f"must be a str, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise GlideMQValidationError("password", SECRET, "is not text that can be sent") from None
+    if not value or len(value) > _TEXT_LENGTH:
+        raise GlideMQValidationError("password", SECRET, f"must have 1 to {_TEXT_LENGTH} characters")
+    return value

@@ -1,0 +1,185 @@
+"""Reads a connection URL into the keyword options it stands for. Credentials stay out of every error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from glidemq_py._client.address import Address
+from glidemq_py._core.checks import nearest_option
+from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
+from glidemq_py.errors.base import SECRET
+
+_SCHEMES: Final = {
+    f"{name}{kind}": (name in ("valkeys", "rediss"), bool(kind))
+    for name in ("valkey", "valkeys", "redis", "rediss")
+    for kind in ("", "+cluster")
+}
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_EXAMPLE: Final = "valkey://127.0.0.1:6379"
+# An IP address, localhost, or a name with dots and a usual port. "redis:6379" may also be user:password.
+_CLEARLY_ADDRESS: Final = re.compile(
+    r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\]|localhost)(?::\d{1,5})?"
+    r"|[a-z0-9-]+(?:\.[a-z0-9-]+)+:(?:63[789]\d|70\d\d)",
+    re.IGNORECASE,
+)
+_ELSEWHERE: Final = {
+    "addresses": "is the host part of the URL",
+    "cluster": "is part of the scheme: valkey+cluster://",
+    "tls": "is part of the scheme: valkeys://",
+    "username": "stands before the host: valkey://user:password@host",
+    "password": "stands before the host: valkey://user:password@host",
+    "database_id": "is the path of the URL: valkey://host/1",
+    "iam": "cannot be given in a URL: use ConnectionOptions",
+}
+
+
+def redact(url: str) -> str:
+    """Return the scheme of the URL and `***`: if a URL is malformed, any other part of it may be the password."""
+    scheme, mark, _ = url.partition("://")
+    return f"{scheme}://***" if mark and scheme.lower() in _SCHEMES else "***"
+
+
+def parse_url(url: object) -> dict[str, Any]:
+    """Keyword options of `ConnectionOptions` for a URL. Raises `GlideMQValidationError`."""
+    if not isinstance(url, str):
+        problem = f"must be a URL such as {_EXAMPLE}, not {type(url).__name__}"
+        raise GlideMQValidationError("connection", SECRET, problem)
+    if not url:
+        raise GlideMQValidationError("connection", url, f"must be a URL such as {_EXAMPLE}")
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        raise _without_scheme(url)
+    if scheme.lower() not in _SCHEMES:
+        raise GlideMQValidationError("connection", SECRET, f"must start with one of {_listed(_SCHEMES)}")
+    tls, cluster = _SCHEMES[scheme.lower()]
+    options: dict[str, Any] = {"tls": tls, "cluster": cluster}
+    rest, hash_mark, _ = rest.partition("#")
+    if hash_mark:
+        raise _refusal(url, "must have no fragment; write # in a password as %23")
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    if "@" in path or "@" in query:
+        raise _refusal(url, "has an @ after the host; write / and ? in a password as %2F and %3F, and @ as %40")
+    credentials, at, hosts = authority.rpartition("@")
+    if at:
+        options.update(_credentials(url, credentials))
+    options["addresses"] = _addresses(url, hosts)
+    if slash and path:
+        options["database_id"] = _database(url, path, cluster=cluster)
+    options.update(_query(url, query))
+    return options
+
+
+def _refusal(url: str, problem: str) -> GlideMQValidationError:
+    return GlideMQValidationError("connection", redact(url), problem)
+
+
+def _without_scheme(text: str) -> GlideMQValidationError:
+    """Repeat the text only if it is clearly an address: it may be a password that is in the wrong variable."""
+    if _CLEARLY_ADDRESS.fullmatch(text):
+        return GlideMQValidationError("connection", text, f"has no scheme; did you mean valkey://{text}?")
+    problem = f"has no scheme; write valkey://HOST:PORT, such as {_EXAMPLE}"
+    return GlideMQValidationError("connection", SECRET, problem)
+
+
+def _listed(schemes: dict[str, tuple[bool, bool]]) -> str:
+    return ", ".join(f"{scheme}://" for scheme in schemes)
+
+
+def _credentials(url: str, text: str) -> dict[str, str]:
+    if _BAD_ESCAPE.search(text) is not None:
+        raise _refusal(url, "has a % in its user or password that is no escape; write it as %25")
+    user, _, password = text.partition(":")
+    try:
+        parts = {
+            "username": unquote(user, errors="strict"),
+            "password": unquote(password, errors="strict"),
+        }
+    except UnicodeDecodeError:
+        raise _refusal(url, "has a user or password that is not percent-encoded UTF-8") from None
+    return {name: value for name, value in parts.items() if value}
+
+
+def _addresses(url: str, hosts: str) -> tuple[Address, ...]:
+    found: list[Address] = []
+    for host in hosts.split(","):
+        try:
+            found.append(Address.parse(host))
+        except GlideMQValidationError:
+            # What stands here may be a piece of a password: do not repeat it.
+            raise _refusal(
+                url, f"host {len(found) + 1} must be host or host:port, with a port from 1 to 65535"
+            ) from None
+    return tuple(found)
+
+
+def _database(url: str, path: str, *, cluster: bool) -> int:
+    if not (path.isascii() and path.isdigit() and len(path) <= 9):
+        raise _refusal(url, "has a path that is no database number")
+    if cluster and int(path):
+        raise _refusal(url, "names a database, and a cluster has database 0 only")
+    return int(path)
+
+
+def _query(url: str, query: str) -> dict[str, Any]:
+    if not query:
+        return {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except (ValueError, UnicodeDecodeError):
+        raise _refusal(url, "has a query that is not name=value&name=value") from None
+    options: dict[str, Any] = {}
+    for name, text in pairs:
+        if name in _ELSEWHERE:
+            raise _refusal(url, f"has the query parameter {name!r}, which {_ELSEWHERE[name]}")
+        if name not in _READERS:
+            raise _unknown(url, name)
+        if name in options:
+            raise GlideMQValidationError(name, SECRET, "is given twice in the URL")
+        options[name] = _READERS[name](name, text)
+    return options
+
+
+def _unknown(url: str, name: str) -> UnknownOptionError:
+    """Suggest the nearest parameter, and do not repeat the name: it may be a part of a password."""
+    suggestion = nearest_option(name, list(_READERS))
+    hint = "" if suggestion is None else f"; did you mean {suggestion!r}?"
+    return UnknownOptionError("connection", redact(url), f"has an unknown query parameter{hint}", suggestion)
+
+
+def _integer(option: str, text: str) -> int:
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18):
+        raise GlideMQValidationError(option, SECRET, "must be a whole number")
+    return int(text)
+
+
+def _boolean(option: str, text: str) -> bool:
+    if text.lower() in ("true", "1"):
+        return True
+    if text.lower() in ("false", "0"):
+        return False
+    raise GlideMQValidationError(option, SECRET, "must be true or false")
+
+
+def _plain(_option: str, text: str) -> str:
+    return text
+
+
+_READERS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "read_from": _plain,
+    "client_az": _plain,
+    "request_timeout": _integer,
+    "connection_timeout": _integer,
+    "inflight_requests_limit": _integer,
+    "tls_insecure": _boolean,
+    "tls_ca": _plain,
+    "tls_cert": _plain,
+    "tls_key": _plain,
+    "client_name": _plain,
+    "busy_poll": _boolean,
+    "allow_eviction": _boolean,
+    "allow_no_aof": _boolean,
+}

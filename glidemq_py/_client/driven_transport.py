@@ -1,0 +1,79 @@
+"""A `Transport` whose coroutines never suspend: what runs the coroutines of queues in a thread (pace.py)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.connect import BlockingConnection, resolve_blocking
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.server_check import check_blocking
+from glidemq_py._client.transport import BlockingTransport, ConnectionSource
+from glidemq_py._core.calls.packing import Call
+
+__all__ = ["DrivenTransport"]
+
+T = TypeVar("T")
+
+
+class DrivenTransport:
+    """The asynchronous face of a blocking transport."""
+
+    __slots__ = ("_blocking",)
+
+    def __init__(self, blocking: BlockingTransport) -> None:
+        self._blocking = blocking
+
+    @classmethod
+    def connect(cls, connection: BlockingConnection) -> DrivenTransport:
+        """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
+        if isinstance(connection, ConnectionSource):
+            return cls(connection.open_blocking_transport())
+        config, client, options = resolve_blocking(connection)
+        blocking = ThreadTransport(config, client=client)
+        try:
+            check_blocking(blocking, options)
+        except BaseException:
+            blocking.close()
+            raise
+        return cls(blocking)
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """See `Transport.interruptions`."""
+        return self._blocking.interruptions
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        return self._blocking.call(call)
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        return self._blocking.command(*args)
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`; here the call leaves when the read has come back."""
+        await self.command(*read)
+        return await self.call(call)
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        for keys in self._blocking.scan(pattern):
+            yield keys
+
+    async def dedicated(self) -> DrivenTransport:
+        """See `Transport.dedicated`."""
+        return DrivenTransport(self._blocking.dedicated())
+
+    def for_thread(self) -> BlockingTransport:
+        """See `Transport.for_thread`."""
+        return self._blocking.dedicated()
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._blocking.close()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        self._blocking.close()

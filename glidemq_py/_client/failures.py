@@ -1,0 +1,170 @@
+"""The one classification of errors that GLIDE or the server reports for a call.
+
+Every transport, task and command decides by this table. Errors of connecting for the first time (wrong password, TLS)
+are connect.py's. What is known of an error is its `Fate`: certainly not executed, perhaps executed, or permanent.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from glide_shared.exceptions import ClosingError, GlideError
+from glide_shared.exceptions import ConnectionError as GlideConnectionError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+
+from glidemq_py._client.library_source import Library
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    ClosedError,
+    GlideMQError,
+    LibraryError,
+    ScriptError,
+    ServerNotReadyError,
+    ServerOutOfMemoryError,
+    SlotMigratingError,
+)
+
+__all__ = ["FUNCTION_MISSING", "Failure", "Fate", "classify", "classify_reply", "meaning_of", "translate"]
+
+
+class Fate(enum.Enum):
+    """What became of the call, and so who may send it again."""
+
+    NOT_EXECUTED = "transient, certainly not executed: any call may be sent again"
+    AMBIGUOUS = "transient, perhaps executed: only a repeatable call may be sent again"
+    PERMANENT = "not transient: sending it again fails again"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A row of the table.
+
+    Attributes:
+        name: of the row, for tests and logs.
+        fate: what became of the call.
+        waits: the condition ends by itself, so a transport sends the call again until the request timeout. Where
+            False (an operator has to act, or may), the error is raised at once.
+        error: the class that is raised. text: what its message begins with.
+    """
+
+    name: str
+    fate: Fate
+    waits: bool
+    error: type[GlideMQError]
+    text: str
+
+
+def _not_executed(
+    name: str, text: str, *, waits: bool = True, error: type[GlideMQError] = ServerNotReadyError
+) -> Failure:
+    return Failure(name, Fate.NOT_EXECUTED, waits, error, text)
+
+
+def _permanent(name: str, error: type[GlideMQError], text: str = "") -> Failure:
+    return Failure(name, Fate.PERMANENT, False, error, text)
+
+
+_SLOT = "the queue's hash slot is moving to another node"
+FUNCTION_MISSING: Final = _not_executed("function-missing", "the server does not have the function library")
+_SCRIPT = Failure("script", Fate.PERMANENT, False, ScriptError, "")
+_OUT_OF_MEMORY = _permanent(
+    "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; nothing was added"
+)
+_DENIED = _permanent("denied", LibraryError, "the server refuses this user")
+_OTHER = _permanent("other", GlideMQError)
+_CLOSED = _permanent("closed", ClosedError, "the connection is closed")
+_TIMEOUT = Failure("timeout", Fate.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
+_LOST = Failure(
+    "disconnected", Fate.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
+)
+_UNREACHABLE = _not_executed("unreachable", "no node is reachable that serves the queue")
+
+# Both spellings of each: the server's own code, and the name that GLIDE gives to the codes it knows.
+_BY_CODE: Final[dict[str, Failure]] = {
+    "TRYAGAIN": _not_executed("slot-moving", _SLOT, error=SlotMigratingError),
+    "ASK": _not_executed("slot-moving", _SLOT, error=SlotMigratingError),
+    "MOVED": _not_executed("slot-moved", "the queue's hash slot is on another node", error=SlotMigratingError),
+    "CLUSTERDOWN": _not_executed("cluster-down", "the cluster is down or failing over"),
+    "LOADING": _not_executed("loading", "the server is loading its data"),
+    "BUSYLOADINGERROR": _not_executed("loading", "the server is loading its data"),
+    "MASTERDOWN": _not_executed("primary-down", "the replica has lost its primary"),
+    "READONLY": _not_executed("read-only", "the server is a read-only replica"),
+    "BUSY": _not_executed("busy", "the server is busy with a script"),
+    "UNBLOCKED": _not_executed("unblocked", "the server ended a blocking read: its role has changed"),
+    "NOREPLICAS": _not_executed("no-replicas", "the server has too few replicas (min-replicas-to-write)", waits=False),
+    "MISCONF": _not_executed("cannot-persist", "the server cannot write its data to disk", waits=False),
+    "CONNECTIONNOTFOUNDFORROUTE": _UNREACHABLE,
+    "ALLCONNECTIONSUNAVAILABLE": _UNREACHABLE,
+    "OOM": _OUT_OF_MEMORY,
+    # GLIDE's core says PermissionDenied for the server's NOPERM.
+    "NOPERM": _DENIED,
+    "PERMISSIONDENIED": _DENIED,
+    "NOAUTH": _DENIED,
+    "WRONGPASS": _DENIED,
+    "IOERROR": _LOST,
+    "FATALSENDERROR": _LOST,
+    "FATALRECEIVEERROR": _LOST,
+}
+
+_CODE = re.compile(r"[A-Za-z]+")
+_WRAPPED = re.compile(r"^(?:An error was signalled by the server: - )?(?:ResponseError: )?(?:ERR )?")
+# A function runs with the rights of its caller; in the words of Valkey and of Redis 7.0.
+_DENIED_INSIDE = ("ACL failure in script", "The user executing the script can't")
+_NO_FUNCTION = ("Function not found", "Function not loaded")
+_NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
+_IN_SCRIPT = ("user_function", "script:")
+
+
+def classify(error: GlideError) -> Failure:
+    """Return the row of the table for an error that GLIDE raised."""
+    if isinstance(error, ClosingError):
+        return _CLOSED
+    if isinstance(error, GlideTimeoutError):
+        return _TIMEOUT
+    if isinstance(error, GlideConnectionError):
+        return _LOST
+    return classify_reply(str(error))
+
+
+def classify_reply(text: str) -> Failure:
+    """Return the row of the table for an error reply, in the server's or in GLIDE's spelling."""
+    bare = _WRAPPED.sub("", text)
+    if any(phrase in bare for phrase in _NO_FUNCTION):
+        return FUNCTION_MISSING
+    if any(phrase in bare for phrase in _NO_MEMORY):
+        return _OUT_OF_MEMORY
+    if any(phrase in bare for phrase in _DENIED_INSIDE):
+        return _DENIED
+    if any(phrase in bare for phrase in _IN_SCRIPT):
+        return _SCRIPT  # it may have written before it failed, whatever the code says
+    code = _CODE.match(bare)
+    return _BY_CODE.get(code.group().upper(), _OTHER) if code else _OTHER
+
+
+def translate(error: GlideError, library: Library | None = None) -> GlideMQError:
+    """Return the error of ours for an error of GLIDE's; the caller raises it from the original."""
+    return _made(classify(error), str(error), library)
+
+
+def meaning_of(text: str, library: Library | None) -> GlideMQError:
+    """Return the error of ours for an error reply."""
+    return _made(classify_reply(text), text, library)
+
+
+def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
+    bare = text.removeprefix("An error was signalled by the server: - ").removeprefix("ResponseError: ")
+    if failure is _SCRIPT:
+        location = library.locate_error(bare) if library is not None else None
+        return ScriptError(bare, None if location is None else str(location))
+    if failure is _OTHER:
+        return GlideMQError(bare)
+    if failure is _DENIED:
+        return LibraryError(f"{failure.text}: {bare} (docs/operate/permissions.md lists what is needed)")
+    if failure.fate is Fate.NOT_EXECUTED:
+        return failure.error(f"{failure.text}; the call was not executed ({bare})")
+    if failure.fate is Fate.AMBIGUOUS:
+        return failure.error(f"{failure.text}; it may have happened ({bare})")
+    return failure.error(f"{failure.text} ({bare})")

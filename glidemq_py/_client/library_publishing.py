@@ -1,0 +1,115 @@
+"""Function libraries on every node that takes writes: which are there, putting ours there, taking one away.
+
+For the administrator's command and for the sweep of old libraries; a daily call loads what it misses by itself
+(loader.py). Nothing here replaces a library: what exists stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from glide_shared.exceptions import GlideError
+from glide_shared.routes import AllPrimaries, ByAddressRoute
+
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.failures import translate
+from glidemq_py._client.function_load import load_arguments, loading_failed
+from glidemq_py._client.library_source import Library
+
+__all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "published", "version_at"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLibrary:
+    """A library as a server describes it. ``code`` is None unless it was asked for."""
+
+    name: str
+    functions: frozenset[str]
+    code: str | None = None
+
+
+async def published(
+    transport: AsyncTransport, pattern: str, *, with_code: bool = False
+) -> dict[str, list[PublishedLibrary]]:
+    """The libraries whose names match a glob pattern, per primary ("host:port").
+
+    Raises:
+        LibraryError: this user may not ask.
+    """
+    wanted = ["FUNCTION", "LIST", "LIBRARYNAME", pattern, *(["WITHCODE"] if with_code else [])]
+    replies = await _on_primaries(transport, wanted)
+    return {node: [_described(entry) for entry in reply] for node, reply in replies.items()}
+
+
+async def load_everywhere(transport: AsyncTransport, library: Library) -> dict[str, bool]:
+    """Load a library on every primary that has none of its name. True for the nodes that have got it now.
+
+    Raises:
+        LibraryError: it was refused (NOPERM, or the server cannot read it). Nodes that took it keep it.
+        ServerOutOfMemoryError: a node is at its maxmemory.
+    """
+    before = await published(transport, library.name)
+    args, route = load_arguments(library, transport.is_cluster)
+    try:
+        await _run(transport, list(args), route)
+    except GlideError as error:
+        failure = loading_failed(error, library)
+        if failure is not None:
+            raise failure from error
+    return {node: not found for node, found in before.items()}
+
+
+async def delete_everywhere(transport: AsyncTransport, name: str) -> None:
+    """Delete a library from every primary; one that has none of that name is fine. Raises LibraryError."""
+    try:
+        await _run(transport, ["FUNCTION", "DELETE", name], AllPrimaries() if transport.is_cluster else None)
+    except GlideError as error:
+        # Every primary has been asked; the error is that of one which had nothing to delete.
+        if "Library not found" not in str(error):
+            raise translate(error) from error
+
+
+async def version_at(transport: AsyncTransport, node: str, prefix: str) -> str:
+    """What the library's function ``<prefix>version`` answers on one node of `published`."""
+    host, _, port = node.rpartition(":")
+    try:
+        reply = await _run(
+            transport,
+            ["FCALL", f"{prefix}version", "0"],
+            ByAddressRoute(host, int(port)) if transport.is_cluster else None,
+        )
+    except GlideError as error:
+        raise translate(error) from error
+    return _text(reply)
+
+
+async def _on_primaries(transport: AsyncTransport, args: list[str]) -> Mapping[str, Any]:
+    route = AllPrimaries() if transport.is_cluster else None
+    try:
+        reply = await _run(transport, args, route)
+    except GlideError as error:
+        raise translate(error) from error
+    if route is None:
+        address = transport.config.addresses[0]
+        return {f"{address.host}:{address.port}": reply}
+    return {_text(node): each for node, each in reply.items()}
+
+
+async def _run(transport: AsyncTransport, args: list[str], route: Any) -> Any:
+    client: Any = transport._client
+    return await client.custom_command(args, *(() if route is None else (route,)))
+
+
+def _described(entry: Any) -> PublishedLibrary:
+    fields = {_text(key): value for key, value in entry.items()}
+    functions = frozenset(_text(function[b"name"]) for function in fields["functions"])
+    code = fields.get("library_code")
+    return PublishedLibrary(
+        name=_text(fields["library_name"]), functions=functions, code=None if code is None else _text(code)
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

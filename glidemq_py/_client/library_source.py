@@ -1,0 +1,159 @@
+"""Assembly of the server-side function library from the files under ``lua/``.
+
+Two faces are rendered from one source (``docs/reference/functions.md``):
+
+* *ours*: named and prefixed with a hash of its content, so that builds coexist and nothing is ever replaced;
+* *wire*: the documented library ``glidemq`` for clients in other languages.
+
+This module reads files and builds text; it talks to no server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+__all__ = ["WIRE_VERSION", "Face", "Library", "SourceLocation", "assemble", "lua_root"]
+
+WIRE_VERSION = "93"
+"""Version that the wire library answers (functions.md, section 2)."""
+
+_OWN_NAME = "glidemq_py_"
+_WIRE_NAME = "glidemq"
+_FUNCTIONS = "functions"
+"""Folders of the functions that Python calls; the wire library is built without them."""
+_ERROR_LINE = re.compile(r"user_function:(\d+)")
+
+
+class Face(StrEnum):
+    """Which functions a rendering exports, and under which names."""
+
+    OWN = "own"
+    WIRE = "wire"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A line of a file under ``lua/``."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"lua/{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One rendering of the function library, ready for FUNCTION LOAD."""
+
+    name: str
+    """Library name on the server."""
+    prefix: str
+    """What every function name begins with."""
+    code: str
+    functions: frozenset[str]
+    """Exported names, without the prefix."""
+    _origins: tuple[SourceLocation | None, ...] = field(repr=False)
+
+    def function(self, name: str) -> str:
+        """Full name of the exported function ``name``."""
+        return self.prefix + name
+
+    def locate(self, line: int) -> SourceLocation | None:
+        """Where line ``line`` (1-based) of the assembled code comes from."""
+        return self._origins[line - 1] if 0 < line <= len(self._origins) else None
+
+    def locate_error(self, message: str) -> SourceLocation | None:
+        """Where the script error ``message`` of the server arose, if it names a line."""
+        found = _ERROR_LINE.search(message)
+        return self.locate(int(found.group(1))) if found else None
+
+
+def lua_root() -> Path:
+    """The folder of the Lua sources: in the installed package, else beside it in a checkout."""
+    packaged = Path(str(resources.files("glidemq_py"))) / "_lua"
+    if packaged.is_dir():
+        return packaged
+    checkout = Path(__file__).resolve().parents[2] / "lua"
+    if checkout.is_dir():
+        return checkout
+    raise FileNotFoundError("the Lua sources of glidemq_py are missing: neither glidemq_py/_lua nor lua/ exists")
+
+
+@dataclass(slots=True)
+class _Text:
+    """Lines with the place that each came from."""
+
+    lines: list[str] = field(default_factory=list[str])
+    origins: list[SourceLocation | None] = field(default_factory=list["SourceLocation | None"])
+
+    def generated(self, *lines: str) -> None:
+        for line in lines:
+            self.lines.append(line)
+            self.origins.append(None)
+
+    def file(self, root: Path, path: Path) -> None:
+        name = path.relative_to(root).as_posix()
+        self.generated("do")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            self.lines.append(line)
+            self.origins.append(SourceLocation(name, number))
+        self.generated("end")
+
+
+def _files(root: Path, face: Face, settable_clock: bool) -> list[Path]:
+    namespaces = root / "core" / "namespaces.lua"
+    clock = root / "clock" / ("settable.lua" if settable_clock else "server.lua")
+    sources = [path for folder in ("core", "features") for path in sorted((root / folder).rglob("*.lua"))]
+    shared = [path for path in sources if path.parent.name != _FUNCTIONS and path != namespaces]
+    if face is Face.WIRE:
+        return [namespaces, clock, *shared, *sorted((root / "wire_library").glob("*.lua"))]
+    return [namespaces, clock, *shared, *(path for path in sources if path.parent.name == _FUNCTIONS)]
+
+
+def _exported(code: str) -> frozenset[str]:
+    return frozenset(re.findall(r"^G\.export\('(\w+)'", code, flags=re.MULTILINE))
+
+
+@cache
+def assemble(face: Face = Face.OWN, *, settable_clock: bool = False, root: Path | None = None) -> Library:
+    """Render one face of the library.
+
+    Args:
+        face: which functions, under which names.
+        settable_clock: for tests: time is read from the key ``P:clock`` where it is set.
+        root: folder of the Lua sources; by default the one that belongs to this package.
+    """
+    folder = root or lua_root()
+    body = _Text()
+    for path in _files(folder, face, settable_clock):
+        body.file(folder, path)
+    text = "\n".join(body.lines)
+    if face is Face.OWN:
+        name = _OWN_NAME + hashlib.sha256(text.encode()).hexdigest()[:12]
+        prefix, version = name + "_", name
+    else:
+        name, prefix, version = _WIRE_NAME, _WIRE_NAME + "_", WIRE_VERSION
+    whole = _Text()
+    whole.generated(
+        f"#!lua name={name}",
+        f"local G = {{ VERSION = '{version}' }}",
+        "G.export = function(name, flags, callback)",
+        f"  redis.register_function{{ function_name = '{prefix}' .. name, callback = callback, flags = flags }}",
+        "end",
+    )
+    whole.lines += body.lines
+    whole.origins += body.origins
+    return Library(
+        name=name,
+        prefix=prefix,
+        code="\n".join(whole.lines) + "\n",
+        functions=_exported(text),
+        _origins=tuple(whole.origins),
+    )

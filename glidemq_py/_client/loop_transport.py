@@ -1,0 +1,249 @@
+"""One connection per event loop behind one `Transport`, so that a queue may be used in any loop and thread.
+
+A GLIDE client, and whatever waits beside it (locks, futures, reader tasks), belongs to one event loop. What is used in
+several loops holds a `LoopTransport`: it opens a connection when it is first used in a loop, and finds it again by
+comparing the running loop with that of the last call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.runtime import LOOP_PACE, Pace
+from glidemq_py._client.transport import BlockingTransport, Transport
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import ClosedError, EventLoopError
+
+__all__ = ["LoopConnection", "LoopPart", "LoopTransport"]
+
+_log = get_logger(__name__)
+
+_OTHER_LOOP_S = 10.0
+"""How long `close` waits for another thread's loop to close its connection."""
+
+T = TypeVar("T")
+
+
+class LoopPart(Protocol):
+    """Something built over the connection of one loop."""
+
+    async def close(self) -> None:
+        """Close it, in its loop; idempotent."""
+        ...
+
+
+P = TypeVar("P", bound=LoopPart)
+
+
+class LoopConnection:
+    """The connection of one event loop, and what is built over it.
+
+    Attributes:
+        loop: the event loop; None for code that blocks, which has no loop and one connection for all threads.
+        transport: None until it is open.
+    """
+
+    def __init__(self, loop: object, pace: Pace) -> None:
+        self.loop = loop
+        self.opening = pace.lock()
+        self.transport: Transport | None = None
+        self._parts: dict[object, LoopPart] = {}
+
+    def part(self, key: object, make: Callable[[Transport], P]) -> P:
+        """The part of this key; made when it is first needed. Closed before the connection, in order of creation."""
+        found = self._parts.get(key)
+        if found is None:
+            assert self.transport is not None
+            # `setdefault`, because threads share the connection of blocking code.
+            found = self._parts.setdefault(key, make(self.transport))
+        return cast("P", found)
+
+    async def close_part(self, key: object) -> None:
+        """Close the part of this key, if there is one."""
+        part = self._parts.pop(key, None)
+        if part is not None:
+            await part.close()
+
+    async def close(self) -> None:
+        """Close the parts and the connection; called in its loop."""
+        for key in list(self._parts):
+            await self.close_part(key)
+        if self.transport is not None:
+            await self.transport.close()
+
+    def abandon(self) -> None:
+        """Close the connection outside its loop, which is closed or does not run."""
+        self._parts.clear()
+        if self.transport is not None:
+            self.transport.abandon()
+
+
+class LoopTransport:
+    """A `Transport` with one connection per event loop.
+
+    Args:
+        owner: the object it belongs to, for errors: ``queue 'emails'``.
+        open_: opens the connection of the running loop and sets `LoopConnection.transport`.
+        pace: of the code that uses it; code that blocks has one connection for all threads.
+    """
+
+    def __init__(self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]], pace: Pace = LOOP_PACE) -> None:
+        self._owner = owner
+        self._open = open_
+        self._pace = pace
+        self._current_loop = pace.current_loop
+        self._connections: dict[object, LoopConnection] = {}
+        self._last: LoopConnection | None = None
+        self._closed = False
+        self._own_interruptions = Interruptions()
+        _transports.add(self)
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """Those of the connection that was used last."""
+        last = self._last
+        return self._own_interruptions if last is None or last.transport is None else last.transport.interruptions
+
+    async def connected(self) -> LoopConnection:
+        """The connection of the running loop; opened if there is none.
+
+        Raises:
+            ClosedError: this was closed. EventLoopError: the process was forked inside the running loop.
+            GlideMQConnectionError: the server cannot be reached.
+        """
+        last = self._last
+        if last is not None and last.loop is self._current_loop():
+            return last
+        return await self._connect()
+
+    async def _connect(self) -> LoopConnection:
+        self._check_open()
+        loop = self._current_loop()
+        if self._pace is LOOP_PACE and (loop is None or loop in _loops_of_parent):
+            raise EventLoopError(
+                self._owner, "the process was forked inside a running event loop, which the child cannot use",
+                "start a new one in the child (asyncio.run), or use multiprocessing with 'spawn'",
+            )  # fmt: skip
+        self._abandon_ended()
+        connection = self._connections.setdefault(loop, LoopConnection(loop, self._pace))
+        async with connection.opening:
+            if connection.transport is None:
+                await self._open(connection)
+        try:
+            self._check_open()  # it may have been closed meanwhile
+        except ClosedError:
+            await connection.close()
+            raise
+        self._last = connection
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._owner} is closed")
+
+    def _abandon_ended(self) -> None:
+        """Free the connections of closed loops."""
+        for loop in list(self._connections):
+            if isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed():
+                ended = self._connections.pop(loop, None)
+                if ended is not None:
+                    ended.abandon()
+
+    # -- as a transport -------------------------------------------------------------------------------------
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        return await (await self._here()).call(call)
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        return await (await self._here()).command(*args)
+
+    async def _here(self) -> Transport:
+        transport = (await self.connected()).transport
+        assert transport is not None
+        return transport
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`."""
+        return await (await self._here()).call_after(read, call, block)
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        async for keys in (await self._here()).scan(pattern):
+            yield keys
+
+    async def dedicated(self) -> Transport:
+        """See `Transport.dedicated`: of the running loop alone."""
+        return await (await self._here()).dedicated()
+
+    def for_thread(self) -> BlockingTransport:
+        """See `Transport.for_thread`."""
+        if self._last is None or self._last.transport is None:
+            raise ClosedError(f"{self._owner} is not connected")
+        return self._last.transport.for_thread()
+
+    def abandon(self) -> None:
+        """Close every connection without waiting; for loops that have ended."""
+        self._closed = True
+        self._last = None
+        while self._connections:
+            self._connections.popitem()[1].abandon()
+
+    async def close(self) -> None:
+        """Close the connections of all loops; idempotent.
+
+        Those of other threads' loops are closed there. Those of loops that do not run are closed at once: a task
+        that still waits in such a loop gets ClosedError when the loop runs again.
+        """
+        self._closed = True
+        self._last = None
+        here = self._current_loop()
+        while self._connections:
+            loop, connection = self._connections.popitem()
+            if loop is here:
+                await connection.close()
+            elif isinstance(loop, asyncio.AbstractEventLoop) and loop.is_running():
+                await self._close_in(loop, connection)
+            else:
+                connection.abandon()
+
+    async def _close_in(self, loop: asyncio.AbstractEventLoop, connection: LoopConnection) -> None:
+        closing = connection.close()
+        try:
+            async with asyncio.timeout(_OTHER_LOOP_S):
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, loop))
+        except (Exception, asyncio.CancelledError) as error:
+            closing.close()
+            connection.abandon()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            _log.warning("%s: connection of another thread's event loop was closed by force: %r", self._owner, error)
+
+    def _forked(self) -> None:
+        """Forget the parent's connections. Those of code that blocks are renewed by GLIDE itself."""
+        self._last = None
+        for loop in [loop for loop in self._connections if loop is not None]:
+            _kept.append(self._connections.pop(loop))
+            _loops_of_parent.add(loop)
+
+
+_transports: weakref.WeakSet[LoopTransport] = weakref.WeakSet()
+_loops_of_parent: weakref.WeakSet[Any] = weakref.WeakSet()
+_kept: list[LoopConnection] = []
+"""Connections of a forked process's parent: neither closed here nor collected."""
+
+
+def _after_fork() -> None:
+    for transport in list(_transports):
+        transport._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

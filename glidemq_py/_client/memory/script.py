@@ -1,0 +1,163 @@
+"""The functions of an in-memory server: the assembled library in a Lua 5.1 of its own, as a server has it.
+
+`server.lua` and `codecs.lua` are the Lua side; here commands, packed arguments and replies cross over. Callers hold
+the server's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from glidemq_py._client.library_source import Library
+from glidemq_py._client.memory.store import CommandError, Store, load_optional
+
+__all__ = ["ScriptEngine"]
+
+_PRELUDE: Final = Path(__file__).with_name("server.lua")
+_CODECS: Final = Path(__file__).with_name("codecs.lua")
+_msgpack: Any = msgpack
+
+
+class ScriptEngine:
+    """Lua with the libraries that were loaded.
+
+    Args:
+        store: where the functions' commands go.
+    """
+
+    def __init__(self, store: Store) -> None:
+        lua: Any = load_optional("lupa.lua51")
+        self._store = store
+        self._is_table = lua.lua_type
+        self._lua = lua.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
+        self._table = self._lua.table_from
+        self._null: Any = None
+        self._names: dict[bytes, bytes] = {}
+        self._loaded: set[str] = set()
+        codecs = (self._unpack_msgpack, self._decode_json, _pack_double)
+        self._null = self._lua.execute(_CODECS.read_bytes(), *codecs)
+        self._load, self._run, self._list = self._lua.execute(_PRELUDE.read_bytes(), self._execute)
+
+    @property
+    def functions(self) -> list[bytes]:
+        """Names of the functions that are loaded."""
+        return sorted(self._list().values())
+
+    def load(self, library: Library) -> None:
+        """Load a library unless it is there."""
+        if library.name not in self._loaded:
+            self.load_code(library.code)
+            self._loaded.add(library.name)
+
+    def load_code(self, code: str) -> None:
+        """Load a library by its source. Raises CommandError."""
+        try:
+            # The first line is for servers, not for Lua; the others keep their numbers.
+            self._load(b"--" + code.encode())
+        except Exception as error:
+            raise CommandError(f"ERR Error compiling function: {error}") from error
+
+    def call(self, name: str, keys: list[bytes], args: list[bytes]) -> Any:
+        """Run a function; its reply as a server's. Raises CommandError."""
+        with self._store.moment():
+            # (xpcall answers with one value only where the function returned nothing.)
+            answer: Any = self._run(name.encode(), self._table(keys), self._table(args))
+        answers: Any = (True, None) if answer is True else answer
+        ok, reply = answers
+        if not ok:
+            raise CommandError(reply.decode("utf-8", "replace"))
+        return self._from_lua(reply)
+
+    # -- called by Lua ------------------------------------------------------------------------------------
+
+    def _execute(self, name: bytes, *args: Any) -> tuple[bool, Any]:
+        upper = self._names.get(name)
+        if upper is None:
+            upper = self._names[name] = name.upper()
+        try:
+            reply = self._store.execute(upper, [a if type(a) is bytes else _argument(a) for a in args], script=True)
+        except CommandError as error:
+            return False, str(error).encode()
+        return True, reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
+
+    def _unpack_msgpack(self, packed: bytes) -> tuple[Any, ...]:
+        unpacker = _msgpack.Unpacker(raw=True, strict_map_key=False)
+        unpacker.feed(packed)
+        try:
+            return True, *(self._value(each) for each in unpacker)
+        except Exception as error:
+            return False, f"Bad data format in input. ({error})".encode()
+
+    def _decode_json(self, text: bytes) -> tuple[bool, Any]:
+        try:
+            found = json.loads(text.decode("utf-8", "surrogateescape"))
+        except ValueError as error:
+            return False, f"Expected value but found invalid token: {error}".encode()
+        return True, self._value(self._from_json(found))
+
+    # -- values -------------------------------------------------------------------------------------------
+
+    def _value(self, value: Any) -> Any:
+        return self._table(value, recursive=True) if isinstance(value, list | dict) else value
+
+    def _from_json(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return _bytes(value)
+        inside: Any = value
+        if isinstance(value, dict):
+            return {_bytes(key): self._from_json(each) for key, each in inside.items()}
+        if isinstance(value, list):
+            return [self._from_json(each) for each in inside]
+        return self._null if value is None else value
+
+    def _to_lua(self, reply: Any) -> Any:
+        if reply is None:
+            return False
+        if not isinstance(reply, list):
+            status = getattr(reply, "value", None)
+            return reply if status is None else self._table({b"ok": status})
+        items: list[object] = [*reply]  # pyright: ignore[reportUnknownVariableType]
+        return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
+
+    def _from_lua(self, value: Any) -> Any:
+        if isinstance(value, bytes | int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, float):
+            return int(value)
+        if value is None or isinstance(value, bool):
+            return 1 if value else None
+        if self._is_table(value) != "table":
+            return None
+        if value[b"err"] is not None:
+            raise CommandError(value[b"err"].decode("utf-8", "replace"))
+        if value[b"ok"] is not None:
+            return value[b"ok"].decode()
+        items: list[Any] = []
+        while (item := value[len(items) + 1]) is not None:
+            items.append(self._from_lua(item))
+        return items
+
+
+def _argument(value: Any) -> bytes:
+    """A number as a server writes it where Lua gives one to a command."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError("ERR Lua redis lib command arguments must be strings or integers")
+    if value == int(value) if abs(value) < 2**63 else False:
+        return b"%d" % int(value)
+    return b"%.17g" % value
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _pack_double(number: float) -> bytes:
+    return b"\xcb" + struct.pack(">d", number)

@@ -1,0 +1,148 @@
+"""`MemoryServer`: keys, functions and time in one object, and waiting for what blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from glidemq_py._client.library_source import Library, assemble
+from glidemq_py._client.memory.clock import Clock
+from glidemq_py._client.memory.replies import as_glide_shows
+from glidemq_py._client.memory.script import ScriptEngine
+from glidemq_py._client.memory.search import SearchModule
+from glidemq_py._client.memory.store import CommandError, Store
+from glidemq_py._client.memory.transport import MemoryBlockingTransport, MemoryTransport, Waiter
+from glidemq_py._core.calls.packing import Call
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["MemoryServer"]
+
+T = TypeVar("T")
+
+
+class MemoryServer:
+    """A server inside this process; every queue, worker and listener takes it as its ``connection``.
+
+    It runs the real function library, so a queue behaves on it as on a Valkey: the same keys, the same events, the
+    same order. Jobs can be searched for by vectors. What it does not have: other processes, persistence, memory
+    limits, users, a cluster's slots. Two servers share nothing. It may be used from several threads and event loops.
+
+    Args:
+        clock: its time; None = one that runs with the machine's and can be advanced.
+
+    Raises:
+        GlideMQValidationError: the clock is none.
+        EmbeddedServerError: the extra `testing` is not installed.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        if clock is not None and not isinstance(clock, Clock):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("clock", clock, f"must be a Clock, not {type(clock).__name__}")
+        self.clock = clock or Clock(running=True)
+        self._lock = threading.RLock()
+        self._waiters: dict[Waiter, None] = {}
+        self._dirty: set[bytes] = set()
+        self._store = Store(self.clock, self._touched)
+        self._engine = ScriptEngine(self._store)
+        self._search = SearchModule(lambda name, args: self._store.execute(name, args, script=True))
+        self.clock.on_advance(self._moved)
+
+    # -- for queues and workers -----------------------------------------------------------------------------
+
+    def open_transport(self) -> MemoryTransport:
+        """A connection for an event loop."""
+        return MemoryTransport(self, assemble())
+
+    def open_blocking_transport(self) -> MemoryBlockingTransport:
+        """A connection for a thread."""
+        return MemoryBlockingTransport(self, assemble())
+
+    # -- for whoever looks at keys ----------------------------------------------------------------------------
+
+    def execute(self, *args: str | bytes | float) -> Any:
+        """Run one command at once and return its reply: bytes, numbers, lists, None. For tests that look at keys.
+
+        Raises RuntimeError for an error reply.
+        """
+        try:
+            return self.command([a if isinstance(a, bytes) else str(a).encode() for a in args], shown=False)
+        except CommandError as error:
+            raise RuntimeError(str(error)) from None
+
+    def keys(self, pattern: str = "*") -> list[str]:
+        """Every key that matches a glob pattern, sorted."""
+        found: list[bytes] = self.execute("KEYS", pattern)
+        return sorted(key.decode("utf-8", "surrogateescape") for key in found)
+
+    def flush(self) -> None:
+        """Forget every key. Workers go on."""
+        self.execute("FLUSHALL")
+
+    def __repr__(self) -> str:
+        return f"<MemoryServer {self.clock!r}>"
+
+    # -- for transports -----------------------------------------------------------------------------------------
+
+    def run(self, library: Library, call: Call[T]) -> T:
+        """Run a call of our library. Raises CommandError."""
+        with self._acting():
+            self._engine.load(library)
+            args = [a if isinstance(a, bytes) else a.encode("utf-8", "surrogateescape") for a in call.args]
+            key = call.key.encode("utf-8", "surrogateescape")
+            reply = self._engine.call(library.function(call.function), [key], args)
+        return call.decode(reply)
+
+    def command(self, args: list[bytes], *, shown: bool = True) -> Any:
+        """Run a plain command; ``shown``: reply as GLIDE shows it, else as the old protocol. Raises CommandError."""
+        name, rest = args[0].upper(), args[1:]
+        with self._acting():
+            if name in (b"FCALL", b"FCALL_RO"):
+                count = int(rest[1])
+                return self._engine.call(rest[0].decode(), rest[2 : 2 + count], rest[2 + count :])
+            if name == b"FUNCTION" and rest and rest[0].upper() == b"LOAD":
+                return self._engine.load_code(rest[-1].decode())
+            if name == b"FUNCTION" and rest and rest[0].upper() == b"LIST":
+                return [[b"functions", self._engine.functions]]
+            with self._store.moment():
+                if name.startswith(b"FT."):
+                    return self._search.answer(name, rest)
+                reply = self._store.execute(name, rest, script=not shown)
+                if name == b"FLUSHALL":
+                    self._search.forget()
+        return as_glide_shows(name, rest, reply) if shown else reply
+
+    @contextmanager
+    def waiting(self, keys: Iterable[bytes], wake: Callable[[], None]) -> Generator[Waiter]:
+        """While inside, ``wake`` is called, on any thread, when one of ``keys`` is changed or the clock advanced."""
+        waiter = Waiter(frozenset(keys), wake)
+        with self._lock:
+            self._waiters[waiter] = None
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                del self._waiters[waiter]
+
+    @contextmanager
+    def _acting(self) -> Generator[None]:
+        with self._lock:
+            try:
+                yield
+            finally:
+                if self._dirty:
+                    dirty, self._dirty = self._dirty, set()
+                    for waiter in tuple(self._waiters):
+                        if not waiter.keys.isdisjoint(dirty):
+                            waiter.wake()
+
+    def _touched(self, key: bytes) -> None:
+        if self._waiters:
+            self._dirty.add(key)
+
+    def _moved(self) -> None:
+        with self._lock:
+            for waiter in tuple(self._waiters):
+                waiter.over = True
+                waiter.wake()

@@ -1,0 +1,158 @@
+"""The keys of an in-memory server and the commands on them: fakeredis, with our clock.
+
+fakeredis is asked below its sockets and parsers: a command is a function call of a few microseconds. It says the same
+as a server would; where it does not, `execute` puts it right. Callers hold the server's lock.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from glidemq_py._client.memory.clock import Clock
+from glidemq_py.errors import EmbeddedServerError
+
+__all__ = ["CommandError", "Store", "load_optional"]
+
+_WITH_SUBCOMMANDS: Final = frozenset((b"XGROUP", b"XINFO", b"OBJECT", b"CONFIG", b"CLIENT", b"MEMORY"))
+
+_READS: Final = frozenset((b"XREAD", b"XREADGROUP"))
+"""Of their keys fakeredis does not look at the type."""
+_EMPTY: Final = frozenset((b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"))
+"""With a count they answer an empty array where there is no key; fakeredis nil."""
+
+
+class CommandError(Exception):
+    """An error reply; its text is the reply's."""
+
+
+class _Acting(threading.local):
+    seconds: float | None = None
+
+
+_acting = _Acting()
+
+
+class _Time:
+    """Stands for the module `time` in fakeredis: our clock while one of our servers acts, else the real one."""
+
+    @staticmethod
+    def time() -> float:
+        return time.time() if _acting.seconds is None else _acting.seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def load_optional(module: str) -> Any:
+    """A module of the extra `testing`. Raises EmbeddedServerError, saying what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise EmbeddedServerError(
+            f"the in-memory server needs {module.partition('.')[0]}: pip install 'glidemq-py[testing]'"
+        ) from error
+
+
+def _share_our_clock() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fakeredis.") and getattr(module, "time", None) is time:
+            module.time = _Time()  # type: ignore[attr-defined]
+
+
+class Store:
+    """Databases of one server.
+
+    Args:
+        clock: its time.
+        touched: told every key that a command changes.
+    """
+
+    def __init__(self, clock: Clock, touched: Callable[[bytes], object]) -> None:
+        fakeredis = load_optional("fakeredis")
+        _share_our_clock()
+        self._clock = clock
+        fake = fakeredis.FakeServer(version=(7, 2), server_type="valkey")
+        # Functions see the old protocol, as on a server; clients the new one, in which a map is a map.
+        # (A client that is let go closes its connections.)
+        self._clients = [fakeredis.FakeStrictRedis(server=fake, protocol=protocol) for protocol in (2, 3)]
+        self._for_scripts, self._for_clients = (_socket(client) for client in self._clients)
+        self._database = self._for_clients._db
+        # Waking whoever blocks is our business: fakeredis would want its own lock to be held.
+        self._database.notify_watch = touched
+        self._found: dict[tuple[bool, bytes], tuple[Any, Any, Any]] = {}
+
+    @contextmanager
+    def moment(self) -> Generator[None]:
+        """Time stands still while inside, as it does for a server that runs a function."""
+        before = _acting.seconds
+        _acting.seconds = self._database.time = self._clock.micros() / 1_000_000
+        try:
+            yield
+        finally:
+            _acting.seconds = before
+
+    @property
+    def seconds(self) -> float:
+        """The moment's time."""
+        return self._clock.micros() / 1_000_000 if _acting.seconds is None else _acting.seconds
+
+    def execute(self, name: bytes, args: list[bytes], *, script: bool) -> Any:
+        """The reply to a command. Raises CommandError.
+
+        Args:
+            name: the command, in capitals. args: what follows it.
+            script: a function asks: replies are those of the old protocol.
+        """
+        if name == b"TIME":
+            micros = round(self.seconds * 1_000_000)
+            return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
+        if name in _WITH_SUBCOMMANDS and args:
+            name, args = name + b" " + args[0].upper(), args[1:]
+        found = self._found.get((script, name))
+        if found is None:
+            found = self._found[script, name] = self._find(script, name)
+        socket, function, signature = found
+        if name == b"XPENDING" and len(args) > 3 and args[2].upper() == b"IDLE":
+            # fakeredis leaves out what has been idle for just that long.
+            args = [*args[:3], b"%d" % (int(args[3]) - 1), *args[4:]]
+        try:
+            reply = socket._run_command(function, signature, args, script)
+        except AttributeError:
+            if name not in _READS:
+                raise
+            raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value") from None
+        if isinstance(reply, Exception):
+            raise CommandError(_corrected(name, args, _text(reply)))
+        if reply is None and name in _EMPTY and len(args) > 1:
+            return []
+        return reply
+
+    def _find(self, script: bool, name: bytes) -> tuple[Any, Any, Any]:
+        socket = self._for_scripts if script else self._for_clients
+        try:
+            function, signature = socket._name_to_func(name.decode("utf-8", "replace").lower())
+        except Exception as error:  # fakeredis has no public name for the type
+            raise CommandError(_text(error)) from None
+        if function is None:
+            raise CommandError(f"ERR unknown command '{name.decode()}'")
+        return socket, function, signature
+
+
+def _socket(client: Any) -> Any:
+    return client.connection_pool.get_connection()._sock
+
+
+def _corrected(name: bytes, args: list[bytes], text: str) -> str:
+    if name == b"XREADGROUP" and text.startswith("ERR The XGROUP subcommand requires"):
+        return f"NOGROUP No such key or consumer group '{args[1].decode('utf-8', 'replace')}' in XREADGROUP"
+    return text
+
+
+def _text(error: Exception) -> str:
+    return str(getattr(error, "value", None) or error)

@@ -1,0 +1,211 @@
+"""Connections to an in-memory server: what queues and workers hold, for event loops and for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from glidemq_py._client.failures import meaning_of
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.library_source import Library
+from glidemq_py._client.memory.store import CommandError
+from glidemq_py._core.calls.packing import Call
+from glidemq_py.errors import ClosedError, GlideMQError
+
+if TYPE_CHECKING:
+    from glidemq_py._client.memory.server import MemoryServer
+
+__all__ = ["MemoryBlockingTransport", "MemoryTransport", "Waiter"]
+
+T = TypeVar("T")
+
+
+class Waiter:
+    """Somebody whose read blocks. ``over``: it is to end, with what there is."""
+
+    __slots__ = ("keys", "over", "wake")
+
+    def __init__(self, keys: frozenset[bytes], wake: Callable[[], None]) -> None:
+        self.keys = keys
+        self.wake = wake
+        self.over = False
+
+
+class _Read:
+    """A command that may block, and how."""
+
+    def __init__(self, args: Sequence[str | bytes]) -> None:
+        command = [_encoded(arg) for arg in args]
+        upper = [arg.upper() for arg in command]
+        self.block: float | None = None
+        """Seconds at most; None for a command that does not block."""
+        self.keys: tuple[bytes, ...] = ()
+        if upper[0] in (b"XREAD", b"XREADGROUP") and b"STREAMS" in upper:
+            first = upper.index(b"STREAMS") + 1
+            self.keys = tuple(command[first : first + (len(command) - first) // 2])
+            if b"BLOCK" in upper[:first]:
+                at = upper.index(b"BLOCK")
+                self.block = int(command[at + 1]) / 1000 or float("inf")
+                del command[at : at + 2]
+        self.command = command
+
+
+class _Connection:
+    def __init__(self, server: MemoryServer, library: Library) -> None:
+        self._server = server
+        self.library = library
+        self.interruptions = Interruptions()
+        self._closed = False
+        self._wakers: set[Callable[[], None]] = set()
+
+    def _run(self, call: Call[T]) -> T:
+        self._check()
+        try:
+            return self._server.run(self.library, call)
+        except CommandError as error:
+            raise meaning_of(str(error), self.library) from error
+
+    def _command(self, command: list[bytes]) -> Any:
+        self._check()
+        try:
+            return self._server.command(command)
+        except CommandError as error:
+            raise meaning_of(str(error), self.library) from error
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError("the connection was closed")
+
+    def _close(self) -> None:
+        self._closed = True
+        for wake in tuple(self._wakers):
+            wake()
+
+
+class MemoryTransport(_Connection):
+    """A `Transport` to an in-memory server."""
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        await asyncio.sleep(0)  # others have their turn, as they have while a real call is under way
+        return self._run(call)
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`. A read that blocks ends early when the clock is advanced."""
+        await asyncio.sleep(0)
+        read = _Read(args)
+        reply = self._command(read.command)
+        return reply if reply or read.block is None else await self._wait(read)
+
+    async def _wait(self, read: _Read) -> Any:
+        loop, here, changed = asyncio.get_running_loop(), threading.get_ident(), asyncio.Event()
+
+        def wake() -> None:
+            if threading.get_ident() == here:
+                changed.set()
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(changed.set)
+
+        assert read.block is not None
+        until = loop.time() + read.block
+        self._wakers.add(wake)
+        try:
+            with self._server.waiting(read.keys, wake) as waiter:
+                while True:
+                    reply = self._command(read.command)
+                    if reply or waiter.over or loop.time() >= until:
+                        return reply
+                    changed.clear()
+                    try:
+                        async with asyncio.timeout_at(None if read.block == float("inf") else until):
+                            await changed.wait()
+                    except TimeoutError:
+                        waiter.over = True
+        finally:
+            self._wakers.discard(wake)
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """See `Transport.call_after`."""
+        with contextlib.suppress(GlideMQError):  # what the read brings, or its failure, does not matter
+            await self.command(*read)
+        return self._run(call)
+
+    async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """See `Transport.scan`."""
+        cursor = b"0"
+        while True:
+            cursor, keys = await self.command("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+            yield keys
+            if int(cursor) == 0:
+                return
+
+    async def dedicated(self) -> MemoryTransport:
+        """See `Transport.dedicated`."""
+        return MemoryTransport(self._server, self.library)
+
+    def for_thread(self) -> MemoryBlockingTransport:
+        """See `Transport.for_thread`."""
+        return MemoryBlockingTransport(self._server, self.library)
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._close()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        self._close()
+
+
+class MemoryBlockingTransport(_Connection):
+    """A `BlockingTransport` to an in-memory server."""
+
+    def call(self, call: Call[T]) -> T:
+        """See `BlockingTransport.call`."""
+        return self._run(call)
+
+    def command(self, *args: str | bytes) -> Any:
+        """See `BlockingTransport.command`."""
+        read = _Read(args)
+        reply = self._command(read.command)
+        if reply or read.block is None:
+            return reply
+        changed = threading.Event()
+        until = time.monotonic() + read.block
+        self._wakers.add(changed.set)
+        try:
+            with self._server.waiting(read.keys, changed.set) as waiter:
+                while True:
+                    reply = self._command(read.command)
+                    left = until - time.monotonic()
+                    if reply or waiter.over or left <= 0:
+                        return reply
+                    changed.wait(None if read.block == float("inf") else left)
+                    changed.clear()
+        finally:
+            self._wakers.discard(changed.set)
+
+    def scan(self, pattern: str) -> Iterator[list[bytes]]:
+        """See `BlockingTransport.scan`."""
+        cursor = b"0"
+        while True:
+            cursor, keys = self.command("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+            yield keys
+            if int(cursor) == 0:
+                return
+
+    def dedicated(self) -> MemoryBlockingTransport:
+        """See `BlockingTransport.dedicated`."""
+        return MemoryBlockingTransport(self._server, self.library)
+
+    def close(self) -> None:
+        """See `BlockingTransport.close`."""
+        self._close()
+
+
+def _encoded(arg: str | bytes) -> bytes:
+    return arg if isinstance(arg, bytes) else arg.encode("utf-8", "surrogateescape")

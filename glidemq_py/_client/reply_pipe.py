@@ -1,0 +1,100 @@
+"""Delivery of GLIDE's replies to every event loop of the process.
+
+GLIDE's core writes the replies for all clients of a process into one pipe, and GLIDE reads that pipe in one event loop:
+the one that created the first client. If that loop stops, is closed or blocks, no other loop gets a reply, not even a
+time-out. Here every loop that has a client reads the pipe. Whichever loop reads a reply passes it on to the loop that
+waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import threading
+from typing import Any
+
+from glidemq_py._client.glide_modules import glide
+
+__all__ = ["read_replies_in"]
+
+_glide: Any = glide.glide_client
+_NEEDED = (
+    "_CompatFuture", "_async_pipe_read_fd", "_drain_stale_pipe_frames", "_on_async_pipe_readable", "_resolve_future",
+)  # fmt: skip
+_installed = False
+_reading = threading.Lock()
+
+
+def read_replies_in(loop: asyncio.AbstractEventLoop) -> None:
+    """Read GLIDE's replies in this loop, which must be the running one and must have a client. Idempotent."""
+    if not _install():
+        return
+    descriptor: int = _glide._async_pipe_read_fd
+    if descriptor >= 0:
+        loop.add_reader(descriptor, _glide._on_async_pipe_readable)
+
+
+def _install() -> bool:
+    """Replace the three functions of GLIDE that assume a single event loop. False if this GLIDE has others."""
+    global _installed
+    if _installed:
+        return True
+    if not all(hasattr(_glide, name) for name in _NEEDED):
+        return False
+    read, current_loop, compatible = _glide._on_async_pipe_readable, asyncio._get_running_loop, _glide._CompatFuture
+
+    def read_in_turn() -> None:
+        # A frame must not be torn between two threads. The pipe stays readable, so nothing is lost by returning.
+        if _reading.acquire(blocking=False):
+            try:
+                read()
+            finally:
+                _reading.release()
+
+    def resolve(future: Any, result: Any, client: Any) -> None:
+        if isinstance(future, compatible):  # trio
+            _settle(future, result)
+            return
+        loop = client._loop
+        if loop is None or loop is current_loop():
+            _settle(future, result)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing in it can wait any more
+            loop.call_soon_threadsafe(_settle, future, result)
+
+    def deliver_stale_frames() -> None:
+        # GLIDE discards what it finds in the pipe after its loop was closed; it may be for other loops.
+        descriptor: int = _glide._async_pipe_read_fd
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while poll.poll(0) and _reading.acquire(timeout=1):
+            try:
+                read()
+            finally:
+                _reading.release()
+
+    _glide._resolve_future = resolve
+    _glide._on_async_pipe_readable = read_in_turn
+    _glide._drain_stale_pipe_frames = deliver_stale_frames
+    _installed = True
+    return True
+
+
+def _settle(future: Any, result: Any) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _after_fork() -> None:
+    global _reading
+    _reading = threading.Lock()  # a thread of the parent may hold it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

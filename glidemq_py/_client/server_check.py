@@ -1,0 +1,190 @@
+"""The check of a server's configuration when a connection is made: what loses jobs is an error or a WARNING.
+
+One INFO per connection of a queue, worker or producer (dedicated connections and heartbeats send none); in a cluster,
+to every primary. A finding is logged once per process and server (`run_id`). Values that are missing, and an INFO that
+is not permitted, are DEBUG lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from glide_shared.config import GlideClusterClientConfiguration, ReadFrom
+from glide_shared.exceptions import GlideError
+from glide_shared.routes import AllPrimaries
+
+from glidemq_py._client.child_server import is_ephemeral
+from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import ClosedError, ServerConfigurationError, ServerModeError
+
+if TYPE_CHECKING:
+    from glidemq_py._client.blocking_transport import ThreadTransport
+
+__all__ = ["Finding", "check_blocking", "check_server", "findings_of"]
+
+_log = get_logger(__name__)
+
+_COMMAND: Final = ("INFO", "server", "memory", "persistence", "replication", "cluster")
+_OLDEST: Final = {"valkey": (8, 1), "redis": (7, 0)}
+_PAGE: Final = "docs/operate/server.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a server's configuration.
+
+    Attributes:
+        kind: "eviction" and "cluster" are errors, "unknown" is logged as DEBUG, all others as WARNING.
+        text: the problem and its remedy.
+    """
+
+    kind: str
+    text: str
+
+
+def findings_of(info: Mapping[str, str], *, cluster: bool = False, may_be_replica: bool = False) -> Iterator[Finding]:
+    """Yield what an INFO shows.
+
+    Args:
+        info: its fields.
+        cluster: the connection is one to a cluster.
+        may_be_replica: reads go to replicas, so INFO may come from one.
+    """
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        yield Finding("unknown", "INFO has no maxmemory_policy: whether jobs may be evicted is not known")
+    elif policy.startswith("allkeys-"):
+        yield Finding("eviction", f"maxmemory-policy is {policy}: a full server deletes jobs; set it to noeviction")
+    elif policy != "noeviction":
+        yield Finding(
+            "volatile",
+            f"maxmemory-policy is {policy}: a full server deletes keys that expire (locks, deduplication, streams of "
+            "jobs); set it to noeviction",
+        )
+    append_only = info.get("aof_enabled")
+    if append_only is None:
+        yield Finding("unknown", "INFO has no aof_enabled: whether jobs survive a restart is not known")
+    elif append_only == "0":
+        yield Finding(
+            "aof",
+            "append-only file is off: a restart loses the jobs added since the last snapshot, or all; set "
+            "appendonly to yes (to accept it: allow_no_aof=True)",
+        )
+    if info.get("role") == "slave" and not may_be_replica:
+        yield Finding("replica", "server is a replica, and a queue needs the primary; connect to the primary")
+    if info.get("cluster_enabled") == "1" and not cluster:
+        yield Finding("cluster", "server is a node of a cluster; write valkey+cluster:// in place of valkey://")
+    name, version = _version(info)
+    if version is None:
+        yield Finding("unknown", "INFO has no version that can be read")
+    elif version < (oldest := _OLDEST[name]):
+        shown = ".".join(map(str, version))
+        yield Finding("version", f"{name} {shown} is too old: upgrade to {oldest[0]}.{oldest[1]} or later")
+
+
+def _version(info: Mapping[str, str]) -> tuple[str, tuple[int, ...] | None]:
+    name = "valkey" if "valkey_version" in info else "redis"
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", info.get(f"{name}_version", ""))
+    return name, None if found is None else tuple(int(part) for part in found.groups() if part is not None)
+
+
+async def check_server(client: Any, config: GlideConfig, options: ConnectionOptions | None = None) -> None:
+    """Check the servers of a client of an event loop. ``options`` is None for a client of the user's own.
+
+    Raises:
+        ServerConfigurationError: a server evicts any key, and `allow_eviction` is not set.
+        ServerModeError: a node of a cluster was given as a standalone server.
+    """
+    try:
+        async with asyncio.timeout(connection_timeout_s(config)):
+            reply = await client.custom_command(list(_COMMAND), *_route(config))
+    except (GlideError, OSError) as error:
+        _log.debug("server %s: configuration not checked: %s", _name(config), error)
+        return
+    _review(config, reply, options)
+
+
+def check_blocking(transport: ThreadTransport, options: ConnectionOptions | None = None) -> None:
+    """Check the servers of a client of threads. Raises as `check_server` does."""
+    replies: list[Any] = []
+    config = transport.config
+
+    def ask() -> None:
+        try:
+            transport._enter()
+            try:
+                replies.append(transport._client.custom_command(list(_COMMAND), *_route(config)))
+            finally:
+                transport._leave()
+        except (GlideError, OSError, ClosedError) as error:
+            _log.debug("server %s: configuration not checked: %s", _name(config), error)
+
+    # In a thread, because GLIDE waits `request_timeout` for a primary that is down, and a check must not.
+    thread = threading.Thread(target=ask, name="glidemq-server-check", daemon=True)
+    thread.start()
+    thread.join(connection_timeout_s(config))
+    if replies:
+        _review(config, replies[0], options)
+
+
+def _route(config: GlideConfig) -> tuple[AllPrimaries, ...]:
+    return (AllPrimaries(),) if isinstance(config, GlideClusterClientConfiguration) else ()
+
+
+def _review(config: GlideConfig, reply: Any, options: ConnectionOptions | None) -> None:
+    replies = cast("Mapping[object, object]", reply) if isinstance(reply, Mapping) else {_name(config): reply}
+    for node, text in replies.items():
+        info = _fields(text)
+        for finding in findings_of(
+            info,
+            cluster=isinstance(config, GlideClusterClientConfiguration),
+            may_be_replica=config.read_from != ReadFrom.PRIMARY,
+        ):
+            _report(_text(node), info, finding, options)
+
+
+def _report(node: str, info: Mapping[str, str], finding: Finding, options: ConnectionOptions | None) -> None:
+    text = f"server {node}: {finding.text}"
+    level = logging.WARNING
+    if finding.kind == "cluster":
+        raise ServerModeError(text)
+    if finding.kind == "eviction":
+        if options is None or not options.allow_eviction:
+            raise ServerConfigurationError(f"{text}, or accept the loss with allow_eviction=True ({_PAGE})")
+        level = logging.DEBUG
+    elif finding.kind == "unknown" or (finding.kind == "aof" and _may_lack_aof(info, options)):
+        level = logging.DEBUG
+    identity = info.get("run_id", node), finding.kind, finding.text if finding.kind == "unknown" else "", level
+    if identity not in _reported:
+        _reported.add(identity)
+        _log.log(level, "%s (%s)", text, _PAGE)
+
+
+def _may_lack_aof(info: Mapping[str, str], options: ConnectionOptions | None) -> bool:
+    if options is not None and options.allow_no_aof:
+        return True
+    return is_ephemeral(info.get("process_id", ""), info.get("tcp_port", ""))
+
+
+_reported: set[tuple[str, str, str, int]] = set()
+"""What this process has logged: server, kind."""
+
+
+def _fields(text: Any) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in _text(text).splitlines() if ":" in line)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _name(config: GlideConfig) -> str:
+    return ", ".join(f"{address.host}:{address.port}" for address in config.addresses)

@@ -1,0 +1,347 @@
+"""Options of one job: checked when given, merged with a queue's defaults, written as the opts JSON.
+
+The wire form is spec/data-model section 4.1: camelCase names, only what the user gave. Acting on an option is
+the business of queue and worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from json import JSONEncoder
+from typing import Any, Final, TypedDict
+
+from glidemq_py._core.checks import check_bool, check_choice, check_int, refuse_unknown
+from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
+from glidemq_py._features.deduplication import Deduplication, DeduplicationInput
+from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks
+from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
+from glidemq_py._features.limits.options import check_tokens
+from glidemq_py._features.ordering_groups.options import Ordering, OrderingInput
+from glidemq_py._features.retention import Retention, RetentionInput, parse_retention, retention_to_wire
+from glidemq_py._features.retries import Backoff
+from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
+
+MAX_ATTEMPTS: Final = 1_000_000
+MAX_PRIORITY: Final = 2047
+"""Largest priority written: with 2048 the scheduled score would lose its lowest bit (W67)."""
+
+UNSUPPORTED: Final[Mapping[str, str]] = {
+    "parents": "is for flows: a job gets several parents by FlowProducer.add_dag",
+    "wait_timeout": "belongs to add_and_wait",
+    **dict.fromkeys(("repeat", "schedule", "scheduler"), "belongs to upsert_job_scheduler"),
+}
+"""Options that are known, and why they are refused."""
+
+_encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class BackoffDict(TypedDict, total=False):
+    """A backoff written as a mapping; see `Backoff`."""
+
+    type: str
+    delay: Milliseconds
+    jitter: float
+    max_delay: Milliseconds
+
+
+BackoffInput = Backoff | BackoffDict | Milliseconds
+"""What may be given as `backoff`: a bare duration is a fixed delay."""
+
+
+class JobOptionsDict(TypedDict, total=False):
+    """The keyword options of `Queue.add`; see `JobOptions` for meaning and units."""
+
+    delay: Milliseconds | None
+    run_at: datetime | None
+    attempts: int | None
+    backoff: BackoffInput | None
+    job_id: str | None
+    priority: int | None
+    lifo: bool | None
+    ttl: Milliseconds | None
+    timeout: Milliseconds | None
+    remove_on_complete: RetentionInput | None
+    remove_on_fail: RetentionInput | None
+    lock_duration: Milliseconds | None
+    ordering: OrderingInput | None
+    cost: float | None
+    deduplication: DeduplicationInput | None
+    fallbacks: FallbacksInput | None
+    parent: ParentInput | None
+    on_failure: FailurePolicy | None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JobOptions:
+    """Options of a job. None means "not given"; durations are kept in milliseconds.
+
+    Args:
+        delay: wait this long before the job may run: milliseconds or a timedelta, 0 up to ten years.
+        run_at: run at this instant instead (a naive datetime is local time); the past means at once.
+        attempts: total tries, 0..1_000_000; 0 and 1 both mean one try.
+        backoff: wait between tries: a `Backoff`, a mapping of its fields, or a duration (fixed delay).
+        job_id: id of your own; a second job of the same id is not added. See `validate_job_id`.
+        priority: 0..2047; 1 is most urgent, 0 runs after all priorities.
+        lifo: run before jobs that wait longer. Not with `priority`.
+        ttl: the job fails as "expired" if it has not started after this long; > 0.
+        timeout: longest time one attempt may take; > 0.
+        remove_on_complete: True or 0 removes the finished job at once, a number keeps that many,
+            `{"age": seconds, "count": number}` or `KeepJobs` bounds both; False keeps all.
+        remove_on_fail: the same for failed jobs.
+        lock_duration: how long a silent worker keeps this job, 1_000..86_400_000 ms.
+        ordering: the group it belongs to: an `Ordering`, a mapping of its fields, or just the key. Not with `lifo`.
+        cost: tokens that it takes from its group's bucket, 0.001..10**9; one where it says nothing. Only with
+            `ordering`.
+        deduplication: not to be added where the same thing stands: a `Deduplication` or a mapping of its fields.
+        fallbacks: what attempts after the first are to use: models, mappings or `Fallback` objects, at most 100, in
+            order. Handlers read `Job.current_fallback`.
+        parent: the job that waits for this one: a `Job`, a `JobRef`, or ``(queue, id)``. Not with `deduplication`.
+        on_failure: what it means for the jobs that wait for this one if it does not complete (it fails for good,
+            expires, is revoked or removed): "fail_parent" (also where nothing is said) fails them too, "ignore" lets
+            them go on without its result, "remove" as if there had been no such child.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    delay: int | None
+    run_at: datetime | None
+    attempts: int | None
+    backoff: Backoff | None
+    job_id: str | None
+    priority: int | None
+    lifo: bool | None
+    ttl: int | None
+    timeout: int | None
+    remove_on_complete: Retention | None
+    remove_on_fail: Retention | None
+    lock_duration: int | None
+    ordering: Ordering | None
+    cost: float | None
+    deduplication: Deduplication | None
+    fallbacks: tuple[Fallback, ...] | None
+    parent: JobRef | None
+    on_failure: str | None
+    _wire_json: str | None = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        *,
+        delay: Milliseconds | None = None,
+        run_at: datetime | None = None,
+        attempts: int | None = None,
+        backoff: BackoffInput | None = None,
+        job_id: str | None = None,
+        priority: int | None = None,
+        lifo: bool | None = None,
+        ttl: Milliseconds | None = None,
+        timeout: Milliseconds | None = None,
+        remove_on_complete: RetentionInput | None = None,
+        remove_on_fail: RetentionInput | None = None,
+        lock_duration: Milliseconds | None = None,
+        ordering: OrderingInput | None = None,
+        cost: float | None = None,
+        deduplication: DeduplicationInput | None = None,
+        fallbacks: FallbacksInput | None = None,
+        parent: ParentInput | None = None,
+        on_failure: FailurePolicy | None = None,
+    ) -> None:
+        # `init=False`: what may be given (a timedelta, a mapping) is wider than what is kept.
+        keep = object.__setattr__
+        keep(self, "delay", None if delay is None else to_ms("delay", delay))
+        keep(self, "run_at", None if run_at is None else to_instant("run_at", run_at))
+        if delay is not None and run_at is not None:
+            raise GlideMQValidationError("run_at", run_at, "cannot be given together with 'delay'")
+        keep(self, "attempts", None if attempts is None else check_int("attempts", attempts, 0, MAX_ATTEMPTS))
+        keep(self, "backoff", None if backoff is None else Backoff.parse("backoff", backoff))
+        keep(self, "job_id", None if job_id is None else validate_job_id(job_id))
+        keep(self, "priority", None if priority is None else check_int("priority", priority, 0, MAX_PRIORITY))
+        keep(self, "lifo", None if lifo is None else check_bool("lifo", lifo))
+        keep(self, "ttl", None if ttl is None else to_ms("ttl", ttl, minimum=1))
+        keep(self, "timeout", None if timeout is None else to_ms("timeout", timeout, minimum=1))
+        keep(self, "remove_on_complete", parse_retention("remove_on_complete", remove_on_complete))
+        keep(self, "remove_on_fail", parse_retention("remove_on_fail", remove_on_fail))
+        if lock_duration is not None:
+            lock_duration = to_ms("lock_duration", lock_duration, minimum=SECOND_MS, maximum=DAY_MS)
+        keep(self, "lock_duration", lock_duration)
+        keep(self, "ordering", None if ordering is None else Ordering.parse("ordering", ordering))
+        keep(self, "cost", None if cost is None else check_tokens("cost", cost))
+        keep(
+            self,
+            "deduplication",
+            None if deduplication is None else Deduplication.parse("deduplication", deduplication),
+        )
+        keep(self, "fallbacks", None if fallbacks is None else parse_fallbacks("fallbacks", fallbacks))
+        keep(self, "parent", None if parent is None else parse_parent("parent", parent))
+        if on_failure is not None:
+            check_choice("on_failure", on_failure, FAILURE_POLICIES)
+        keep(self, "on_failure", on_failure)
+        _check_together(self)
+        keep(self, "_wire_json", None)
+
+    @classmethod
+    def parse(cls, given: JobOptions | Mapping[str, Any] | None) -> JobOptions:
+        """Options from a mapping of keyword options; with nothing in it this costs nothing.
+
+        Raises:
+            UnknownOptionError: a name that does not exist; the nearest one is suggested.
+            UnsupportedOptionError: a name that is known, but not honoured yet.
+            GlideMQValidationError: a value out of its range.
+        """
+        if given is None:
+            return NO_OPTIONS
+        if isinstance(given, JobOptions):
+            return given
+        if not _is_mapping(given):
+            raise GlideMQValidationError("options", given, f"must be a mapping, not {type(given).__name__}")
+        if not given:
+            return NO_OPTIONS
+        for name, value in given.items():
+            if name not in _NAMES:
+                _refuse(name, value)
+        if UNSUPPORTED.keys() & given.keys():
+            given = {name: value for name, value in given.items() if name not in UNSUPPORTED}
+        return cls(**given)
+
+    @staticmethod
+    def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
+        """`defaults` with whatever `overrides` gives; `delay` and `run_at` displace one another.
+
+        Raises:
+            GlideMQValidationError: the two do not go together.
+        """
+        if overrides is NO_OPTIONS or defaults is overrides:
+            return defaults
+        if defaults is NO_OPTIONS:
+            return overrides
+        merged = object.__new__(JobOptions)
+        keep = object.__setattr__
+        timed = overrides.delay is not None or overrides.run_at is not None
+        for name in _FIELDS:
+            value = getattr(overrides, name)
+            if value is None and not (timed and name in ("delay", "run_at")):
+                value = getattr(defaults, name)
+            keep(merged, name, value)
+        keep(merged, "_wire_json", None)
+        _check_together(merged)
+        return merged
+
+    @staticmethod
+    def of_job(defaults: JobOptions, given: JobOptions) -> JobOptions:
+        """What holds for a job that was ``given`` these: `merge`, and everything that was given does something.
+
+        Raises:
+            GlideMQValidationError: the two do not go together, or an option that was given needs another one.
+        """
+        merged = JobOptions.merge(defaults, given)
+        if given is not NO_OPTIONS:
+            check_effect(given, merged)
+        return merged
+
+    @property
+    def run_at_ms(self) -> int | None:
+        """`run_at` in milliseconds since 1970."""
+        return None if self.run_at is None else epoch_ms(self.run_at)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The opts JSON as a dict: camelCase, only what was given. `run_at` is not stored."""
+        wire: dict[str, Any] = {}
+        for name, key in _WIRE_NAMES:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name in ("backoff", "ordering", "deduplication"):
+                value = value.to_wire()
+            elif name == "fallbacks":
+                if not value:
+                    continue  # none: what it says is that the queue's default does not hold
+                value = [fallback.to_wire() for fallback in value]
+            elif name in ("remove_on_complete", "remove_on_fail"):
+                value = retention_to_wire(value)
+            elif name == "parent":
+                value = {"queue": value.queue, "id": value.id}
+            wire[key] = value
+        return wire
+
+    def to_wire_json(self) -> str:
+        """The opts JSON as compact text; computed once."""
+        text = self._wire_json
+        if text is None:
+            text = _encode(self.to_wire())
+            object.__setattr__(self, "_wire_json", text)
+        return text
+
+
+_WIRE_NAMES: Final = (
+    ("job_id", "jobId"),
+    ("delay", "delay"),
+    ("priority", "priority"),
+    ("lifo", "lifo"),
+    ("attempts", "attempts"),
+    ("backoff", "backoff"),
+    ("timeout", "timeout"),
+    ("ttl", "ttl"),
+    ("remove_on_complete", "removeOnComplete"),
+    ("remove_on_fail", "removeOnFail"),
+    ("lock_duration", "lockDuration"),
+    ("ordering", "ordering"),
+    ("cost", "cost"),
+    ("deduplication", "deduplication"),
+    ("fallbacks", "fallbacks"),
+    ("parent", "parent"),
+    ("on_failure", "onFailure"),
+)
+_FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
+_NAMES: Final = frozenset(_FIELDS)
+
+
+def _check_together(options: JobOptions) -> None:
+    if options.lifo:
+        if options.ordering is not None:
+            raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")
+        if options.priority:
+            raise GlideMQValidationError("lifo", True, "cannot be used together with 'priority', which decides alone")
+    if options.parent is not None and options.deduplication is not None:
+        raise GlideMQValidationError("parent", options.parent, "cannot be used together with 'deduplication'")
+
+
+def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) -> None:
+    """Refuse what a job was given and what would do nothing.
+
+    Args:
+        own: what it was given itself: a default may wait for jobs that it means something to.
+        merged: all that holds for it.
+        of_flow: a flow makes the job, and knows its parents.
+
+    Raises:
+        GlideMQValidationError: an option needs another one.
+    """
+    if (merged.attempts or 0) < 2:
+        for name in ("backoff", "fallbacks"):
+            if getattr(own, name):
+                raise GlideMQValidationError(name, getattr(own, name), "needs 'attempts' >= 2: it is for retries")
+    if own.on_failure is not None and merged.parent is None and not of_flow:
+        raise GlideMQValidationError("on_failure", own.on_failure, "needs a 'parent': nobody waits for the job")
+
+
+NO_OPTIONS: Final = JobOptions()
+"""The options of a job that was given none."""
+NO_OPTIONS.to_wire_json()
+
+
+def _refuse(name: object, value: object) -> None:
+    """Complain about a name that is not an option, unless it is a known one given as None."""
+    if not isinstance(name, str):
+        raise GlideMQValidationError("options", name, f"option names must be str, not {type(name).__name__}")
+    reason = UNSUPPORTED.get(name)
+    if reason is None:
+        refuse_unknown(name, value, sorted(_NAMES | UNSUPPORTED.keys()))
+    if value is not None:
+        raise UnsupportedOptionError(name, value, reason)
+
+
+def _is_mapping(given: object) -> bool:
+    return type(given) is dict or isinstance(given, Mapping)

@@ -1,0 +1,237 @@
+"""Names of the keys of a queue (spec/data-model sections 2 and 3). Only text is made here.
+
+Every key of a queue carries the queue's name in braces, which is the cluster's hash tag: all of them live in
+one slot. Additions of ours are marked; they avoid the patterns that Node peers SCAN (`job:*`,
+`w:*`, `group:*`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from glidemq_py._core.names import validate_job_id, validate_prefix, validate_queue_name
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+
+__all__ = [
+    "CONSUMER_GROUP",
+    "DEFAULT_PREFIX",
+    "QueueKeys",
+    "flow_key",
+    "split_budget_key",
+    "split_member",
+    "usage_registry_key",
+    "validate_job_id",
+    "validate_prefix",
+    "validate_queue_name",
+]
+
+CONSUMER_GROUP: Final = "workers"
+"""Consumer group of workers on the job stream."""
+
+
+class QueueKeys:
+    """Key names of one queue.
+
+    Args:
+        prefix: first part of every key, "glide" by default everywhere.
+        name: the queue's name.
+
+    Raises:
+        GlideMQValidationError: `prefix` or `name` breaks the rules of names.
+    """
+
+    __slots__ = (
+        "base",
+        "completed",
+        "dedup",
+        "events",
+        "failed",
+        "id",
+        "job_prefix",
+        "lifo",
+        "list_active",
+        "log_prefix",
+        "meta",
+        "name",
+        "ordering",
+        "prefix",
+        "priority",
+        "rate",
+        "ratelimited",
+        "scheduled",
+        "scheduler_lock",
+        "schedulers",
+        "stem",
+        "stream",
+        "suspended",
+        "sweep_lock",
+        "wake",
+    )
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self.prefix: Final = validate_prefix(prefix)
+        self.name: Final = validate_queue_name(name)
+        self.base: Final = f"{prefix}:{{{name}}}"
+        """`glide:{emails}`; spec/data-model calls it P."""
+        stem = self.stem = f"{self.base}:"
+        """The base with its colon: what Lua calls the prefix."""
+        self.meta: Final = stem + "meta"
+        self.id: Final = stem + "id"
+        self.stream: Final = stem + "stream"
+        self.scheduled: Final = stem + "scheduled"
+        self.completed: Final = stem + "completed"
+        self.failed: Final = stem + "failed"
+        self.events: Final = stem + "events"
+        self.priority: Final = stem + "priority"
+        self.lifo: Final = stem + "lifo"
+        self.list_active: Final = stem + "list-active"
+        self.dedup: Final = stem + "dedup"
+        self.rate: Final = stem + "rate"
+        self.schedulers: Final = stem + "schedulers"
+        self.ordering: Final = stem + "ordering"
+        self.ratelimited: Final = stem + "ratelimited"
+        self.suspended: Final = stem + "suspended"
+        self.scheduler_lock: Final = stem + "schedulers:lock:__tick__"
+        self.sweep_lock: Final = stem + "suspended:lock:__sweep__"
+        self.wake: Final = stem + "wake"
+        """Ours: the stream of markers that wakes idle workers."""
+        self.job_prefix: Final = stem + "job:"
+        self.log_prefix: Final = stem + "log:"
+
+    def __repr__(self) -> str:
+        return f"QueueKeys({self.prefix!r}, {self.name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, QueueKeys) and self.base == other.base
+
+    def __hash__(self) -> int:
+        return hash(self.base)
+
+    @property
+    def static(self) -> tuple[str, ...]:
+        """Every key of which a queue has one, `metrics` and locks included: what obliterate must name."""
+        return (
+            self.meta,
+            self.id,
+            self.stream,
+            self.scheduled,
+            self.completed,
+            self.failed,
+            self.events,
+            self.priority,
+            self.lifo,
+            self.list_active,
+            self.dedup,
+            self.rate,
+            self.schedulers,
+            self.ordering,
+            self.ratelimited,
+            self.suspended,
+            self.metrics("completed"),
+            self.metrics("failed"),
+            self.scheduler_lock,
+            self.sweep_lock,
+            self.wake,
+        )
+
+    def job(self, job_id: str) -> str:
+        """Hash of a job."""
+        return self.job_prefix + job_id
+
+    def log(self, job_id: str) -> str:
+        """List of a job's log lines."""
+        return self.log_prefix + job_id
+
+    def deps(self, job_id: str) -> str:
+        """Set of a parent's children; members are `member()` of the children."""
+        return f"{self.stem}deps:{job_id}"
+
+    def parents(self, job_id: str) -> str:
+        """Set of a child's parents; members are `member()` of the parents."""
+        return f"{self.stem}parents:{job_id}"
+
+    def jstream(self, job_id: str) -> str:
+        """Stream of a job's chunks."""
+        return f"{self.stem}jstream:{job_id}"
+
+    def signals(self, job_id: str) -> str:
+        """List of signals sent to a job."""
+        return f"{self.stem}signals:{job_id}"
+
+    def satellites(self, job_id: str) -> tuple[str, ...]:
+        """Every key beside the hash that may belong to one job."""
+        return (
+            self.log(job_id),
+            self.deps(job_id),
+            self.parents(job_id),
+            self.jstream(job_id),
+            self.signals(job_id),
+        )
+
+    def member(self, job_id: str) -> str:
+        """How a job is named in another's deps or parents: `glide:{emails}:7`."""
+        return self.stem + job_id
+
+    def subscription(self, job_id: str, group: str) -> str:
+        """Hash of one broadcast subscription's attempts at a job."""
+        return f"{self.job_prefix}{job_id}:sub:{group}"
+
+    def worker(self, consumer: str) -> str:
+        """Heartbeat of a worker."""
+        return f"{self.stem}w:{consumer}"
+
+    def metrics(self, kind: Literal["completed", "failed"]) -> str:
+        """Hash of counts and durations by minute."""
+        return f"{self.stem}metrics:{kind}"
+
+    def group(self, key: str) -> str:
+        """Hash of an ordering group."""
+        return f"{self.stem}group:{key}"
+
+    def group_queue(self, key: str) -> str:
+        """Sorted set of a group's parked jobs."""
+        return f"{self.stem}groupq:{key}"
+
+    def budget(self, flow_id: str) -> str:
+        """Hash of a flow's budget."""
+        return f"{self.stem}budget:{flow_id}"
+
+    def tokens(self, window: int) -> str:
+        """Tokens used in one window of a tokens-per-minute limit."""
+        return f"{self.stem}tpm:{window}"
+
+    def usage(self, bucket_ms: int) -> str:
+        """Hash of usage in the minute that starts at `bucket_ms`."""
+        return f"{self.stem}usage:{bucket_ms}"
+
+
+def split_budget_key(key: str) -> tuple[str, str]:
+    """Meta key of the queue that holds a budget, and the flow's id: the other way round of `QueueKeys.budget`.
+
+    Raises ValueError for text that is no such key.
+    """
+    base, found, flow_id = key.partition("}:budget:")
+    if not found or not flow_id or ":{" not in base:
+        raise ValueError(f"{key!r} is no key of a budget")
+    return f"{base}}}:meta", flow_id
+
+
+def usage_registry_key(prefix: str) -> str:
+    """Set of the names of queues that have usage; it belongs to no queue."""
+    return f"{prefix}:usage:queues"
+
+
+def flow_key(prefix: str, flow_id: str, part: Literal["meta", "jobs", "roots"]) -> str:
+    """A key of a flow made through the HTTP proxy."""
+    return f"{prefix}:{{flow:{flow_id}}}:{part}"
+
+
+def split_member(member: str) -> tuple[str, str]:
+    """Key base and job id of a member of deps or parents: `glide:{emails}:7` gives `glide:{emails}` and `7`.
+
+    Raises ValueError for text that is no such member.
+    """
+    base, colon, job_id = member.rpartition(":")
+    if not colon or not job_id or not base.endswith("}") or ":{" not in base:
+        raise ValueError(f"{member!r} names no job of a queue")
+    return base, job_id

@@ -1,0 +1,136 @@
+"""Reads the opts JSON of a stored job, whoever wrote it. Unlike the options given to us it is never refused.
+
+A peer in another language checks less than we do (spec/api section 4.1: negative delays, any backoff), and a
+worker must be able to run its jobs: what cannot be honoured counts as not given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._features.fallbacks import read_fallbacks
+from glidemq_py._features.retries import Backoff
+from glidemq_py.errors import GlideMQValidationError
+
+
+@lru_cache(maxsize=1024)
+def read_stored_options(text: str) -> JobOptions:
+    """Options of a stored job from the text of its `opts` field; junk counts as not given.
+
+    Jobs of one kind carry the same text, so the last 1024 texts are remembered.
+    """
+    if text == "{}":
+        return NO_OPTIONS
+    try:
+        stored = json.loads(text)
+    except (ValueError, RecursionError):
+        return NO_OPTIONS
+    if not isinstance(stored, dict):
+        return NO_OPTIONS
+    kept: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", stored).items():
+        known = _READERS.get(key)
+        if known is None or value is None:
+            continue
+        name, reader = known
+        try:
+            # Each is tried alone, so that one bad value does not take the others with it.
+            kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
+        except GlideMQValidationError:
+            continue
+    if kept.get("lifo") and ("ordering" in kept or kept.get("priority")):
+        del kept["lifo"]  # of the two, the one that the server went by
+    if "deduplication" in kept:
+        kept.pop("parent", None)
+    return JobOptions(**kept) if kept else NO_OPTIONS
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _backoff(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Mapping[str, Any]", value)
+    return Backoff(
+        given.get("type", ""),
+        given.get("delay") or 0,
+        jitter=given.get("jitter") or 0.0,
+        max_delay=given.get("maxDelay"),
+    )
+
+
+def _deduplication(value: Any) -> Any:
+    """A peer may write a `ttl` where its mode does not look at it."""
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Mapping[str, Any]", value)
+    mode = given.get("mode") or "simple"
+    return {name: each for name, each in given.items() if name != "ttl" or mode != "simple"}
+
+
+def _retention(value: Any) -> Any:
+    """As the original reads it (spec/functions section 10): 0 means keep all; we never write 0 ourselves."""
+    if not isinstance(value, Mapping):
+        return value or False
+    given = cast("Mapping[str, Any]", value)
+    return {name: given[name] for name in ("age", "count") if given.get(name)} or False
+
+
+def _ordering(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return None
+    given = cast("Mapping[str, Any]", value)
+    rate, bucket = given.get("rateLimit"), given.get("tokenBucket")
+    if isinstance(bucket, Mapping):
+        read = cast("Mapping[str, Any]", bucket)
+        bucket = {"capacity": read.get("capacity"), "refill_rate": read.get("refillRate")}
+    kept = {
+        "key": given.get("key"),
+        "concurrency": given.get("concurrency"),
+        "rate_limit": rate,
+        "token_bucket": bucket,
+    }
+    return {name: each for name, each in kept.items() if each}
+
+
+_READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "jobId": ("job_id", _same),
+    "delay": ("delay", _same),
+    "priority": ("priority", _same),
+    "lifo": ("lifo", _same),
+    "attempts": ("attempts", _same),
+    "backoff": ("backoff", _backoff),
+    "timeout": ("timeout", _same),
+    "ttl": ("ttl", _same),
+    "removeOnComplete": ("remove_on_complete", _retention),
+    "removeOnFail": ("remove_on_fail", _retention),
+    "lockDuration": ("lock_duration", _same),
+    "ordering": ("ordering", _ordering),
+    "cost": ("cost", _same),
+    "deduplication": ("deduplication", _deduplication),
+    "fallbacks": ("fallbacks", read_fallbacks),
+    "parent": ("parent", _same),
+    "onFailure": ("on_failure", _same),
+}
+
+
+def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a user wrote by their stored names (``removeOnFail``) or by ours, as keywords of `JobOptions`.
+
+    Unlike what peers have stored these are checked, by `JobOptions`; an unknown name is left as it is.
+    """
+    named: dict[str, Any] = {}
+    for key, value in given.items():
+        known = _READERS.get(key)
+        if known is not None and value is not None:
+            name, reader = known
+            named[name] = reader(value) if name in ("backoff", "ordering") and isinstance(value, Mapping) else value
+        else:
+            named[key] = value
+    return named

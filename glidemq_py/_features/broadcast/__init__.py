@@ -1,0 +1,1 @@
+"""Broadcasts: messages by subject, delivered to every subscription."""

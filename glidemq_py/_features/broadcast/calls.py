@@ -1,0 +1,171 @@
+"""Calls of broadcasts: publishing, and what a worker of a subscription lives on (``lua/own/broadcast_*.lua``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from glidemq_py._core.calls.adding import AddReply, Row
+from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls.working import (
+    FOREIGN_CONSUMER_PREFIX,
+    ExchangeReply,
+    Finished,
+    HeartbeatReply,
+    ReclaimReply,
+    RegainReply,
+    Tokens,
+)
+
+__all__ = [
+    "DeliveryReply",
+    "Marks",
+    "SubscriptionRow",
+    "delivery",
+    "exchange",
+    "heartbeat",
+    "leave",
+    "publish",
+    "reclaim",
+    "redeliver",
+    "regain",
+    "subscribe",
+    "subscriptions",
+    "unsubscribe",
+]
+
+Marks = tuple[str, str]
+"""Ids of the last entry of the message stream and of the wake stream."""
+
+
+class SubscriptionRow(NamedTuple):
+    """One subscription's progress, as the server counts it."""
+
+    name: str
+    lag: int
+    """-1 where the server does not know it and it is long."""
+    pending: int
+    handed_back: int
+    last_delivered: str
+    consumers: int
+
+
+class DeliveryReply(NamedTuple):
+    """Reply of `delivery`."""
+
+    exists: int
+    record: list[str]
+    """Flat fields and values."""
+    place: str
+
+
+def publish(meta: str, rows: Sequence[Row], quiet: bool, most: int, age: int) -> Call[AddReply]:
+    """Add messages, and delete those beyond the newest ``most`` (0 = keep any number) or older than ``age`` ms."""
+    return Call("broadcast_publish", meta, (pack((rows, quiet, most, age)),), _published)
+
+
+def _published(reply: bytes) -> AddReply:
+    return AddReply(*unpack(reply))
+
+
+def exchange(
+    meta: str, consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool, group: str,
+    patterns: Sequence[str] | None, start: str, note: Callable[[Marks], None],
+    limiter: tuple[int, int] | None = None, token: str | None = None, tokens: Tokens | None = None,
+) -> Call[ExchangeReply]:  # fmt: skip
+    """Hand in ``finished``, take up to ``want`` messages for the subscription ``group``.
+
+    ``patterns``: Lua patterns of subjects, None = all. ``start``: where the group begins if it is missing. ``note``
+    is told the marks of an answer that left nothing. ``token``: as in `working.idle_exchange`.
+    ``tokens``: as in `working.exchange`.
+    """
+    of_group: tuple[Any, ...] = (group, patterns or False, start, token or False)
+    if tokens is not None:
+        of_group = (*of_group, tokens)
+    request = (consumer, want, finished, quiet, no_metrics, limiter or False, *of_group)
+    return Call("broadcast_exchange", meta, (pack(request),), partial(_exchanged, note))
+
+
+def _exchanged(note: Callable[[Marks], None], reply: bytes) -> ExchangeReply:
+    *rest, marks = unpack(reply)
+    if marks:
+        note((marks[0], marks[1]))
+    return ExchangeReply(*rest)
+
+
+def heartbeat(
+    meta: str, consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]], group: str
+) -> Call[HeartbeatReply]:
+    """As `working.heartbeat`."""
+    return Call("broadcast_heartbeat", meta, (pack((consumer, info, ttl, jobs, group)),), _beaten, repeatable=True)
+
+
+def _beaten(reply: bytes) -> HeartbeatReply:
+    return HeartbeatReply(*unpack(reply))
+
+
+def regain(
+    meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, group: str, start: str
+) -> Call[RegainReply]:
+    """Ask for messages that pend for this consumer beside those whose entries it knows."""
+    request = (consumer, known, want, quiet, cursor, group, start)
+    return Call("broadcast_regain", meta, (pack(request),), _regained)
+
+
+def _regained(reply: bytes) -> RegainReply:
+    return RegainReply(*unpack(reply))
+
+
+def reclaim(
+    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, group: str
+) -> Call[ReclaimReply]:
+    """Hand back messages whose worker died; ``hold`` ms during which only ``holder`` may do it."""
+    request = (holder, hold, lock_duration, max_stalled, quiet, cursor, group, FOREIGN_CONSUMER_PREFIX)
+    return Call("broadcast_reclaim", meta, (pack(request),), _reclaimed, repeatable=True)
+
+
+def _reclaimed(reply: bytes) -> ReclaimReply:
+    return ReclaimReply(*unpack(reply))
+
+
+def leave(meta: str, group: str, consumer: str) -> Call[bool]:
+    """Take a worker's registration and its consumer away; False if messages still pend for it."""
+    return Call("broadcast_leave", meta, (group, consumer), bool, repeatable=True)
+
+
+def subscribe(meta: str, group: str, start: str) -> Call[str]:
+    """Make a subscription that begins after entry ``start`` ('$' = now), where there is none; its beginning."""
+    return Call("broadcast_subscribe", meta, (pack((group, start)),), _text, repeatable=True)
+
+
+def _text(reply: Any) -> str:
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def subscriptions(meta: str) -> Call[list[SubscriptionRow]]:
+    """How far each subscription is."""
+    return Call("broadcast_subscriptions", meta, (), _rows, repeatable=True)
+
+
+def _rows(reply: bytes) -> list[SubscriptionRow]:
+    return [SubscriptionRow(*row) for row in unpack(reply)]
+
+
+def unsubscribe(meta: str, group: str, force: bool) -> Call[str]:
+    """Take a subscription away: 'ok', 'gone', or 'active' where a worker of it lives and ``force`` is off."""
+    return Call("broadcast_unsubscribe", meta, (pack((group, force)),), _text, repeatable=True)
+
+
+def delivery(meta: str, message_id: str, group: str) -> Call[DeliveryReply]:
+    """What a subscription has made of a message."""
+    return Call("broadcast_delivery", meta, (pack((message_id, group)),), _delivered, repeatable=True)
+
+
+def _delivered(reply: bytes) -> DeliveryReply:
+    return DeliveryReply(*unpack(reply))
+
+
+def redeliver(meta: str, message_id: str, group: str, once: str) -> Call[str]:
+    """Have a message come once more to a subscription that has done with it; ``once`` names the redelivery, or ''."""
+    return Call("broadcast_redeliver", meta, (pack((message_id, group, once)),), _text, repeatable=bool(once))

@@ -1,0 +1,89 @@
+"""Subjects and patterns of them: tokens between dots, ``*`` for one of them, ``>`` for all that follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from glidemq_py._core.checks import check_text
+from glidemq_py._core.names import JOB_NAME_LENGTH
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["compile_subject_matcher", "lua_patterns", "match_subject", "parse_subjects"]
+
+MAX_PATTERNS: Final = 100
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_MAGIC: Final = re.compile(r"[^\w\s]", re.ASCII)
+
+
+def match_subject(pattern: str, subject: str) -> bool:
+    """True if the subject matches: token by token, ``*`` any one token, a last ``>`` one or more of them.
+
+    Raises:
+        GlideMQValidationError: the pattern cannot be: ``>`` stands anywhere but at its end; or the subject is no text.
+    """
+    return _matches(_tokens(pattern), subject)
+
+
+def compile_subject_matcher(patterns: Iterable[str] | None) -> Callable[[str], bool] | None:
+    """A function that says whether a subject matches one of the patterns; None, no filter, where there is none.
+
+    Raises GlideMQValidationError as `match_subject`.
+    """
+    compiled = [_tokens(pattern) for pattern in parse_subjects("patterns", patterns)]
+    if not compiled:
+        return None
+    return lambda subject: any(_matches(tokens, subject) for tokens in compiled)
+
+
+def parse_subjects(option: str, value: Any) -> tuple[str, ...]:
+    """The patterns of a subscription, checked; () = all subjects. Raises GlideMQValidationError."""
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise GlideMQValidationError(option, value, "must be a list of patterns")
+    given: list[Any] = [*value]
+    patterns: tuple[str, ...] = tuple(given)
+    if len(patterns) > MAX_PATTERNS:
+        raise GlideMQValidationError(option, len(patterns), f"must be at most {MAX_PATTERNS} patterns")
+    for i, pattern in enumerate(patterns):
+        _tokens(pattern, f"{option}[{i}]")
+    return patterns
+
+
+def lua_patterns(patterns: Sequence[str]) -> list[str] | None:
+    """The same as patterns of Lua, for the server; None where every subject matches."""
+    found: list[str] = []
+    for pattern in patterns:
+        tokens = _tokens(pattern)
+        if tokens == [">"]:
+            return None
+        words = ["[^.]*" if token == "*" else _MAGIC.sub(r"%\g<0>", token) for token in tokens]
+        if tokens[-1] == ">":
+            words[-1] = ".*"
+        found.append("^" + "%.".join(words) + "$")
+    return found or None
+
+
+def _tokens(pattern: object, option: str = "subject pattern") -> list[str]:
+    text = check_text(option, pattern, maximum=JOB_NAME_LENGTH)
+    if _CONTROL.search(text) is not None:
+        raise GlideMQValidationError(option, text, "must not contain control characters")
+    tokens = text.split(".")
+    if ">" in tokens[:-1]:
+        raise GlideMQValidationError(option, text, "'>' must be the last token")
+    return tokens
+
+
+def _matches(pattern: list[str], subject: str) -> bool:
+    if not isinstance(subject, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError("subject", subject, "must be a str")
+    tokens = subject.split(".")
+    if pattern[-1] == ">":
+        pattern = pattern[:-1]
+        if len(tokens) <= len(pattern):
+            return False
+    elif len(tokens) != len(pattern):
+        return False
+    return all(word in ("*", token) for word, token in zip(pattern, tokens, strict=False))

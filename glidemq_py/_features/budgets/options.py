@@ -1,0 +1,178 @@
+"""What the jobs of a flow may use in tokens and money: the option's forms, and no counting."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypedDict, cast
+
+from glidemq_py._core.checks import check_choice, check_mapping, check_text
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["Budget", "BudgetAction", "BudgetDict", "BudgetInput", "amounts_text", "check_amount", "check_amounts",
+           "number_text", "parse_budget"]  # fmt: skip
+
+BudgetAction = Literal["fail", "pause"]
+
+MAX_CATEGORIES: Final = 64
+"""Most kinds of tokens, or of costs, of one job or budget: each is a field to count in."""
+MAX_CATEGORY_CHARS: Final = 64
+MAX_AMOUNT: Final = 2.0**53
+"""Up to here the server's sums of whole numbers are exact."""
+
+_OPTION: Final = "budget"
+_CAPS: Final = ("max_total_tokens", "max_tokens", "max_total_cost", "max_costs")
+
+
+class BudgetDict(TypedDict, total=False):
+    """`Budget` written as a mapping."""
+
+    max_total_tokens: float
+    max_tokens: Mapping[str, float]
+    token_weights: Mapping[str, float]
+    max_total_cost: float
+    max_costs: Mapping[str, float]
+    cost_unit: str
+    on_exceeded: BudgetAction
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Budget:
+    """What the jobs of a flow may use together, by what they say with `Job.report_usage`. At least one limit.
+
+    Use is counted when an attempt ends, so a limit may be passed by what was running; no further job of the flow
+    begins then.
+
+    Args:
+        max_total_tokens: tokens of all categories, each counted by its weight; > 0.
+        max_tokens: tokens by category (``{"input": 1_000_000}``), each > 0.
+        token_weights: how much a token of a category counts in the total; 1 where not given, >= 0.
+        max_total_cost: > 0, in ``cost_unit``.
+        max_costs: costs by category, each > 0.
+        cost_unit: such as "USD"; stored for those who read.
+        on_exceeded: what becomes of the jobs that would begin afterwards: "fail" (the default) fails their attempt with
+            `BudgetExceededError`, "pause" has them wait for 24 hours, and look again then.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    max_total_tokens: float | None
+    max_tokens: Mapping[str, float] | None
+    token_weights: Mapping[str, float] | None
+    max_total_cost: float | None
+    max_costs: Mapping[str, float] | None
+    cost_unit: str | None
+    on_exceeded: BudgetAction
+
+    def __init__(
+        self,
+        *,
+        max_total_tokens: float | None = None,
+        max_tokens: Mapping[str, float] | None = None,
+        token_weights: Mapping[str, float] | None = None,
+        max_total_cost: float | None = None,
+        max_costs: Mapping[str, float] | None = None,
+        cost_unit: str | None = None,
+        on_exceeded: BudgetAction = "fail",
+    ) -> None:
+        keep = object.__setattr__
+        keep(self, "max_total_tokens", _limit("max_total_tokens", max_total_tokens))
+        keep(self, "max_tokens", _limits("max_tokens", max_tokens))
+        keep(self, "token_weights", None if not token_weights else check_amounts("token_weights", token_weights))
+        keep(self, "max_total_cost", _limit("max_total_cost", max_total_cost))
+        keep(self, "max_costs", _limits("max_costs", max_costs))
+        keep(self, "cost_unit", None if cost_unit is None else check_text("cost_unit", cost_unit, maximum=32))
+        keep(self, "on_exceeded", check_choice("on_exceeded", on_exceeded, ("fail", "pause")))
+        if all(getattr(self, name) is None for name in _CAPS):
+            raise GlideMQValidationError("Budget", {}, f"needs a limit: one of {', '.join(_CAPS)}")
+        if self.token_weights is not None and self.max_total_tokens is None:
+            raise GlideMQValidationError("token_weights", token_weights, "need max_total_tokens: they weigh its total")
+
+    def to_fields(self) -> list[str]:
+        """Field names and values, flat, as the budget's hash holds them (data-model.md section 11)."""
+        fields = ["onExceeded", self.on_exceeded]
+        for name, number in (("maxTotalTokens", self.max_total_tokens), ("maxTotalCost", self.max_total_cost)):
+            if number is not None:
+                fields += [name, number_text(number)]
+        for name, amounts in (
+            ("maxTokens", self.max_tokens),
+            ("maxCosts", self.max_costs),
+            ("tokenWeights", self.token_weights),
+        ):
+            if amounts is not None:
+                fields += [name, amounts_text(amounts)]
+        if self.cost_unit is not None:
+            fields += ["costUnit", self.cost_unit]
+        return fields
+
+
+BudgetInput = Budget | BudgetDict
+"""What may be given: the options, or a mapping of them."""
+
+
+def parse_budget(value: object, option: str = _OPTION) -> Budget:
+    """Check the option. Raises GlideMQValidationError that names it and the field."""
+    if isinstance(value, Budget):
+        return value
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError(option, value, "must be a Budget, or a mapping such as {'max_total_tokens': 1000}")
+    given: dict[str, Any] = dict(check_mapping(option, cast("object", value), tuple(Budget.__dataclass_fields__)))
+    try:
+        return Budget(**given)
+    except GlideMQValidationError as error:
+        name = option if error.option == "Budget" else f"{option}.{error.option}"
+        raise GlideMQValidationError(name, error.value, error.problem) from None
+
+
+def check_amount(option: str, value: object) -> float:
+    """A finite number from 0 to 2**53."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise GlideMQValidationError(option, value, f"must be a number, not {type(value).__name__}")
+    if not math.isfinite(value) or not 0 <= value <= MAX_AMOUNT:
+        raise GlideMQValidationError(option, value, "must be a finite number from 0 to 2**53")
+    return value
+
+
+def check_amounts(option: str, value: object) -> dict[str, float]:
+    """Numbers by category, checked and copied."""
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError(option, value, f"must be a mapping of numbers, not {type(value).__name__}")
+    given = cast("Mapping[object, object]", value)
+    if len(given) > MAX_CATEGORIES:
+        raise GlideMQValidationError(option, f"{len(given)} categories", f"must have at most {MAX_CATEGORIES}")
+    amounts: dict[str, float] = {}
+    for category, amount in given.items():
+        name = check_text(f"{option} category", category, maximum=MAX_CATEGORY_CHARS)
+        amounts[name] = check_amount(f"{option}.{name}", amount)
+    return amounts
+
+
+def _limit(option: str, value: object) -> float | None:
+    if value is None:
+        return None
+    limit = check_amount(option, value)
+    if limit == 0:
+        raise GlideMQValidationError(option, value, "must be > 0")
+    return limit
+
+
+def _limits(option: str, value: object) -> dict[str, float] | None:
+    if value is None:
+        return None
+    limits = check_amounts(option, value)
+    for category, limit in limits.items():
+        _limit(f"{option}.{category}", limit)
+    return limits or None
+
+
+def number_text(number: float) -> str:
+    """A number as JavaScript writes it: whole ones without a fraction."""
+    return str(int(number)) if number == int(number) else repr(float(number))
+
+
+def amounts_text(amounts: Mapping[str, float]) -> str:
+    """JSON of numbers by category."""
+    return "{" + ",".join(f"{json.dumps(name)}:{number_text(amount)}" for name, amount in amounts.items()) + "}"

@@ -1,0 +1,1 @@
+"""The consistency check: find inconsistent state in a queue and repair it."""

@@ -1,0 +1,1 @@
+"""Flows: jobs that wait for other jobs, added together as trees or graphs."""

@@ -1,0 +1,140 @@
+"""`FlowJob`: a job of a tree and its children, as users write it. Nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from glidemq_py._core.checks import check_mapping
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, check_effect
+from glidemq_py._core.names import validate_job_name, validate_queue_name
+from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
+
+__all__ = [
+    "MAX_DEPTH",
+    "FlowJob",
+    "FlowMember",
+    "check_flow_options",
+    "member_fields",
+    "too_deep",
+]
+
+
+def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
+    """Options of a job of a flow. Raises GlideMQValidationError for those that cannot be there."""
+    parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
+    for option in ("parent", "deduplication"):
+        if getattr(parsed, option) is not None:
+            raise UnsupportedOptionError(option, getattr(parsed, option), "cannot be given to a job of a flow")
+    check_effect(parsed, parsed, of_flow=True)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FlowMember:
+    """A job of a flow: its name, its queue, its data, its options; see `FlowJob` and `DagNode`."""
+
+    name: str
+    queue: str
+    data: Any
+    options: JobOptions
+
+    def __init__(self, name: str, queue: str, data: Any, options: JobOptions | Mapping[str, Any] | None) -> None:
+        keep = object.__setattr__
+        keep(self, "name", validate_job_name(name))
+        keep(self, "queue", validate_queue_name(queue, "queue"))
+        keep(self, "data", data)
+        keep(self, "options", check_flow_options(options))
+
+
+def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[str, Any]:
+    """A mapping of the fields of one, and of no others. Raises GlideMQValidationError."""
+    given = check_mapping(option, value, keys)
+    for needed in ("name", "queue"):
+        if needed not in given:
+            raise GlideMQValidationError(f"{option}.{needed}", None, "is needed")
+    return given
+
+
+MAX_DEPTH: Final = 10_000
+_KEYS: Final = ("name", "queue", "data", "options", "children")
+
+
+def too_deep(name: object) -> GlideMQValidationError:
+    """The error for the job beyond the last level that there may be."""
+    return GlideMQValidationError("children", name, f"a flow is at most {MAX_DEPTH} jobs deep")
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class FlowJob(FlowMember):
+    """A job of a tree: it runs when its children have ended.
+
+    Args:
+        name: the job's name.
+        queue: name of its queue.
+        data: anything the serializer takes.
+        options: `JobOptions` or a mapping of keyword options; no `parent` and no `deduplication`.
+        children: `FlowJob` objects, or mappings of their fields.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    children: tuple[FlowJob, ...]
+
+    def __init__(
+        self,
+        name: str,
+        queue: str,
+        data: Any = None,
+        options: JobOptions | Mapping[str, Any] | None = None,
+        children: Sequence[FlowJob | Mapping[str, Any]] = (),
+    ) -> None:
+        FlowMember.__init__(self, name, queue, data, options)
+        object.__setattr__(self, "children", tuple(FlowJob.parse(child) for child in _sequence(children)))
+
+    def __repr__(self) -> str:
+        return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
+
+    @classmethod
+    def parse(cls, value: object, option: str = "children") -> FlowJob:
+        """A `FlowJob` from one, or from a mapping of its fields, however deep."""
+        if isinstance(value, FlowJob):
+            return value
+        frames = [_Frame(value, option)]
+        while True:
+            frame = frames[-1]
+            for child in frame.rest:
+                if isinstance(child, FlowJob):
+                    frame.children.append(child)
+                    continue
+                if len(frames) > MAX_DEPTH:
+                    raise too_deep(frame.fields["name"])
+                frames.append(_Frame(child, "children"))
+                break
+            else:
+                made = cls(**frame.fields, children=frame.children)
+                frames.pop()
+                if not frames:
+                    return made
+                frames[-1].children.append(made)
+
+
+class _Frame:
+    """A mapping whose children are being made: a stack of our own, since the interpreter's is not deep."""
+
+    __slots__ = ("children", "fields", "rest")
+
+    def __init__(self, value: object, option: str) -> None:
+        given = member_fields(value, option, _KEYS)
+        children = _sequence(given.get("children", ()))
+        self.fields = {key: part for key, part in given.items() if key != "children"}
+        self.rest: Iterator[object] = iter(children)
+        self.children: list[FlowJob] = []
+
+
+def _sequence(children: object) -> Sequence[object]:
+    if isinstance(children, (str, Mapping)) or not isinstance(children, Sequence):
+        raise GlideMQValidationError("children", cast("Any", children), "must be a sequence of jobs")
+    return cast("Sequence[object]", children)

@@ -1,0 +1,62 @@
+"""Which job waits for another one: the option ``parent``, and what a child's failure means for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, cast, runtime_checkable
+
+from glidemq_py._core.names import validate_job_id, validate_queue_name
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["FAILURE_POLICIES", "FailurePolicy", "JobRef", "ParentDict", "ParentInput", "parse_parent"]
+
+FailurePolicy = Literal["fail_parent", "ignore", "remove"]
+FAILURE_POLICIES: Final = ("fail_parent", "ignore", "remove")
+
+
+class JobRef(NamedTuple):
+    """A job by the name of its queue and its id.
+
+    Attributes:
+        queue: name of the queue.
+        id: of the job.
+    """
+
+    queue: str
+    id: str
+
+
+class ParentDict(TypedDict):
+    """A `JobRef` written as a mapping."""
+
+    queue: str
+    id: str
+
+
+@runtime_checkable
+class _JobLike(Protocol):
+    id: str
+
+    @property
+    def queue_name(self) -> str: ...
+
+
+ParentInput = JobRef | tuple[str, str] | ParentDict | _JobLike
+"""What may be given as ``parent``: a `Job`, a `JobRef`, ``(queue, id)``, or ``{"queue": ..., "id": ...}``."""
+
+
+def parse_parent(option: str, value: object) -> JobRef:
+    """The parent that is meant. Raises GlideMQValidationError about ``option``."""
+    if isinstance(value, _JobLike):
+        return JobRef(value.queue_name, value.id)
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        if set(given) != {"queue", "id"}:
+            raise GlideMQValidationError(option, given, "must have the keys 'queue' and 'id'")
+        queue, job_id = given["queue"], given["id"]
+    else:
+        parts: Any = value
+        if not isinstance(value, tuple) or len(parts) != 2:
+            raise GlideMQValidationError(option, parts, "must be a job, a pair (queue, id) or a mapping of the two")
+        queue, job_id = parts
+    return JobRef(validate_queue_name(queue, f"{option}.queue"), validate_job_id(job_id, f"{option}.id"))

@@ -1,0 +1,210 @@
+"""From a tree or a graph to the rows that are added: parents before their children, each checked and encoded.
+
+A small flow in one queue is one call. Any other is a list of steps, each a call to one queue: first all jobs that wait,
+with the names of all that they wait for; then those that may run; so no job goes on early, whatever happens between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._features.budgets.options import Budget
+from glidemq_py._features.flows.calls import flow_request
+from glidemq_py._features.flows.definition import MAX_DEPTH, FlowJob, too_deep
+from glidemq_py._features.flows.graph import DagNode, topo_sort
+from glidemq_py._job import QueueLink
+from glidemq_py._job.rows import encode_row
+
+__all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "whole_request"]
+
+ROWS: Final = 100
+CHARS: Final = 512 * 1024
+MEMBERS: Final = 1_000
+_ID, _ORDERING, _WIDTH = 3, 10, 12
+
+
+@dataclass(slots=True, kw_only=True)
+class Planned:
+    """A job of a flow, ready to be added.
+
+    Attributes:
+        link: its queue.
+        name, data, options: as given.
+        row: as `add` takes it, without what follows.
+        parents: which jobs of the plan wait for it.
+        inner: it waits for others itself.
+        multi: it is written as one that may have several parents.
+        id: its own, or the one that was reserved for it; "" until then.
+    """
+
+    link: QueueLink
+    name: str
+    data: Any
+    options: JobOptions
+    row: Row
+    parents: list[int]
+    inner: bool
+    multi: bool
+    id: str
+
+    @property
+    def size(self) -> int:
+        """Characters of its data."""
+        return len(str(self.row[1]))
+
+    @property
+    def ordering(self) -> Any:
+        """The ordering of its row; False for none."""
+        return self.row[_ORDERING]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call to the queue of ``meta``; ``ids`` are those of the jobs that it adds."""
+
+    meta: str
+    request: bytes
+    ids: tuple[str, ...] = ()
+
+
+LinkOf = Callable[[str], QueueLink]
+
+
+def _planned(link: QueueLink, job: FlowJob | DagNode, parents: list[int], inner: bool, multi: bool) -> Planned:
+    row = encode_row(link, job.name, job.data, job.options)
+    row += [False] * (_WIDTH - len(row))
+    return Planned(
+        link=link, name=job.name, data=job.data, options=job.options, row=row, parents=parents, inner=inner,
+        multi=multi, id=job.options.job_id or "",
+    )  # fmt: skip
+
+
+def plan_tree(root: FlowJob, link_of: LinkOf) -> list[Planned]:
+    """The jobs of a tree, each parent before its children. Raises GlideMQValidationError."""
+    plan: list[Planned] = []
+    waiting: list[tuple[FlowJob, list[int], int]] = [(root, [], 0)]
+    for job, parents, depth in waiting:  # grows while it is read: level by level
+        if depth > MAX_DEPTH:
+            raise too_deep(job.name)
+        plan.append(_planned(link_of(job.queue), job, parents, bool(job.children), False))
+        here = [len(plan) - 1]
+        waiting += [(child, here, depth + 1) for child in job.children]
+    return plan
+
+
+def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
+    """The jobs of a graph, each before those that it depends on. Raises GlideMQValidationError."""
+    level: dict[str, int] = {}
+    for node in topo_sort(nodes):
+        level[node.name] = 1 + max((level[dep] for dep in node.deps), default=-1)
+    ordered = sorted(nodes, key=lambda node: -level[node.name])
+    place = {node.name: i for i, node in enumerate(ordered)}
+    parents: list[list[int]] = [[] for _ in ordered]
+    for node in ordered:
+        for dep in node.deps:
+            parents[place[dep]].append(place[node.name])
+    return [
+        # As peers write it: a node that depends on nothing and has one dependent is an ordinary child.
+        _planned(link_of(node.queue), node, above, bool(node.deps), bool(node.deps) or len(above) > 1)
+        for node, above in zip(ordered, parents, strict=True)
+    ]
+
+
+def is_small(plan: Sequence[Planned]) -> bool:
+    """Whether one call can add it."""
+    return (
+        len(plan) <= ROWS and len({job.link.keys.name for job in plan}) == 1 and sum(job.size for job in plan) <= CHARS
+    )
+
+
+def _flow_row(job: Planned, parents: list[object]) -> Row:
+    return [*job.row[:_ID], job.id, *job.row[_ID + 1 :], [int(job.inner), int(job.multi), parents]]
+
+
+def whole_request(plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None) -> bytes:
+    """The argument that adds all of a small flow."""
+    rows = [_flow_row(job, [i + 1 for i in job.parents]) for job in plan]
+    charged = None if budget is None else ("", budget.to_fields())
+    return flow_request("", 0, rows, (), (), quiet, charged, flow_id)
+
+
+def steps_of(
+    plan: Sequence[Planned], token: str, quiet: bool, budget: Budget | None, flow_id: str | None = None
+) -> Iterator[Step]:
+    """The steps that add a flow whose jobs all have ids."""
+    root, number = plan[0], 0
+    key = root.link.keys.budget(root.id)
+
+    def step(meta: str, jobs: Sequence[Planned] = (), deps: Sequence[Any] = (), ready: Sequence[str] = ()) -> Step:
+        nonlocal number
+        number += 1
+        charged = None
+        if budget is not None and jobs:
+            charged = (root.id, budget.to_fields()) if number == 1 else (key, False)
+        rows = [_flow_row(job, _refs(plan, job)) for job in jobs]
+        request = flow_request(token, number, rows, deps, ready, quiet, charged, flow_id)
+        return Step(meta, request, tuple(job.id for job in jobs))
+
+    inner = _by_queue(plan, True)
+    deps = {meta: list(_members(of_queue)) for meta, of_queue in _deps(plan).items()}
+    for meta, jobs in inner.items():
+        chunks = list(_chunks(jobs))
+        fits = len(chunks) == len(deps.get(meta, ())) == 1
+        for chunk in chunks:
+            yield step(meta, chunk, deps.pop(meta)[0] if fits else ())
+    for meta, of_queue in deps.items():
+        for members in of_queue:
+            yield step(meta, deps=members)
+    for meta, jobs in _by_queue(plan, False).items():
+        for chunk in _chunks(jobs):
+            yield step(meta, chunk)
+    for meta, jobs in inner.items():
+        for i in range(0, len(jobs), ROWS):
+            yield step(meta, ready=[job.id for job in jobs[i : i + ROWS]])
+
+
+def _refs(plan: Sequence[Planned], job: Planned) -> list[object]:
+    return [[plan[i].id, plan[i].link.keys.name] for i in job.parents]
+
+
+def _by_queue(plan: Sequence[Planned], inner: bool) -> dict[str, list[Planned]]:
+    found: dict[str, list[Planned]] = {}
+    for job in plan:
+        if job.inner is inner:
+            found.setdefault(job.link.keys.meta, []).append(job)
+    return found
+
+
+def _chunks(jobs: Sequence[Planned]) -> Iterator[list[Planned]]:
+    chunk: list[Planned] = []
+    chars = 0
+    for job in jobs:
+        if chunk and (len(chunk) >= ROWS or chars >= CHARS):
+            yield chunk
+            chunk, chars = [], 0
+        chunk.append(job)
+        chars += job.size
+    if chunk:
+        yield chunk
+
+
+def _deps(plan: Sequence[Planned]) -> dict[str, list[tuple[str, str]]]:
+    """By the queue of the parent: (id of the parent, name of the child)."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for job in plan:
+        for i in job.parents:
+            member = job.link.keys.member(job.id)
+            found.setdefault(plan[i].link.keys.meta, []).append((plan[i].id, member))
+    return found
+
+
+def _members(deps: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, list[str]]]]:
+    for i in range(0, len(deps), MEMBERS):
+        by_parent: dict[str, list[str]] = {}
+        for parent, member in deps[i : i + MEMBERS]:
+            by_parent.setdefault(parent, []).append(member)
+        yield list(by_parent.items())

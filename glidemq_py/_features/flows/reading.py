@@ -1,0 +1,108 @@
+"""Reading a flow back: the job that is asked for, those that it waits for, and so on, in pages that are short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from glidemq_py._core.record import JobRecord
+from glidemq_py._features.flows import calls as flows
+from glidemq_py._features.flows.job_api import ref_of_member
+from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._job import Job, QueueLink
+
+__all__ = ["read_flow", "read_jobs"]
+
+_PAGE: Final = 200
+_FEW: Final = 100
+_FIELDS: Final = (
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount",
+)  # fmt: skip
+
+
+class _Reader:
+    def __init__(self, link_of: Callable[[str], QueueLink]) -> None:
+        self._link_of = link_of
+        self.nodes: dict[JobRef, JobNode] = {}
+
+    async def jobs(self, refs: list[JobRef]) -> list[JobRef]:
+        """Read these jobs; those that have children."""
+        parents: list[JobRef] = []
+        by_queue: dict[str, list[str]] = {}
+        for ref in refs:
+            by_queue.setdefault(ref.queue, []).append(ref.id)
+        for queue, ids in by_queue.items():
+            link = self._link_of(queue)
+            for i in range(0, len(ids), _FEW):
+                few = ids[i : i + _FEW]
+                rows = await link.transport.call(flows.family(link.keys.meta, few, _FIELDS))
+                for job_id, row in zip(few, rows, strict=True):
+                    self.nodes[JobRef(queue, job_id)] = _node(link, job_id, row)
+                    if not isinstance(row, bool) and row[0]:
+                        parents.append(JobRef(queue, job_id))
+        return parents
+
+    async def children(self, parent: JobRef, room: int) -> tuple[list[JobRef], bool]:
+        """The children of a job, ``room`` at most; whether there are more."""
+        link, cursor = self._link_of(parent.queue), ""
+        found: dict[JobRef, None] = {}
+        while len(found) <= room:
+            page = await link.transport.call(flows.children(link.keys.meta, parent.id, cursor, _PAGE))
+            for member, _ in page.rows:
+                try:
+                    found[ref_of_member(member)] = None
+                except ValueError:
+                    continue
+            cursor = page.cursor
+            if not cursor:
+                break
+        return list(found)[:room], len(found) > room
+
+
+def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
+    if isinstance(row, bool):
+        return JobNode(Job(link, job_id, ""))
+    values = (value if isinstance(value, str) else None for value in row[1])
+    job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
+    return JobNode(job, state=job.state)
+
+
+async def read_jobs(refs: Sequence[JobRef], link_of: Callable[[str], QueueLink]) -> dict[JobRef, JobNode]:
+    """Jobs by what names them, without their children; the state of one that is gone is None."""
+    reader = _Reader(link_of)
+    await reader.jobs(list(refs))
+    return reader.nodes
+
+
+async def read_flow(root: JobRef, link_of: Callable[[str], QueueLink], depth: int, max_jobs: int) -> JobNode | None:
+    """See `FlowProducer.get_flow`."""
+    reader = _Reader(link_of)
+    level = await reader.jobs([root])
+    top = reader.nodes[root]
+    if top.state is None and not top.job.name:
+        return None
+    for _ in range(depth):
+        if not level:
+            break
+        wanted: dict[JobRef, None] = {}
+        edges: list[tuple[JobRef, JobRef]] = []
+        for parent in level:
+            room = max_jobs - len(reader.nodes) - len(wanted)
+            children, reader.nodes[parent].is_cut = await reader.children(parent, max(0, room))
+            for child in sorted(children, key=_order):
+                edges.append((parent, child))
+                if child not in reader.nodes:
+                    wanted[child] = None
+        level = await reader.jobs(list(wanted))
+        for parent, child in edges:
+            reader.nodes[parent].children.append(reader.nodes[child])
+    for parent in level:
+        reader.nodes[parent].is_cut = True
+    return top
+
+
+def _order(ref: JobRef) -> tuple[str, int, str]:
+    """Queue, then numbers in their order."""
+    return ref.queue, len(ref.id), ref.id

@@ -1,0 +1,1 @@
+"""Limits on concurrency and rate, of a queue and of its ordering groups."""

@@ -1,0 +1,108 @@
+"""Metrics of a queue and logs of a job: read in bounded pieces."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._job import QueueLink
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = [
+    "JobLogs",
+    "Metrics",
+    "MetricsPoint",
+    "get_job_logs",
+    "get_metrics",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsPoint:
+    """Jobs that ended within one minute.
+
+    Attributes:
+        timestamp: at which the minute began, ms since 1970.
+        count: of jobs.
+        avg_duration: mean time from the activation to the end of an attempt, ms.
+    """
+
+    timestamp: int
+    count: int
+    avg_duration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Jobs that ended, in all and by the minute.
+
+    Attributes:
+        count: of jobs of this end that are kept.
+        data: minutes in which jobs ended, of the last day, oldest first.
+    """
+
+    count: int
+    data: tuple[MetricsPoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLogs:
+    """Lines of a job's log.
+
+    Attributes:
+        logs: those asked for, oldest first.
+        count: how many there are in all.
+    """
+
+    logs: list[str]
+    count: int
+
+
+_LINES_A_CALL: Final = 200
+_FIELD: Final = re.compile(rb"m:(\d+):([cd])")
+_FAR: Final = 2**53
+
+
+def _bounds(start: int, end: int, length: int) -> tuple[int, int]:
+    """First position and the one after the last, of positions as LRANGE takes them."""
+    first = check_int("start", start, -_FAR, _FAR)
+    last = check_int("end", end, -_FAR, _FAR)
+    first = max(0, first + length) if first < 0 else first
+    last = last + length if last < 0 else last
+    return first, min(last + 1, length)
+
+
+async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metrics:
+    """Counts and mean durations by minute (data-model.md section 9). Only a day is kept, so one read has it all."""
+    check_choice("kind", kind, ("completed", "failed"))
+    if 0 <= check_int("end", end, -_FAR, _FAR) < check_int("start", start, -_FAR, _FAR):
+        raise GlideMQValidationError("end", end, f"must not be before the start, {start}")
+    completed = kind == "completed"
+    count = await link.transport.command("ZCARD", link.keys.completed if completed else link.keys.failed)
+    fields = await link.transport.command("HGETALL", link.keys.metrics("completed" if completed else "failed"))
+    sums: dict[int, dict[bytes, int]] = {}
+    for field, value in fields.items():
+        found = _FIELD.fullmatch(field)
+        if found and value.isdigit():
+            sums.setdefault(int(found[1]), {})[found[2]] = int(value)
+    points = [
+        MetricsPoint(timestamp=minute, count=of[b"c"], avg_duration=round(of.get(b"d", 0) / of[b"c"]))
+        for minute, of in sorted(sums.items())
+        if of.get(b"c")
+    ]
+    first, stop = _bounds(start, end, len(points))
+    return Metrics(count=int(count), data=tuple(points[first:stop]))
+
+
+async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int) -> JobLogs:
+    """Lines of a job's log and how many there are."""
+    key = link.keys.log(job_id)
+    count = int(await link.transport.command("LLEN", key))
+    first, stop = _bounds(start, end, count)
+    lines: list[str] = []
+    for at in range(first, stop, _LINES_A_CALL):
+        piece = await link.transport.command("LRANGE", key, str(at), str(min(at + _LINES_A_CALL, stop) - 1))
+        lines += [line.decode("utf-8", "replace") for line in piece]
+    return JobLogs(logs=lines, count=count)

@@ -1,0 +1,138 @@
+"""The group that a job belongs to: the option `ordering`, its check and its wire forms. Nothing here enforces it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict, cast
+
+from glidemq_py._core.checks import check_int, check_mapping, check_text
+from glidemq_py._features.limits.options import (
+    RateLimit,
+    RateLimitDict,
+    TokenBucket,
+    TokenBucketDict,
+    bucket_to_wire,
+    millitokens,
+    parse_limit,
+    rate_to_wire,
+)
+from glidemq_py.errors import GlideMQValidationError
+
+KEY_LENGTH: Final = 256
+"""Longest ordering key, in UTF-16 code units."""
+MAX_GROUP_CONCURRENCY: Final = 1_000_000
+_RESERVED: Final = "__"
+_FIELDS: Final = ("key", "concurrency", "rate_limit", "token_bucket")
+
+
+class _OrderingKey(TypedDict):
+    key: str
+
+
+class OrderingDict(_OrderingKey, total=False):
+    """`Ordering` written as a mapping."""
+
+    concurrency: int
+    rate_limit: RateLimit | RateLimitDict
+    token_bucket: TokenBucket | TokenBucketDict
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Ordering:
+    """Jobs of one ``key`` form a group: they begin in the order of their adding, by default one at a time.
+
+    What is not given leaves the group's limits as they are; a new group has a concurrency of 1 and no rate. What is
+    given sets them for the whole group, from the moment of the add.
+
+    Args:
+        key: 1..256 characters, not ``__``.
+        concurrency: how many jobs of the group may run at a time, 1..1_000_000. Above 1 their order is that of
+            beginning only.
+        rate_limit: at most so many begin in a window: `RateLimit` or ``{"max": jobs, "duration": ms}``.
+        token_bucket: jobs pay with their ``cost``: `TokenBucket` or ``{"capacity": tokens, "refill_rate": tokens a
+            second}``.
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    key: str
+    concurrency: int | None
+    rate_limit: RateLimit | None
+    token_bucket: TokenBucket | None
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        concurrency: int | None = None,
+        rate_limit: RateLimit | RateLimitDict | None = None,
+        token_bucket: TokenBucket | TokenBucketDict | None = None,
+    ) -> None:
+        keep = object.__setattr__
+        keep(self, "key", validate_ordering_key(key, "ordering.key"))
+        keep(self, "concurrency", None if concurrency is None else check_group_concurrency(concurrency))
+        rate = None if rate_limit is None else parse_limit("ordering.rate_limit", rate_limit, RateLimit)
+        bucket = None if token_bucket is None else parse_limit("ordering.token_bucket", token_bucket, TokenBucket)
+        keep(self, "rate_limit", rate)
+        keep(self, "token_bucket", bucket)
+
+    @classmethod
+    def parse(cls, option: str, value: object) -> Ordering:
+        """An `Ordering` from one, from a bare key, or from a mapping of its fields."""
+        if isinstance(value, Ordering):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise GlideMQValidationError(option, value, "must be an Ordering, a key or a mapping such as {'key': ...}")
+        given = check_mapping(option, cast("object", value), _FIELDS)
+        if given.get("key") is None:
+            raise GlideMQValidationError(option, given, "needs a 'key'")
+        return cls(**given)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The `ordering` of the opts JSON (spec/data-model section 4.1)."""
+        wire: dict[str, Any] = {"key": self.key}
+        if self.concurrency is not None:
+            wire["concurrency"] = self.concurrency
+        if self.rate_limit is not None:
+            wire["rateLimit"] = rate_to_wire(self.rate_limit)
+        if self.token_bucket is not None:
+            wire["tokenBucket"] = bucket_to_wire(self.token_bucket)
+        return wire
+
+    def to_row(self, cost: float | None) -> list[object]:
+        """Field 11 of an `add` row: numbers 0 where not given, tokens in thousandths (``lua/core/functions/add.lua``)."""
+        rate, bucket = self.rate_limit, self.token_bucket
+        return [
+            self.key,
+            self.concurrency or 0,
+            rate.max if rate else 0,
+            rate.duration if rate else 0,
+            millitokens(bucket.capacity) if bucket else 0,
+            millitokens(bucket.refill_rate) if bucket else 0,
+            millitokens(cost) if cost else 0,
+        ]
+
+
+OrderingInput = Ordering | OrderingDict | str
+"""What may be given as `ordering`: a bare text is the key."""
+
+
+def validate_ordering_key(key: object, option: str = "key") -> str:
+    """Check an ordering key: 1..256 characters, not ``__`` (spec/data-model section 1).
+
+    Raises:
+        GlideMQValidationError: names ``option``.
+    """
+    text = check_text(option, key, maximum=KEY_LENGTH)
+    if text == _RESERVED:
+        raise GlideMQValidationError(option, text, "is reserved")
+    return text
+
+
+def check_group_concurrency(value: object, option: str = "ordering.concurrency") -> int:
+    """How many jobs of a group may run at a time."""
+    return check_int(option, value, 1, MAX_GROUP_CONCURRENCY)

@@ -1,0 +1,83 @@
+"""How many finished jobs are kept, and for how long: the option's forms, and no removing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypedDict, cast
+
+from glidemq_py._core.checks import check_int, check_mapping
+from glidemq_py._core.times import MAX_DURATION_MS
+from glidemq_py.errors import GlideMQValidationError
+
+_MAX_AGE_S: Final = MAX_DURATION_MS // 1_000
+_MAX_COUNT: Final = 2**31 - 1
+_FIELDS: Final = ("age", "count")
+
+
+class KeepJobsDict(TypedDict, total=False):
+    """`KeepJobs` written as a mapping."""
+
+    age: int | timedelta
+    count: int
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class KeepJobs:
+    """Keep finished jobs up to an age and up to a number; at least one of the two.
+
+    Args:
+        age: seconds (not milliseconds, as in the original), or a timedelta; > 0.
+        count: how many of the newest to keep; > 0.
+    """
+
+    age: int | None
+    count: int | None
+
+    def __init__(self, *, age: int | timedelta | None = None, count: int | None = None) -> None:
+        if age is None and count is None:
+            raise GlideMQValidationError("KeepJobs", {}, "needs 'age' (seconds), 'count', or both")
+        keep = object.__setattr__
+        keep(self, "age", None if age is None else _seconds("age", age))
+        keep(self, "count", None if count is None else check_int("count", count, 1, _MAX_COUNT))
+
+
+Retention = bool | int | KeepJobs
+"""How retention is kept: never 0, which is kept as True."""
+RetentionInput = bool | int | KeepJobs | KeepJobsDict
+"""What may be given for `remove_on_complete` and `remove_on_fail`."""
+
+
+def parse_retention(option: str, value: object) -> Retention | None:
+    """Check a retention option. 0 is kept as True: keep none (W85; the original would keep all)."""
+    if value is None or value is True or value is False or isinstance(value, KeepJobs):
+        return value
+    if isinstance(value, int):
+        return check_int(option, value, 0, _MAX_COUNT) or True
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError(
+            option, value, "must be a bool, a number of jobs to keep, or {'age': seconds, 'count': number}"
+        )
+    given = check_mapping(option, cast("object", value), _FIELDS)
+    age, count = given.get("age"), given.get("count")
+    if age is None and count is None:
+        raise GlideMQValidationError(option, given, "needs 'age' (seconds), 'count', or both")
+    age = None if age is None else _seconds(f"{option}.age", age)
+    if count is not None and check_int(f"{option}.count", count, 0, _MAX_COUNT) == 0:
+        return True  # keep none of any age
+    return KeepJobs(age=age, count=count)
+
+
+def retention_to_wire(value: Retention) -> bool | int | dict[str, Any]:
+    """The form in the opts JSON. True stands for 0, which a Node peer would read as "keep all"."""
+    if isinstance(value, KeepJobs):
+        return {name: each for name, each in (("age", value.age), ("count", value.count)) if each is not None}
+    return value
+
+
+def _seconds(option: str, value: object) -> int:
+    if isinstance(value, timedelta):
+        whole, rest = divmod(value, timedelta(seconds=1))
+        value = whole + bool(rest)
+    return check_int(option, value, 1, _MAX_AGE_S, unit=" (seconds) or a timedelta")

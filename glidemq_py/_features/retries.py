@@ -1,0 +1,114 @@
+"""How long a failed job waits before its next attempt: the option and the formula, no scheduling."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from glidemq_py._core.checks import check_mapping, check_text
+from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, to_ms
+from glidemq_py.errors import GlideMQValidationError
+
+_TYPE_LENGTH: Final = 256
+_FIELDS: Final = ("type", "delay", "jitter", "max_delay")
+# Past this exponent every delay above zero is beyond MAX_DURATION_MS, so no larger power need be computed.
+_MAX_EXPONENT: Final = MAX_DURATION_MS.bit_length()
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Backoff:
+    """Delay between attempts; durations are kept in milliseconds.
+
+    Args:
+        type: "fixed", "exponential", or the name of a strategy that the worker was given.
+        delay: base delay in milliseconds, or a timedelta.
+        jitter: 0.0..1.0; up to this share of the delay is added at random.
+        max_delay: upper bound of the computed delay in milliseconds, jitter included; None is ten years.
+
+    Raises:
+        GlideMQValidationError: a value is out of its range.
+    """
+
+    type: str
+    delay: int
+    jitter: float
+    max_delay: int | None
+
+    def __init__(
+        self,
+        type: str,
+        delay: Milliseconds = 0,
+        *,
+        jitter: float = 0.0,
+        max_delay: Milliseconds | None = None,
+    ) -> None:
+        # `init=False`: what may be given (a timedelta) is wider than what is kept (an int).
+        keep = object.__setattr__
+        keep(self, "type", check_text("backoff.type", type, maximum=_TYPE_LENGTH))
+        base = to_ms("backoff.delay", delay)
+        keep(self, "delay", base)
+        keep(self, "jitter", _check_jitter("backoff.jitter", jitter))
+        longest = None if max_delay is None else to_ms("backoff.max_delay", max_delay)
+        if longest is not None and longest < base:
+            raise GlideMQValidationError("backoff.max_delay", max_delay, f"must be >= the delay ({base} ms)")
+        keep(self, "max_delay", longest)
+
+    @classmethod
+    def parse(cls, option: str, value: object) -> Backoff:
+        """A `Backoff` from what a user may write: one, a duration (fixed), or a mapping of its fields."""
+        if isinstance(value, Backoff):
+            return value
+        if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
+            return cls("fixed", to_ms(option, value))
+        if not isinstance(value, Mapping):
+            raise GlideMQValidationError(
+                option,
+                value,
+                "must be a Backoff, a duration or a mapping such as {'type': ..., 'delay': ...}",
+            )
+        given = check_mapping(option, cast("object", value), _FIELDS)
+        if given.get("type") is None:
+            raise GlideMQValidationError(option, given, "needs a 'type': 'fixed', 'exponential' or a strategy's name")
+        if given.get("delay") is None and given["type"] in ("fixed", "exponential"):
+            raise GlideMQValidationError(option, given, "needs a 'delay' in milliseconds")
+        return cls(**{name: each for name, each in given.items() if each is not None})
+
+    def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
+        """Milliseconds to wait after `attempts_made` failures (counted from 1).
+
+        fixed: delay; exponential: delay * 2**(attempts_made - 1); any other type as fixed, which is what the
+        worker uses when it has no strategy of that name (api section 7). Then up to `jitter` of that is added
+        and the sum is rounded and bounded.
+
+        Args:
+            attempts_made: failures so far, this one included.
+            rng: source of numbers in [0, 1).
+        """
+        value = self.delay
+        if self.type == "exponential":
+            value *= 1 << min(max(attempts_made - 1, 0), _MAX_EXPONENT)
+        if self.jitter > 0.0:
+            value = math.floor(value + rng() * self.jitter * value + 0.5)
+        longest = MAX_DURATION_MS if self.max_delay is None else self.max_delay
+        return min(value, longest)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The `backoff` of the opts JSON. `maxDelay` is an addition of ours that other readers ignore."""
+        wire: dict[str, Any] = {"type": self.type, "delay": self.delay}
+        if self.jitter:
+            wire["jitter"] = self.jitter
+        if self.max_delay is not None:
+            wire["maxDelay"] = self.max_delay
+        return wire
+
+
+def _check_jitter(option: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise GlideMQValidationError(option, value, f"must be a number from 0 to 1, not {type(value).__name__}")
+    if not 0 <= value <= 1:  # NaN fails this as well
+        raise GlideMQValidationError(option, value, "must be from 0 to 1")
+    return float(value)

@@ -1,0 +1,1 @@
+"""Schedulers: cron patterns, intervals, and repeating after completion."""

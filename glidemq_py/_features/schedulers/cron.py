@@ -1,0 +1,182 @@
+"""Cron patterns: what may be written, and what it means as sets of numbers. When they match is cron_times.py's.
+
+Five fields (minute, hour, day of month, month, day of week), or six: the seconds are then written *first*. A field is
+`*`, a number, a range `a-b`, either of them with a step `/s`, or a list of these. Months and weekdays may be named
+(JAN, MON-FRI), Sunday is 0 or 7, and the usual macros are known. Everything else is refused rather than guessed at.
+
+A peer's parser knows numbers alone (spec/data-model section 10), so the text that is kept is written in them.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from glidemq_py._core.checks import check_choice, check_text
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["DAY_MATCHES", "CronPattern", "DayMatch", "parse_cron"]
+
+DayMatch = Literal["and", "or"]
+DAY_MATCHES: Final = ("and", "or")
+
+_MACROS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MONTHS: Final = {name.upper(): number for number, name in enumerate(calendar.month_abbr) if name}
+_WEEKDAYS: Final = {name: number for number, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))}
+_LAST_DAY: Final = ("7", "SUN")
+_LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_TOKEN: Final = re.compile(r"(\*|(?P<first>[0-9A-Z]+)(?:-(?P<last>[0-9A-Z]+))?)(?:/(?P<step>[0-9]+))?", re.ASCII)
+_QUARTZ: Final = re.compile(r"[?#]|^L|[0-9]L|[0-9]W|LW|^W", re.ASCII)
+_LENGTH: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """One field as it may be."""
+
+    what: str
+    low: int
+    high: int
+    names: dict[str, int]
+
+
+_FIELDS: Final = (
+    _Field(what="second", low=0, high=59, names={}),
+    _Field(what="minute", low=0, high=59, names={}),
+    _Field(what="hour", low=0, high=23, names={}),
+    _Field(what="day of month", low=1, high=31, names={}),
+    _Field(what="month", low=1, high=12, names=_MONTHS),
+    _Field(what="day of week", low=0, high=6, names=_WEEKDAYS),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronPattern:
+    """A pattern that was understood.
+
+    Attributes:
+        text: the pattern in numbers, five fields or six.
+        has_seconds: six fields.
+        seconds, minutes, hours: ascending. days, months, weekdays: as sets, Sunday is 0.
+        either_day: a day matches if *one* of the two day fields does; else both must.
+    """
+
+    text: str
+    has_seconds: bool
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either_day: bool
+
+    @property
+    def is_fixed_time(self) -> bool:
+        """It names hours of the day; one for every hour counts the hours that pass, whatever the clocks show."""
+        return len(self.hours) < 24
+
+
+def parse_cron(pattern: object, day_match: object = "and", option: str = "pattern") -> CronPattern:
+    """The meaning of a pattern.
+
+    Args:
+        pattern: five fields, six with the seconds first, or a macro such as ``@daily``.
+        day_match: "and": both day fields must match, as peers have it; "or": where both are restricted, one is enough.
+        option: what it is called in an error.
+
+    Raises:
+        GlideMQValidationError: it says what cannot be understood, or that no day can ever match.
+    """
+    given = check_text(option, pattern, maximum=_LENGTH)
+    rule = check_choice("day_match", day_match, DAY_MATCHES)
+    text = given.strip().upper()
+    if text.startswith("@"):
+        macro = _MACROS.get(text.lower())
+        if macro is None:
+            raise GlideMQValidationError(option, given, f"is no macro; there are {', '.join(_MACROS)}")
+        text = macro
+    fields = text.split()
+    if len(fields) not in (5, 6):
+        problem = f"must have 5 fields, or 6 with the seconds first, not {len(fields)}"
+        raise GlideMQValidationError(option, given, problem)
+    has_seconds = len(fields) == 6
+    kinds = _FIELDS if has_seconds else _FIELDS[1:]
+    read = [_read(field, kind, given, option) for field, kind in zip(fields, kinds, strict=True)]
+    seconds = read[0][0] if has_seconds else {0}
+    minutes, hours, days, months, weekdays = (numbers for numbers, _ in read[-5:])
+    either = rule == "or" and len(days) < 31 and len(weekdays) < 7
+    if not either and not any(min(days) <= _LONGEST_MONTH[month - 1] for month in months):
+        raise GlideMQValidationError(option, given, "never matches: no such day is in these months")
+    return CronPattern(
+        text=" ".join(text for _, text in read), has_seconds=has_seconds,
+        seconds=tuple(sorted(seconds)), minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)), days=frozenset(days), months=frozenset(months), weekdays=frozenset(weekdays),
+        either_day=either,
+    )  # fmt: skip
+
+
+def _read(text: str, kind: _Field, given: str, option: str) -> tuple[set[int], str]:
+    """Numbers of a field, and its text in numbers."""
+    numbers: set[int] = set()
+    written: list[str] = []
+    for token in text.split(","):
+        found, as_text = _read_token(token, kind, given, option)
+        numbers |= found
+        written.append(as_text)
+    return numbers, ",".join(written)
+
+
+def _read_token(token: str, kind: _Field, given: str, option: str) -> tuple[set[int], str]:
+    if _QUARTZ.search(token) and token not in kind.names:
+        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: L, W, # and ? are not known here")
+    match = _TOKEN.fullmatch(token)
+    if match is None:
+        raise GlideMQValidationError(option, given, f"{kind.what} {token!r} is not understood")
+    step = int(match["step"]) if match["step"] else 1
+    most = kind.high - kind.low + 1
+    if not 1 <= step <= most:
+        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: the step must be 1..{most}")
+    if match["first"] is None:
+        return set(range(kind.low, kind.high + 1, step)), token if match["step"] is None else f"*/{step}"
+    first = _number(match["first"], kind, given, option)
+    # Sunday is 7 where a range ends with it, and alone.
+    last = _number(match["last"], kind, given, option, ends=True) if match["last"] else first
+    if match["last"] is None and match["step"]:
+        last = kind.high  # n/s: from n on
+    if last == 7 and match["first"] in _LAST_DAY:
+        last = first  # from Sunday to that Sunday
+    if last < first:
+        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: a range must not end before it begins")
+    values = range(first, last + 1, step)
+    if last > kind.high:
+        numbers = [value % 7 for value in values]
+        return set(numbers), ",".join(map(str, numbers))
+    if first == last:
+        return {first}, str(first)
+    return set(values), f"{first}-{last}" + (f"/{step}" if match["step"] else "")
+
+
+def _number(text: str, kind: _Field, given: str, option: str, *, ends: bool = False) -> int:
+    if text.isdigit() and len(text) <= 4:
+        number = int(text)
+        is_weekday = kind.names is _WEEKDAYS
+        if is_weekday and number == 7:
+            return 7 if ends else 0
+        if not kind.low <= number <= kind.high:
+            raise GlideMQValidationError(option, given, f"{kind.what} {text} is not in {kind.low}..{kind.high}")
+        return number
+    named = kind.names.get(text)
+    if named is None:
+        raise GlideMQValidationError(option, given, f"{kind.what} {text!r} is not understood")
+    return 7 if ends and text == "SUN" else named

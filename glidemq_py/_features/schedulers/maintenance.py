@@ -1,0 +1,120 @@
+"""The duty: fire what is due, then wait for the next instant.
+
+Any number of processes do it at the same time. The one that fires waits for exactly the next instant; the others look a
+little later, and take over where nobody did it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from glidemq_py._client.background import Duty
+from glidemq_py._core.calls.working import SCHEDULES
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.schedulers.calls import DueRow, FireRow, schedules_due, schedules_fire
+from glidemq_py._features.schedulers.plan import plan, postponed
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+
+__all__ = ["ScheduleDuty"]
+
+_log = get_logger(__name__)
+
+_STANDBY_S: Final = 0.2
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
+_UNREADABLE_MS: Final = 60_000
+
+
+def _nobody(_: BaseException) -> None:
+    """Nobody listens."""
+
+
+class ScheduleDuty(Duty):
+    """Fires the schedulers of one queue for as long as it runs.
+
+    Args:
+        link: the queue.
+        quiet: leave out the `added` events.
+        on_error: told of every failure; they are logged besides.
+        longest_s: look at least this often, where nobody tells of changes (`told`).
+    """
+
+    def __init__(
+        self,
+        *,
+        link: QueueLink,
+        quiet: bool = False,
+        on_error: Callable[[BaseException], None] = _nobody,
+        longest_s: float = 60.0,
+    ) -> None:
+        super().__init__(f"schedulers-{link.keys.name}")
+        self._link = link
+        self._quiet = quiet
+        self._on_error = on_error
+        self._longest_s = longest_s
+        self._holder = secrets.token_hex(8)
+        self._revision = 0
+        self._leads = True
+        self._news = asyncio.Event()
+
+    def told(self, revision: int) -> None:
+        """An exchange has said how often the schedulers have changed."""
+        if revision != self._revision:
+            self._revision = revision
+            self._news.set()
+
+    async def _repeat(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            self._news.clear()
+            try:
+                wait = await self.fire() / 1000
+                pause = _FIRST_PAUSE_S
+            except ClosedError:
+                return
+            except GlideMQError as error:
+                _log.warning("queue %r: firing schedulers failed: %s", self._link.keys.name, error)
+                self._on_error(error)
+                wait = pause * random.uniform(0.5, 1.5)
+                pause = min(pause * 2, _LAST_PAUSE_S)
+            if wait > 0 and not self._leads:
+                wait += _STANDBY_S * random.uniform(0.8, 1.2)
+            if wait > 0:
+                wait = min(wait, self._longest_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._news.wait()
+
+    async def fire(self) -> int:
+        """Fire what is due now; milliseconds until there may be more. Raises GlideMQError."""
+        link = self._link
+        reply = await link.transport.call(schedules_due(link.keys.meta, self._holder))
+        self._revision = reply.revision // SCHEDULES
+        self._leads = reply.leader in ("", self._holder)
+        if not reply.rows:
+            return reply.wait
+        rows = [self._plan(row, reply.now) for row in reply.rows]
+        fired = await link.transport.call(schedules_fire(link.keys.meta, self._holder, rows, self._quiet))
+        for row, outcome in zip(rows, fired.outcomes, strict=True):
+            if any(type(result) is list and result[0] == "cost" for result in outcome):
+                self._complain(row.name, "its job costs more than the token bucket of its group holds")
+        return 0
+
+    def _plan(self, row: DueRow, now: int) -> FireRow:
+        try:
+            return plan(self._link, row, now)
+        except GlideMQValidationError as error:
+            self._complain(row.name, str(error), error)
+        except Exception as error:
+            # Whatever it is that somebody wrote there, the other schedulers go on.
+            self._complain(row.name, repr(error), error)
+        return postponed(row, now + _UNREADABLE_MS)
+
+    def _complain(self, name: str, problem: str, error: BaseException | None = None) -> None:
+        _log.error("queue %r: scheduler %r cannot be fired: %s", self._link.keys.name, name, problem)
+        self._on_error(error or GlideMQError(f"scheduler {name!r}: {problem}"))

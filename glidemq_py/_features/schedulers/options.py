@@ -1,0 +1,220 @@
+"""When a scheduler's jobs are due: `Schedule`. Pure arithmetic over epoch ms; no clock is read here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final, Literal, TypedDict
+from zoneinfo import ZoneInfo
+
+from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
+from glidemq_py._features.schedulers.cron import CronPattern, DayMatch, parse_cron
+from glidemq_py._features.schedulers.cron_times import HORIZON_YEARS, next_instant
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["Misfire", "Schedule", "ScheduleDict", "check_zone", "parsed"]
+
+Misfire = Literal["fire_once", "fire_all", "skip"]
+_MISFIRES: Final = ("fire_once", "fire_all", "skip")
+_MAX_RUNS: Final = 2**53 - 1
+_MAX_PREVIEW: Final = 10_000
+_NO_ZONES: Final = frozenset({"localtime", "Factory", "posixrules"})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ScheduleDict(TypedDict, total=False):
+    """The keyword options of a `Schedule`."""
+
+    every: Milliseconds | None
+    pattern: str | None
+    repeat_after_complete: Milliseconds | None
+    tz: str | ZoneInfo | None
+    start_date: datetime | int | None
+    end_date: datetime | int | None
+    limit: int | None
+    immediately: bool
+    misfire: Misfire
+    day_match: DayMatch
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Schedule:
+    """When jobs are due. Exactly one of ``every``, ``pattern`` and ``repeat_after_complete`` is given.
+
+    Args:
+        every: a job each so many ms (or timedelta), > 0, counted from ``start_date`` or from when it was made.
+        pattern: a cron pattern: five fields, six with the seconds first, or a macro such as ``@daily``.
+        repeat_after_complete: the next job so many ms after the end of the last one, completed or failed for good.
+        tz: IANA zone of the pattern, a name or a ZoneInfo; UTC where it says nothing.
+        start_date: nothing is due before it; a datetime (a naive one is local time) or epoch ms.
+        end_date: nothing is due after it.
+        limit: how many runs there are at most, >= 1.
+        immediately: the first run is now; the others where they would be. Not with ``start_date``.
+        misfire: what becomes of instants that nobody was there for: "fire_once" one job for all of them, "fire_all" a
+            job for each, "skip" none. Not with ``repeat_after_complete``, which misses nothing.
+        day_match: whether a day must match both day fields of a pattern ("and", as peers have it) or, where both are
+            restricted, one of them ("or", as in crontab).
+
+    Raises:
+        GlideMQValidationError: names the option and the value.
+    """
+
+    every: int | None
+    pattern: str | None
+    repeat_after_complete: int | None
+    tz: str | None
+    start_date: int | None
+    end_date: int | None
+    limit: int | None
+    immediately: bool
+    misfire: Misfire
+    day_match: DayMatch
+
+    def __init__(
+        self,
+        *,
+        every: Milliseconds | None = None,
+        pattern: str | None = None,
+        repeat_after_complete: Milliseconds | None = None,
+        tz: str | ZoneInfo | None = None,
+        start_date: datetime | int | None = None,
+        end_date: datetime | int | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        misfire: Misfire = "fire_once",
+        day_match: DayMatch = "and",
+    ) -> None:
+        given = {"every": every, "pattern": pattern, "repeat_after_complete": repeat_after_complete}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) != 1:
+            what = "none" if not named else " and ".join(named)
+            raise GlideMQValidationError("schedule", what, f"exactly one of {', '.join(given)} must be given")
+        keep = object.__setattr__
+        keep(self, "every", None if every is None else to_ms("every", every, minimum=1))
+        after = repeat_after_complete
+        keep(self, "repeat_after_complete", None if after is None else to_ms("repeat_after_complete", after, minimum=1))
+        keep(self, "tz", None if tz is None else check_zone(tz))
+        keep(self, "day_match", check_choice("day_match", day_match, ("and", "or")))
+        if pattern is None:
+            for option, value in (("tz", tz), ("day_match", None if day_match == "and" else day_match)):
+                if value is not None:
+                    raise GlideMQValidationError(option, value, "needs a 'pattern'")
+        keep(self, "pattern", None if pattern is None else parse_cron(pattern, day_match).text)
+        keep(self, "start_date", None if start_date is None else _instant("start_date", start_date))
+        keep(self, "end_date", None if end_date is None else _instant("end_date", end_date))
+        if self.start_date is not None and self.end_date is not None and self.end_date < self.start_date:
+            raise GlideMQValidationError("end_date", end_date, "must not be before start_date")
+        keep(self, "limit", None if limit is None else check_int("limit", limit, 1, _MAX_RUNS))
+        keep(self, "immediately", check_bool("immediately", immediately))
+        if immediately and start_date is not None:
+            raise GlideMQValidationError("immediately", True, "cannot be given together with 'start_date'")
+        keep(self, "misfire", check_choice("misfire", misfire, _MISFIRES))
+        if misfire != "fire_once" and repeat_after_complete is not None:
+            raise GlideMQValidationError("misfire", misfire, "cannot be used with 'repeat_after_complete'")
+
+    @property
+    def cron(self) -> CronPattern | None:
+        """The meaning of the pattern."""
+        return None if self.pattern is None else parsed(self.pattern, self.day_match)
+
+    def same_times(self, other: Schedule) -> bool:
+        """Whether both are due at the same instants, so that one may go on where the other was."""
+        names = ("every", "pattern", "repeat_after_complete", "tz", "start_date", "end_date", "day_match")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    # -- instants -------------------------------------------------------------------------------------------
+
+    def first(self, now: int) -> int | None:
+        """The first instant of a scheduler that is made ``now``; None where there is none."""
+        start = self.start_date
+        if self.immediately:
+            at: int | None = now
+        elif self.pattern is not None:
+            at = self._match(max(now, start or 0) - 1)
+        elif self.every is not None:
+            at = now + self.every if start is None else max(start, start - (start - now) // self.every * self.every)
+        else:
+            at = max(now, start or 0)
+        return self._within(at)
+
+    def following(self, at: int, now: int) -> int | None:
+        """The first instant after ``now`` of a scheduler that is due ``at``, which is not after ``now``."""
+        if self.pattern is not None:
+            return self._within(self._match(now))
+        assert self.every is not None
+        return self._within(at + ((now - at) // self.every + 1) * self.every)
+
+    def after(self, at: int) -> int | None:
+        """The instant that follows ``at``; None for ``repeat_after_complete``, which follows a job."""
+        return None if self.repeat_after_complete is not None else self.following(at, at)
+
+    def preview(self, count: int = 10, *, after: datetime | int | None = None) -> list[datetime]:
+        """The next instants, as datetimes in the schedule's zone; fewer where it ends before.
+
+        Args:
+            count: how many, 1..10,000.
+            after: from when on it is looked at, a datetime or epoch ms; this machine's time where it says nothing.
+        """
+        now = epoch_ms(datetime.now(UTC)) if after is None else _instant("after", after)
+        return self.preview_from(self.first(now), count, self.limit)
+
+    def preview_from(self, at: int | None, count: int, left: int | None) -> list[datetime]:
+        """`preview` of a scheduler that is due ``at`` (None: waits) and may run ``left`` times (None: any number)."""
+        most = check_int("count", count, 1, _MAX_PREVIEW)
+        if left is not None:
+            most = min(most, left)
+        zone, found = ZoneInfo(self.tz or "UTC"), list[datetime]()
+        while at is not None and len(found) < most:
+            found.append(as_datetime(at, zone))
+            at = self.after(at)
+        return found
+
+    def _match(self, after: int) -> int | None:
+        cron = self.cron
+        assert cron is not None
+        at = next_instant(cron, ZoneInfo(self.tz or "UTC"), after)
+        if at is None and after >= 0 and self.end_date is None:
+            raise GlideMQValidationError("pattern", self.pattern, f"does not match within {HORIZON_YEARS} years")
+        return at
+
+    def _within(self, at: int | None) -> int | None:
+        return None if at is None or (self.end_date is not None and at > self.end_date) else at
+
+
+@lru_cache(maxsize=1024)
+def parsed(pattern: str, day_match: str) -> CronPattern:
+    """A pattern that has been checked before."""
+    return parse_cron(pattern, day_match)
+
+
+def check_zone(tz: object, option: str = "tz") -> str:
+    """The name of an IANA time zone.
+
+    Raises:
+        GlideMQValidationError: this machine knows no such zone.
+    """
+    name = tz.key if isinstance(tz, ZoneInfo) else tz
+    if not isinstance(name, str) or not name:
+        raise GlideMQValidationError(option, tz, "must be the name of an IANA time zone or a ZoneInfo that has one")
+    try:
+        if name not in _NO_ZONES:
+            ZoneInfo(name)
+            return name
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        pass
+    raise GlideMQValidationError(option, tz, "is no IANA time zone that this machine knows (pip install tzdata?)")
+
+
+def as_datetime(at: int, zone: ZoneInfo) -> datetime:
+    """An instant as an aware datetime."""
+    return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
+
+
+def _instant(option: str, value: object) -> int:
+    if isinstance(value, datetime):
+        return epoch_ms(to_instant(option, value))
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise GlideMQValidationError(option, value, f"must be a datetime or epoch ms, not {type(value).__name__}")
+    return check_int(option, value, 0, 2**42 - 1)

@@ -1,0 +1,240 @@
+"""The part of `Queue` that makes, reads and removes schedulers. Who fires them: schedule/."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from glidemq_py._core import json_text as json
+from glidemq_py._core.checks import check_mapping, check_text
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
+from glidemq_py._core.queue_options import JobSpec, QueueOptions
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.schedulers.calls import StoredRow, schedules_put, schedules_read
+from glidemq_py._features.schedulers.cron import DayMatch
+from glidemq_py._features.schedulers.entry import Entry, JobScheduler, is_for_peers, schedule_keys
+from glidemq_py._features.schedulers.options import Misfire, Schedule
+from glidemq_py._job import QueueLink
+from glidemq_py._job.rows import encode_row
+from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
+
+__all__ = ["QueueSchedulers", "TemplateInput", "read_scheduler"]
+
+TemplateInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+"""A job as `add_bulk` takes it, or a mapping of ``name``, ``data`` and ``options``."""
+
+NAME_LENGTH: Final = 256
+_TRIES: Final = 200
+_PAUSE_S: Final = 0.025
+
+
+class QueueSchedulers:
+    """The part of `Queue` for schedulers."""
+
+    name: str
+    options: QueueOptions
+
+    async def _connected(self) -> QueueLink:
+        raise NotImplementedError
+
+    async def upsert_job_scheduler(
+        self,
+        name: str,
+        *,
+        every: Milliseconds | None = None,
+        pattern: str | None = None,
+        repeat_after_complete: Milliseconds | None = None,
+        tz: str | ZoneInfo | None = None,
+        start_date: datetime | int | None = None,
+        end_date: datetime | int | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        misfire: Misfire = "fire_once",
+        day_match: DayMatch = "and",
+        template: TemplateInput | None = None,
+    ) -> JobScheduler:
+        """Make a scheduler, or change the one of that name. Every worker of the queue fires it, each instant once.
+
+        Where the times stay as they were it goes on as it was: next run, count of runs, job that it waits for; so it
+        may be called at every start of a program. Exactly one of ``every``, ``pattern`` and
+        ``repeat_after_complete`` is given; see `Schedule` for these and the other options.
+
+        Args:
+            name: of the scheduler, at most 256 characters.
+            template: what each job is: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The job's name is
+                the scheduler's where it says nothing, its data then an empty mapping. Every option of `Queue.add`
+                but ``run_at`` and ``parent`` is honoured; with a ``job_id`` or ``deduplication`` a run that would be
+                the second one at a time adds nothing.
+
+        Raises:
+            GlideMQValidationError: an option cannot be, or the schedule is never due; nothing was changed.
+            SchedulerBusyError: a Node peer was at the schedulers all the time.
+            and what `Queue.get_job` raises.
+        """
+        check_text("name", name, maximum=NAME_LENGTH)
+        schedule = Schedule(
+            every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
+            end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
+        )  # fmt: skip
+        link = await self._connected()
+        options, stored = _template(link, template, self.options, name)
+        for _ in range(_TRIES):
+            reply = await link.transport.call(schedules_read(link.keys.meta, name))
+            text, due = _entry(schedule, stored, self.options, reply.rows[0].text if reply.rows else None, reply.now)
+            home = 0 if is_for_peers(schedule, options, "text" in stored) else 1
+            expected = reply.rows[0].text if reply.rows else ""
+            outcome = await link.transport.call(schedules_put(link.keys.meta, name, home, expected, text, due))
+            if outcome == "ok":
+                return read_scheduler(link, StoredRow(name, home, text))
+            if outcome == "busy":
+                await link.pace.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+        raise SchedulerBusyError(name)
+
+    async def remove_job_scheduler(self, name: str) -> bool:
+        """Remove a scheduler; False if there was none. Jobs that it has added stay.
+
+        Raises SchedulerBusyError where a Node peer was at the schedulers all the time.
+        """
+        check_text("name", name, maximum=NAME_LENGTH)
+        link = await self._connected()
+        for _ in range(_TRIES):
+            reply = await link.transport.call(schedules_read(link.keys.meta, name))
+            if not reply.rows:
+                return False
+            outcome = await link.transport.call(schedules_put(link.keys.meta, name, 0, reply.rows[0].text, "", 0))
+            if outcome == "ok":
+                return True
+            if outcome == "busy":
+                await link.pace.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+        raise SchedulerBusyError(name)
+
+    async def get_job_scheduler(self, name: str) -> JobScheduler | None:
+        """A scheduler by its name; None if there is none, or what stands there is none."""
+        check_text("name", name, maximum=NAME_LENGTH)
+        link = await self._connected()
+        reply = await link.transport.call(schedules_read(link.keys.meta, name))
+        return _readable(link, reply.rows[0]) if reply.rows else None
+
+    async def get_job_schedulers(self) -> list[JobScheduler]:
+        """All schedulers, by name; what is no scheduler (somebody's junk) is left out."""
+        found = {scheduler.name: scheduler async for scheduler in self._schedulers()}
+        return [found[name] for name in sorted(found)]
+
+    async def get_repeatable_jobs(self) -> list[JobScheduler]:
+        """The same as `get_job_schedulers`, by the name that peers know."""
+        return await self.get_job_schedulers()
+
+    async def _schedulers(self) -> AsyncIterator[JobScheduler]:
+        link, cursor = await self._connected(), ""
+        while True:
+            reply = await link.transport.call(schedules_read(link.keys.meta, None, cursor))
+            for row in reply.rows:
+                scheduler = _readable(link, row)
+                if scheduler is not None:
+                    yield scheduler
+            cursor = reply.cursor
+            if not cursor:
+                return
+
+
+def _readable(link: QueueLink, row: StoredRow) -> JobScheduler | None:
+    try:
+        return read_scheduler(link, row)
+    except GlideMQValidationError:
+        return None
+
+
+def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
+    """The value of a stored scheduler. Raises GlideMQValidationError for what is none."""
+    entry = Entry(row.text)
+    template, repeats = entry.template, entry.schedule.repeat_after_complete is not None
+    return JobScheduler(
+        name=row.name,
+        schedule=entry.schedule,
+        job_name=template.name or row.name,
+        data=template.data if template.text is None else decode_data(template.text, link.serializer),
+        options=template.options,
+        next_run=entry.next_run or None,
+        last_run=entry.number("lastRun") or None,
+        iteration_count=entry.number("iterationCount"),
+        last_job_id=entry.last_job_id if repeats else None,
+        for_peers=row.home == 0,
+    )
+
+
+def _template(
+    link: QueueLink, given: TemplateInput | None, options: QueueOptions, name: str
+) -> tuple[JobOptions, dict[str, Any]]:
+    """Options of the jobs, and the template as it is stored."""
+    stored: dict[str, Any] = {}
+    has_data = False
+    spec = JobSpec(name)
+    if isinstance(given, Mapping):
+        mapping = check_mapping("template", given, ("name", "data", "options"))
+        spec = JobSpec(mapping.get("name", name), mapping.get("data"), mapping.get("options"))
+        has_data = "data" in mapping
+    elif given is not None:
+        spec = JobSpec.parse(given, "template")
+        has_data = spec.data is not None
+    if given is not None:
+        stored["name"] = spec.name
+    job_options = JobOptions.of_job(options.default_job_options, spec.options)
+    for option in ("run_at", "parent"):
+        if getattr(job_options, option) is not None:
+            raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "belongs to a single job")
+    _check_cost(job_options)
+    # Once as a job's row, so that what could not be added is refused now (W79).
+    text = str(encode_row(link, spec.name, spec.data, job_options, "template.data")[1])
+    if has_data and link.serializer is JSON_SERIALIZER:
+        stored["data"] = decode_data(text)
+    elif has_data:
+        stored["text"] = link.serializer.serialize(spec.data)
+    wire = job_options.to_wire()
+    if wire:
+        stored["opts"] = wire
+    return job_options, stored
+
+
+def _check_cost(options: JobOptions) -> None:
+    """A job that costs more than its own options have the bucket hold could never be added."""
+    bucket = None if options.ordering is None else options.ordering.token_bucket
+    if bucket is not None and (options.cost or 1) > bucket.capacity:
+        problem = f"is more than the token bucket of its group holds, {bucket.capacity}"
+        raise GlideMQValidationError("template.cost", options.cost or 1, problem)
+
+
+def _entry(
+    schedule: Schedule, template: dict[str, Any], options: QueueOptions, standing: str | None, now: int
+) -> tuple[str, int]:
+    """Text of the entry, and when it is to be looked at."""
+    before = _standing(standing)
+    goes_on = before is not None and before.goes_on_as(schedule)
+    waits = before is not None and before.waits and schedule.repeat_after_complete is not None
+    fields = schedule_keys(schedule)
+    fields["iterationCount"] = before.number("iterationCount") if before is not None and goes_on else 0
+    if schedule.limit is not None and fields["iterationCount"] >= schedule.limit:
+        runs = fields["iterationCount"]
+        raise GlideMQValidationError("limit", schedule.limit, f"is reached: this scheduler has run {runs} times")
+    fields["template"] = template or None
+    next_run = schedule.first(now)
+    if before is not None and (goes_on or waits):  # one that waits for its job does so whatever its times are now
+        next_run = before.next_run
+        fields |= {key: before.fields.get(key) for key in ("lastRun", "lastJobId", "lastJobRun")}
+    if next_run is None:
+        raise GlideMQValidationError("end_date", schedule.end_date, "is over before the first run")
+    fields["nextRun"] = next_run
+    fields["compression"] = None if options.compression == "none" else options.compression
+    fields["quiet"] = None if options.events else True
+    return json.dumps({key: value for key, value in fields.items() if value is not None}), next_run or now
+
+
+def _standing(text: str | None) -> Entry | None:
+    """The scheduler that is there; None for none, or for what is none."""
+    try:
+        return None if text is None else Entry(text)
+    except GlideMQValidationError:
+        return None

@@ -1,0 +1,1 @@
+"""Streams of a job: chunks that a handler appends while it runs."""

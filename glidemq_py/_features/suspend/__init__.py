@@ -1,0 +1,1 @@
+"""Suspending a job until a signal arrives or a timeout expires."""

@@ -1,0 +1,86 @@
+"""Signals to jobs, and looking at those that wait for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glidemq_py._core.checks import check_text
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.payload import encode_json
+from glidemq_py._core.record import JobRecord
+from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend.info import SuspendInfo, parse_signals
+from glidemq_py._features.suspend.job_api import MAX_SIGNAL_NAME
+from glidemq_py._job import Job, QueueLink
+from glidemq_py.errors import JobStateError
+
+__all__ = ["QueueSuspension"]
+
+_FIELDS = ("state", "suspendReason", "suspendedAt", "suspendTimeout")
+
+
+class QueueSuspension:
+    """The part of `Queue` for jobs that wait for signals."""
+
+    async def _connected(self) -> QueueLink:
+        raise NotImplementedError
+
+    async def get_jobs(
+        self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[Any, Any]]:
+        """See `Queue`."""
+        raise NotImplementedError
+
+    async def signal(self, job_id: str, name: str, data: Any = None) -> bool:
+        """Send a signal to a job. A suspended one is resumed; any other that has not ended keeps it, and is resumed
+        at once when it is suspended.
+
+        Args:
+            job_id: of the job.
+            name: what happened, at most 256 characters.
+            data: anything JSON (the queue's serializer is not used); None = nothing.
+
+        Returns:
+            True if the job has the signal; False if there is no such job or it has ended.
+
+        Raises:
+            JobStateError: it holds a thousand signals, or 1 MiB of them, already.
+            PayloadTooLargeError, SerializationError, GlideMQValidationError: the signal cannot be; nothing was sent.
+            AmbiguousResultError: the reply was lost; sent again, the job may have it twice.
+        """
+        return await self._signal(job_id, name, data) in ("resumed", "kept")
+
+    async def _signal(self, job_id: str, name: str, data: Any) -> str:
+        """What became of it: resumed, kept, ended or gone."""
+        key = validate_given_id(job_id)
+        check_text("name", name, maximum=MAX_SIGNAL_NAME)
+        text = "" if data is None else encode_json("data", data)
+        link = await self._connected()
+        answer = await link.transport.call(suspending.signal(link.keys.meta, key, name, text))
+        if answer == "full":
+            raise JobStateError(key, "holding as many signals as it can", "signal")
+        return answer
+
+    async def get_suspended_jobs(
+        self, start: int = 0, end: int = -1, *, exclude_data: bool = False
+    ) -> list[Job[Any, Any]]:
+        """Suspended jobs, those whose time is over first first. Arguments as for `Queue.get_jobs`."""
+        return await self.get_jobs(JobState.SUSPENDED, start, end, exclude_data=exclude_data)
+
+    async def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
+        """What a suspended job waits for; None if there is no such job or it is not suspended."""
+        link, key = await self._connected(), validate_given_id(job_id)
+        values = await link.transport.command("HMGET", link.keys.job(key), *_FIELDS)
+        fields = {
+            name: None if value is None else value.decode("utf-8", "replace")
+            for name, value in zip(_FIELDS, values, strict=True)
+        }
+        record = JobRecord.parse(key, fields)
+        if record.state is not JobState.SUSPENDED:
+            return None
+        entries = await link.transport.command("LRANGE", link.keys.signals(key), "0", "-1")
+        return SuspendInfo(
+            reason=record.suspend_reason, suspended_at=record.suspended_at or 0, timeout=record.suspend_timeout,
+            signals=parse_signals(entry.decode("utf-8", "replace") for entry in entries),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Typed tasks: the signature of a function describes the data of its jobs."""

@@ -1,0 +1,198 @@
+"""A function's parameters as a job's data, and back: ``{"to": "a@b.c", "times": 2}``.
+
+Reads signatures and annotations; sends and runs nothing. Annotations are resolved when they are first needed, so
+that they may name what is defined further down.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from glidemq_py._core.callables import signature_of
+from glidemq_py._features.typed_tasks.typed_values import Codec, Mismatch
+from glidemq_py._job import Job
+from glidemq_py._job.steps import STEP_KEY
+from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
+
+__all__ = ["Parameters", "Resolved"]
+
+_REFUSED: Final = {
+    inspect.Parameter.VAR_POSITIONAL: "must not take *args: a job's data has a name for every value",
+    inspect.Parameter.VAR_KEYWORD: "must not take **kwargs: a job's data has a parameter for every name",
+    inspect.Parameter.POSITIONAL_ONLY: "must not take positional-only parameters: a job's data goes by name",
+}
+
+
+class Resolved:
+    """Parameters whose annotations have been read.
+
+    Args:
+        name: of the task, for errors.
+        signature: of the function, without the job.
+        takes_job: the function's first parameter is the job.
+        hints: annotations by parameter; "return" is the result's.
+        namespace: local names for forward references.
+    """
+
+    __slots__ = (
+        "_codecs", "_name", "_names", "_positional", "_required", "_signature", "has_step", "result", "takes_job",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        signature: inspect.Signature,
+        takes_job: bool,
+        hints: Mapping[str, Any],
+        namespace: Mapping[str, Any] | None,
+    ) -> None:
+        parameters = signature.parameters.values()
+        keyword_only, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+        self._name = name
+        self._signature = signature
+        self._names = frozenset(signature.parameters)
+        self._positional = [each.name for each in parameters if each.kind is not keyword_only]
+        self._required = frozenset(each.name for each in parameters if each.default is empty)
+        self._codecs = {each: Codec(hints.get(each, Any), namespace) for each in signature.parameters}
+        self.has_step = STEP_KEY in self._names
+        self.takes_job = takes_job
+        self.result = Codec(hints.get("return", Any), namespace)
+
+    def write(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The data of a call. Raises TypeError where Python would: something is missing, unknown or given twice."""
+        data = dict(zip(self._positional, args, strict=False))
+        fits = len(data) == len(args) and kwargs.keys() <= self._names and data.keys().isdisjoint(kwargs)
+        if kwargs:
+            data.update(kwargs)
+        if not (fits and self._required <= data.keys()):
+            self._complain(args, kwargs)
+        codecs = self._codecs
+        for name, value in data.items():
+            if codecs[name].special:
+                data[name] = codecs[name].write(value)
+        return data
+
+    def _complain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"task {self._name!r}: {error}") from None
+
+    def read(self, data: Any) -> dict[str, Any]:
+        """The arguments that a job's data stands for.
+
+        Raises:
+            JobDataError: they are not what the function takes; the parameter and its value are named.
+        """
+        given: Any = {} if data is None else data
+        if not isinstance(given, Mapping):
+            raise JobDataError(Mismatch(data, "must be an object, a parameter each").describe(self._place("data")))
+        arguments: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, value in cast("Mapping[str, Any]", given).items():
+                codec = self._codecs.get(name)
+                if codec is None:
+                    if name == STEP_KEY and isinstance(value, str):
+                        continue  # `job.step`: no argument
+                    raise Mismatch(value, "there is no such parameter")
+                arguments[name] = codec.convert(value)
+        except Mismatch as mismatch:
+            raise JobDataError(mismatch.describe(self._place(name))) from mismatch
+        if not self._required <= arguments.keys():
+            missing = ", ".join(repr(each) for each in self._positional_first(self._required - arguments.keys()))
+            raise JobDataError(f"task {self._name!r}: the job's data lacks {missing}")
+        return arguments
+
+    def check_step(self, next_step: str) -> None:
+        """Reject a step that the task's own parameter ``step`` could not take. Raises GlideMQValidationError."""
+        try:
+            self._codecs[STEP_KEY].convert(next_step)
+        except Mismatch as mismatch:
+            raise GlideMQValidationError(
+                "next_step", next_step,
+                f"does not fit the parameter 'step' of task {self._name!r}: {mismatch.problem}; rename the parameter",
+            ) from mismatch  # fmt: skip
+
+    def _positional_first(self, names: frozenset[str]) -> list[str]:
+        return [each for each in self._signature.parameters if each in names]
+
+    def _place(self, name: str) -> str:
+        return f"task {self._name!r}: {name}"
+
+    def read_result(self, value: Any) -> Any:
+        """What the function returned, from what was stored. Raises SerializationError."""
+        try:
+            return self.result.convert(value)
+        except Mismatch as mismatch:
+            where = f"result of task {self._name}{''.join(mismatch.path)}"
+            raise SerializationError(where, mismatch.value, mismatch.problem) from mismatch
+
+
+class Parameters:
+    """A task's parameters.
+
+    Args:
+        function: the task's.
+        name: the task's.
+        namespace: local names of the place where it is defined.
+
+    Raises:
+        GlideMQValidationError: it takes what a job's data cannot express.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> None:
+        self._function = function
+        self._name = name
+        self._namespace = namespace
+        self._signature = signature_of(function)
+        for index, parameter in enumerate(self._signature.parameters.values()):
+            may_be_job = index == 0 and parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+            if parameter.kind in _REFUSED and not may_be_job:
+                raise GlideMQValidationError("task", name, _REFUSED[parameter.kind])
+
+    @functools.cached_property
+    def resolved(self) -> Resolved:
+        """The parameters with their annotations.
+
+        Raises:
+            GlideMQValidationError: an annotation names what is not there at run time.
+        """
+        try:
+            return self._resolve()
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            raise GlideMQValidationError(
+                "task", self._name,
+                f"its annotations cannot be resolved: {error} (names must be there at run time, not only for the "
+                "type checker)",
+            ) from error  # fmt: skip
+
+    def _resolve(self) -> Resolved:
+        target: Any = self._function
+        while isinstance(target, functools.partial):
+            target = cast("Any", target).func
+        if not inspect.isroutine(target):
+            target = type(target).__call__
+        hints = typing.get_type_hints(target, localns=None if self._namespace is None else dict(self._namespace))
+        parameters = list(self._signature.parameters.values())
+        takes_job = bool(parameters) and _is_job(parameters[0], hints)
+        if takes_job:
+            del parameters[0]
+        elif parameters and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise GlideMQValidationError("task", self._name, _REFUSED[inspect.Parameter.POSITIONAL_ONLY])
+        signature = self._signature.replace(parameters=parameters)
+        return Resolved(self._name, signature, takes_job, hints, self._namespace)
+
+
+def _is_job(first: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
+    """The first parameter gets the job if it is annotated so, or has no annotation and is called ``job``."""
+    if first.kind is inspect.Parameter.KEYWORD_ONLY:
+        return False
+    if first.name not in hints:
+        return first.name == "job"
+    annotation = hints[first.name]
+    return (typing.get_origin(annotation) or annotation) is Job

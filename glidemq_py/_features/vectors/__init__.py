@@ -1,0 +1,1 @@
+"""Vectors of jobs and similarity search over them."""

@@ -1,0 +1,70 @@
+"""Running a job's coroutines for code that blocks.
+
+A job of a worker belongs to the worker's event loop, and a handler's thread waits for it there. A job of a blocking
+queue has a transport that blocks, so its coroutines run in the calling thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from glidemq_py._client.runtime import THREAD_PACE, run_now
+from glidemq_py._job.current import running_job
+from glidemq_py.errors import EventLoopError
+
+if TYPE_CHECKING:
+    from glidemq_py._job.job import Job
+
+__all__ = ["wait_for"]
+
+T = TypeVar("T")
+
+_LOOK_S = 1.0
+_STOPPED_LOOKS = 10
+"""A loop that has not run for so many looks is taken to have ended."""
+
+
+def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the job to its end, in the event loop of the worker that runs the job.
+
+    Raises:
+        EventLoopError: called on an event loop's own thread, outside a handler, or the worker's loop has ended.
+    """
+    link = job._link
+    if link.pace is THREAD_PACE:
+        return run_now(work)
+    loop = link.loop
+    if loop is None:
+        # A job of a queue, used in a handler: the queue connects in any loop.
+        running = running_job.get()
+        loop = None if running is None else running._link.loop
+    subject = f"job {job.id!r}.blocking"
+    if loop is None or asyncio._get_running_loop() is not None:
+        work.close()
+        raise EventLoopError(
+            subject, "it is for handlers that are plain functions, in a worker's thread", "await the job's own methods"
+        )
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        work.close()
+        raise _ended(subject) from None
+    stopped = 0
+    while True:
+        try:
+            return future.result(_LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+            stopped = 0 if loop.is_running() else stopped + 1
+            if loop.is_closed() or stopped >= _STOPPED_LOOKS:
+                future.cancel()
+                raise _ended(subject) from None
+
+
+def _ended(subject: str) -> EventLoopError:
+    return EventLoopError(
+        subject, "the worker's event loop has ended", "return from the handler: the job is no longer this worker's"
+    )

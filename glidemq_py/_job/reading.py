@@ -1,0 +1,210 @@
+"""Looking into a queue: single jobs, pages, iteration, counts, workers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from glidemq_py._client.counting import complete_counts
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import reading
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
+from glidemq_py._core.record import JobRecord
+from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._features.usage.queue_api import usages_of
+from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.reloading import LISTED_FIELDS, RECORD_FIELDS, read_record
+from glidemq_py.errors import GlideMQValidationError, SerializationError
+
+__all__ = [
+    "between",
+    "get_counts",
+    "get_job",
+    "get_slice",
+    "get_workers",
+    "iterate",
+    "listable",
+    "listed_states",
+]
+
+_RowT = TypeVar("_RowT")
+
+MAX_PAGE = 1_000
+ROWS_A_CALL = 200
+"""A job's record takes the server about ten microseconds to read; more than this many would hold it for too long."""
+
+_LISTABLE = (
+    JobState.WAITING,
+    JobState.ACTIVE,
+    JobState.DELAYED,
+    JobState.PRIORITIZED,
+    JobState.COMPLETED,
+    JobState.FAILED,
+    JobState.GROUP_WAITING,
+    JobState.SUSPENDED,
+    JobState.WAITING_CHILDREN,
+)
+
+_IN_ANY_ORDER = (JobState.ACTIVE, JobState.GROUP_WAITING)
+"""States whose rows may come again anywhere: a heartbeat moves active jobs that came from a list; the scan of the
+groups may meet one twice."""
+
+
+def listable(state: str) -> JobState:
+    """The state as an enumeration member. Raises GlideMQValidationError for one that cannot be listed."""
+    for known in _LISTABLE:
+        if state == known:
+            return known
+    raise GlideMQValidationError("state", state, f"must be one of {', '.join(_LISTABLE)}")
+
+
+def listed_states() -> tuple[JobState, ...]:
+    """The states that can be listed."""
+    return _LISTABLE
+
+
+def _wanted(fields: tuple[str, ...], bare: bool) -> tuple[str, ...]:
+    return tuple(name for name in fields if name != "data") if bare else fields
+
+
+async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job[Any, Any] | None:
+    """A job by its id, ``bare``: without its data; None if there is none."""
+    record = await read_record(link, job_id, _wanted(RECORD_FIELDS, bare))
+    return None if record is None else Job.from_record(link, record)
+
+
+async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_RowT]:
+    """Those from one position to another; ``end`` inclusive, -1 = the last. Raises GlideMQValidationError."""
+    first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
+    found: list[_RowT] = []
+    position = 0
+    async for row in rows:
+        if last != -1 and position > last:
+            break
+        if position >= first:
+            found.append(row)
+        position += 1
+    return found
+
+
+async def iterate(
+    link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = (),
+    cursor: str = "",
+) -> AsyncIterator[Job[Any, Any]]:  # fmt: skip
+    """Every job in ``state`` (and called ``name``; ``bare``: without data; ``also``: with these fields of
+    `RECORD_FIELDS`), page by page, from ``cursor`` on; one that keeps its state comes exactly once."""
+    wanted = (*also, *_wanted(LISTED_FIELDS, bare))
+    size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
+    seen_at = ""
+    seen: set[str] = set()
+    while True:
+        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, wanted, name))
+        usages = await _usages(link, [row for row in found.rows if row[2][-1]])
+        for job_id, position, values in found.rows:
+            if position != seen_at and state not in _IN_ANY_ORDER:
+                # Only neighbours of one score (or of a list, which has none) can come twice.
+                seen_at, seen = position, set[str]()
+            if job_id in seen:
+                continue
+            seen.add(job_id)
+            job = _listed(link, job_id, wanted, values, usages.get(job_id))
+            if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
+                job._state = state  # its time has come, and its record says so when a worker takes it
+            yield job
+        cursor = found.cursor
+        if not cursor:
+            return
+
+
+async def _usages(link: QueueLink, rows: list[tuple[str, str, list[str | bool]]]) -> dict[str, JobUsage | None]:
+    """Usage of those jobs of a page that have reported any: few of most queues, so the page does not bring it."""
+    if not rows:
+        return {}
+    ids = [job_id for job_id, _, _ in rows]
+    return dict(zip(ids, await usages_of(link.transport, link.keys.meta, ids), strict=True))
+
+
+def _listed(
+    link: QueueLink, job_id: str, wanted: tuple[str, ...], values: Sequence[str | bool], usage: JobUsage | None
+) -> Job[Any, Any]:
+    fields = {name: value if isinstance(value, str) else None for name, value in zip(wanted, values, strict=True)}
+    job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, fields))
+    job._usage = usage
+    return job
+
+
+async def get_counts(link: QueueLink) -> JobCounts:
+    """How many jobs are in each state."""
+    meta = link.keys.meta
+    numbers = await complete_counts(link.transport, meta, await link.transport.call(reading.counts(meta)))
+    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
+    return JobCounts(
+        waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, group_waiting=parked,
+        completed=completed, failed=failed, suspended=suspended, waiting_children=waiting_children,
+        paused=bool(paused),
+    )  # fmt: skip
+
+
+async def get_workers(link: QueueLink) -> list[WorkerInfo]:
+    """Workers whose registration has not run out, oldest first; those of Node peers too."""
+    seconds, microseconds = await link.transport.command("TIME")
+    now = int(seconds) * 1000 + int(microseconds) // 1000
+    found: list[WorkerInfo] = []
+    for consumer, text in await link.transport.call(reading.workers(link.keys.meta)):
+        try:
+            info: Any = json.loads(text)
+        except SerializationError:
+            continue
+        if isinstance(info, dict):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # what no worker of ours or Node's writes
+                found.append(_worker(consumer, cast("dict[str, Any]", info), now))
+    return sorted(found, key=lambda worker: worker.started_at)
+
+
+def _worker(consumer: str, info: dict[str, Any], now: int) -> WorkerInfo:
+    started = int(info.get("startedAt") or now)
+    return WorkerInfo(
+        id=consumer, host=str(info.get("addr", "")), pid=int(info.get("pid") or 0), started_at=started,
+        age=max(0, now - started), active_jobs=int(info.get("activeJobs") or 0),
+    )  # fmt: skip
+
+
+_RANKED: Final = (JobState.COMPLETED, JobState.FAILED, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
+"""States in which the server finds a position at once."""
+
+_PASSED_A_CALL: Final = 500
+"""Positions passed over by one call: half a millisecond of the server's time, where no record is read."""
+
+
+async def get_slice(
+    link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, also: tuple[str, ...] = ()
+) -> list[Job[Any, Any]]:
+    """Those from one position to another; ``end`` inclusive, -1 = the last. See `reading.iterate` for ``bare`` and
+    ``also``. Raises GlideMQValidationError."""
+    first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
+    most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
+    found: list[Job[Any, Any]] = []
+    cursor = await _cursor_at(link, state, first) if first and most > 0 else ""
+    if most <= 0 or cursor is None:
+        return found
+    async for job in iterate(link, state, most, bare=bare, also=also, cursor=cursor):
+        found.append(job)
+        if last != -1 and len(found) > last - first:
+            break
+    return found
+
+
+async def _cursor_at(link: QueueLink, state: JobState, position: int) -> str | None:
+    """Where a position begins; None where there are not so many jobs."""
+    if state in _RANKED:
+        return f"r:{position}"
+    cursor = ""
+    while position:
+        call = reading.page(link.keys.meta, state, cursor, min(position, _PASSED_A_CALL), ())
+        found = await link.transport.call(call)
+        position, cursor = position - len(found.rows), found.cursor
+        if not cursor:
+            return None
+    return cursor

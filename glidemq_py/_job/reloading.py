@@ -1,0 +1,67 @@
+"""Reading a job's whole record, which the job of a handler, of a list or of an add has not been given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py._core.record import JobRecord
+from glidemq_py._features.usage.info import USAGE_FIELDS
+from glidemq_py.errors import JobNotFoundError
+
+if TYPE_CHECKING:
+    from glidemq_py._job.link import QueueLink
+
+__all__ = ["HAS_USAGE", "LISTED_FIELDS", "RECORD_FIELDS", "JobReloading", "read_record"]
+
+HAS_USAGE: Final = "usage:bucketTs"
+LISTED_FIELDS: Final = (
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
+    "budgetKey", HAS_USAGE,
+)  # fmt: skip
+_ORIGIN: Final = (
+    "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
+    "schedulerName", "scheduledFor", "tpmTokens",
+)  # fmt: skip
+"""Asked for of single jobs alone: most jobs have none of them, and each is looked for in the whole record."""
+RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+async def read_record(link: QueueLink, job_id: str, wanted: Sequence[str] = RECORD_FIELDS) -> JobRecord | None:
+    """Those fields of a job's record, state and name among them; None if there is none."""
+    values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
+    fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
+    if fields["state"] is None and fields["name"] is None:
+        return None
+    return JobRecord.parse(job_id, fields)
+
+
+class JobReloading:
+    """The part of `Job` that reads it again."""
+
+    id: str
+    _link: QueueLink
+
+    if TYPE_CHECKING:
+
+        def _apply(self, record: JobRecord) -> None: ...
+
+    async def reload(self) -> None:
+        """Read the job's record, as it is now: everything that `Queue.get_job` would read.
+
+        A handler's job is given what every handler needs. What is beside that (`parent_id`, `group_key`, `delay` and
+        the others that raise `JobNotReadError`) is known after this. In a handler, `usage` stays what this attempt
+        has reported.
+
+        Raises:
+            JobNotFoundError: the job is gone.
+        """
+        record: Any = await read_record(self._link, self.id)
+        if record is None:
+            raise JobNotFoundError(self.id)
+        self._apply(record)

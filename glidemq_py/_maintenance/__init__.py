@@ -1,0 +1,1 @@
+"""Background tasks of a worker: stalled jobs, outbox, flows, unused libraries."""

@@ -1,0 +1,1 @@
+"""The worker: fetches jobs, runs handlers, reports results."""

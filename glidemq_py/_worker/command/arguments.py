@@ -1,0 +1,161 @@
+"""The command line of `python -m glidemq_py.worker`: what it takes, checked, as a value."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.command_line import ArgumentParser
+from glidemq_py._core.names import validate_prefix, validate_queue_name
+from glidemq_py._worker.command.logs import LogFormat
+from glidemq_py._worker.options import MAX_CONCURRENCY
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["WorkerArguments", "parse_duration", "parse_size", "read_arguments"]
+
+T = TypeVar("T")
+
+_MAX_PROCESSES: Final = 1_024
+_MAX_PORT: Final = 65_535
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_UNITS_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+_DESCRIPTION: Final = """\
+Run workers. TARGET names what to run:
+
+  module:worker                a Worker
+  module:workers               a list or tuple of them, all in each process
+  module:handler --queue NAME  a function that takes a job
+
+The current folder is importable. SIGTERM or SIGINT: take no more jobs, finish the running ones, end. A second one:
+hand the running jobs back to their queue and end now. A third one: end at any price."""
+
+_EPILOG: Final = """\
+Exit codes: 0 ended as asked (--check: healthy); 1 failed (--check: not healthy); 2 the command line or the target
+cannot be used. GLIDEMQ_URL is the connection of what names none; without it a private embedded server is started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerArguments:
+    """What the command line asks for. Times are milliseconds, sizes bytes; None is "not given"."""
+
+    target: str | None = None
+    queue: str | None = None
+    concurrency: int | None = None
+    processes: int | None = None
+    url: str | None = field(default=None, repr=False)
+    prefix: str | None = None
+    log_level: int | None = None
+    log_format: LogFormat | None = None
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    shutdown_timeout: int | None = None
+    metrics_port: int | None = None
+    check: bool = False
+    line: int | None = None
+    """File descriptor of the line to the supervisor: this process is one of its children."""
+    slot: int = 0
+    """Which of the children it is, from 0."""
+
+    @property
+    def supervised(self) -> bool:
+        """True where workers run in child processes: something must outlive them to start the next."""
+        return self.processes is not None or self.max_jobs is not None or self.max_memory is not None
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of "500ms", "30s", "5m" or "1h". The unit is asked for: 30 alone is read both ways."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s, 500ms or 5m (with its unit)")
+    return round(float(found[1]) * _UNITS_MS[found[2]])
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "300000000", "512K", "300M" or "1.5G" (powers of 1024; an "iB" or "B" may follow)."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:I?B)?", text.strip().upper())
+    size = 0 if found is None else round(float(found[1]) * _UNITS_BYTES[found[2]])
+    if size <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 1.5G")
+    return size
+
+
+def _whole(minimum: int, maximum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if re.fullmatch(r"\d{1,18}", text) else -1
+        if not minimum <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} to {maximum}")
+        return value
+
+    return parse
+
+
+def _level(text: str) -> int:
+    if text.upper() not in _LEVELS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_LEVELS).lower()}")
+    return logging.getLevelNamesMapping()[text.upper()]
+
+
+def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """A check of ours as argparse wants it: the text itself, or an error that it shows."""
+
+    def parse(text: str) -> str:
+        try:
+            check(text)
+        except GlideMQValidationError as error:
+            raise argparse.ArgumentTypeError(f"{error.problem}") from None
+        return text
+
+    return parse
+
+
+def _parser() -> ArgumentParser:
+    from glidemq_py import __version__
+
+    parser = ArgumentParser(
+        prog="python -m glidemq_py.worker", description=_DESCRIPTION, epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    option = parser.add_argument
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attribute")
+    option("--queue", type=_checked(validate_queue_name), metavar="NAME", help="queue of a TARGET that is a function")
+    option("--concurrency", type=_whole(1, MAX_CONCURRENCY), metavar="N", help="jobs at a time, in each worker")
+    option("--processes", type=_whole(1, _MAX_PROCESSES), metavar="N",
+           help="run N child processes and start one that crashes again; without it, run in this process")  # fmt: skip
+    option("--url", type=_checked(ConnectionOptions.from_url), metavar="URL",
+           help="the server; better in GLIDEMQ_URL where it holds a password: a command line can be seen")  # fmt: skip
+    option("--prefix", type=_checked(validate_prefix), metavar="TEXT", help="first part of every key")
+    option("--log-level", type=_level, metavar="LEVEL", help=f"one of {', '.join(_LEVELS).lower()}; default info")
+    option("--log-format", choices=("text", "json"), help="text (the default), or json: one object per line")
+    option("--max-jobs", type=_whole(1, 10**15), metavar="N",
+           help="replace a process when N attempts have ended in it")  # fmt: skip
+    option("--max-memory", type=parse_size, metavar="SIZE",
+           help="replace a process whose resident memory reaches SIZE, such as 512M")  # fmt: skip
+    option("--shutdown-timeout", type=parse_duration, metavar="TIME",
+           help="hand back what still runs so long (30s) after the first signal; default: wait for it")  # fmt: skip
+    option("--metrics-port", type=_whole(1, _MAX_PORT), metavar="PORT",
+           help="serve Prometheus metrics there; the Nth of several processes on PORT + N - 1")  # fmt: skip
+    option("--check", action="store_true",
+           help="run nothing: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
+           "and had an answer from the server in the last 30 s, else 1")  # fmt: skip
+    option("--slot", type=_whole(0, _MAX_PROCESSES), default=0, help=argparse.SUPPRESS)
+    option("--line", type=_whole(0, 1 << 20), help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=f"glidemq_py {__version__}")
+    return parser
+
+
+def read_arguments(argv: Sequence[str]) -> WorkerArguments:
+    """The command line as a value. One that cannot be ends the process with code 2 and a line that says why."""
+    parser = _parser()
+    given = WorkerArguments(**vars(parser.parse_args(argv)))
+    if given.target is None and not (given.check and given.queue is not None):
+        parser.error("TARGET is missing: say module:worker (or, with --check, --queue NAME)")
+    if given.metrics_port is not None and given.metrics_port + (given.processes or 1) - 1 > _MAX_PORT:
+        parser.error(f"--metrics-port {given.metrics_port}: there are no ports for {given.processes} processes")
+    return given

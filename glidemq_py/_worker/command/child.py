@@ -1,0 +1,222 @@
+"""Running workers in this process until they are asked to stop: by a signal, by the supervisor, by a limit.
+
+First request: drain. Second, or the shutdown time-out: hand back what runs. Third: end at any price.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._core.logs import get_logger
+from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.limits import Limits
+from glidemq_py._worker.command.line import Line
+from glidemq_py._worker.command.logs import set_up_logs
+from glidemq_py._worker.command.metrics import serve_metrics
+from glidemq_py._worker.command.target import load_workers
+from glidemq_py._worker.process_signals import handle_until_exit
+from glidemq_py._worker.worker import Worker
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+
+__all__ = ["run_workers"]
+
+_log = get_logger("glidemq_py.worker")
+
+_LINE_MOST, _REPORT_MOST = 500, 8_000
+_ORPHAN_TIMEOUT_MS = 60_000
+"""A child whose supervisor has died drains, but not for ever: the embedded server died with it."""
+
+
+def run_workers(arguments: WorkerArguments) -> int:
+    """Load TARGET and run its workers; the process's exit code.
+
+    Raises:
+        WorkerTargetError, GlideMQValidationError: the target or an option cannot be used.
+    """
+    end = None
+    if arguments.line is not None:
+        end = socket.socket(fileno=arguments.line)
+        end.set_inheritable(False)  # what handlers start must not keep the line open
+    workers = load_workers(arguments)
+    set_up_logs(arguments.log_level, arguments.log_format)
+    if arguments.metrics_port is not None:
+        serve_metrics(workers, arguments.metrics_port + arguments.slot)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_run(workers, arguments, end))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(workers: Sequence[Worker], arguments: WorkerArguments, end: socket.socket | None) -> int:
+    line = None if end is None else await Line.over(end)
+    return await _Crew(workers, arguments, line).run()
+
+
+class _Crew:
+    """The workers of this process."""
+
+    def __init__(self, workers: Sequence[Worker], arguments: WorkerArguments, line: Line | None) -> None:
+        self._workers = workers
+        self._timeout = arguments.shutdown_timeout
+        self._line = line
+        self._limits = Limits(max_jobs=arguments.max_jobs, max_memory=arguments.max_memory, reached=self._enough)
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._hurried = False
+        self._signals = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._server_known: asyncio.Future[None] = self._loop.create_future()
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    async def run(self) -> int:
+        """Everything from start to end; the exit code."""
+        handle_until_exit(self._signalled)
+        if self._line is not None:
+            self._keep(asyncio.ensure_future(self._listen(self._line)))
+            self._line.say("loaded")
+        code = await self._work()
+        self._limits.close()
+        for worker, ended in zip(self._workers, await self._close(), strict=True):
+            if isinstance(ended, BaseException):
+                _log.error("closing %r failed", worker, exc_info=ended)
+                code = code or 1
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._hurried:
+            # Threads of handlers that were given up would be waited for, and nobody wants what they bring.
+            _leave(code)
+        return code
+
+    async def _work(self) -> int:
+        stopping = self._keep(asyncio.ensure_future(self._stopping.wait()))
+        starting = self._keep(asyncio.ensure_future(self._start()))
+        await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        error = starting.exception()
+        if error is not None:
+            self._complain(error)
+            return 2 if isinstance(error, GlideMQValidationError) else 1
+        queues = ", ".join(sorted({repr(worker.queue_name) for worker in self._workers}))
+        _log.info("working on %s", queues)
+        if self._line is not None:
+            self._line.say("started")
+        ended = self._keep(asyncio.ensure_future(self._ended()))
+        await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        return 0
+
+    def _complain(self, error: BaseException) -> None:
+        """Why it cannot start. A supervisor says it, since it knows whether that is news."""
+        known = isinstance(error, GlideMQError)
+        if self._line is None:
+            _log.critical("cannot start: %s", error, exc_info=None if known else error)
+            return
+        line = str(error) if known else traceback.format_exception_only(error)[-1].strip()
+        report = line if known else "".join(traceback.format_exception(error)).strip()
+        self._line.say("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
+
+    async def _ended(self) -> None:
+        """Until the last worker is closed, by the application itself."""
+        for worker in self._workers:
+            await worker.wait_until_closed()
+
+    async def _start(self) -> None:
+        if (
+            self._line is not None
+            and not os.environ.get(URL_VARIABLE)
+            and any(worker._connection is None for worker in self._workers)
+        ):
+            # Processes that belong together must not each have a private server of their own.
+            self._line.say("server?")
+            await self._server_known
+        self._limits.watch(self._workers)
+        await asyncio.gather(*(worker.start() for worker in self._workers))
+
+    async def _close(self) -> list[BaseException | None]:
+        return await asyncio.gather(*(worker.close() for worker in self._workers), return_exceptions=True)
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signals += 1
+        name = signal.Signals(number).name
+        if self._signals == 1:
+            self.drain(name)
+        elif self._signals == 2:
+            self.hurry(name)
+        else:
+            _log.critical("%s again: ending at once; running jobs will be recovered by other workers", name)
+            _leave(1)
+
+    def drain(self, why: str) -> None:
+        """Take no more jobs, finish what runs, end. Asking again changes nothing."""
+        if not self._stopping.is_set():
+            running = sum(worker.active_count for worker in self._workers)
+            _log.info("%s: closing; %d jobs are running", why, running)
+            for worker in self._workers:
+                worker.pause()  # at once; the closing begins a few turns of the loop later
+            self._stopping.set()
+            if self._timeout is not None:
+                self._timer = self._loop.call_later(self._timeout / 1000, self.hurry, "the shutdown time-out")
+
+    def hurry(self, why: str) -> None:
+        """Hand back what runs and end."""
+        self.drain(why)
+        if not self._hurried:
+            self._hurried = True
+            running = sum(worker.active_count for worker in self._workers)
+            _log.warning("%s: closing at once; %d running jobs are handed back", why, running)
+            for worker in self._workers:
+                self._keep(asyncio.ensure_future(worker.close(force=True)))
+
+    def _enough(self, reason: str) -> None:
+        if self._line is not None:
+            self._line.say("recycle", reason)
+        self.drain(reason)
+
+    async def _listen(self, line: Line) -> None:
+        while True:
+            word, rest = await line.hear()
+            if word == "drain":
+                self.drain("the supervisor asks")
+            elif word == "hurry":
+                self.hurry("the supervisor asks")
+            elif word == "server":
+                os.environ[URL_VARIABLE] = rest
+                if not self._server_known.done():
+                    self._server_known.set_result(None)
+            elif not word:
+                self._timeout = _ORPHAN_TIMEOUT_MS if self._timeout is None else self._timeout
+                self.drain("the supervisor is gone")
+                return
+
+    def _keep(self, task: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,121 @@
+"""`--check`: is a worker of the queue on this host alive and in touch with the server?
+
+The server is asked, not the process: a worker that runs but has lost its way to the server is not healthy. What it
+says of itself is its registration (_worker/heartbeat.py) and when that was last renewed, by the server's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_py._client.connect import URL_VARIABLE, Connection
+from glidemq_py._client.open_transport import open_transport
+from glidemq_py._client.transport import Transport
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import reading
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import escape_control
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.target import load_workers
+from glidemq_py.errors import GlideMQError, SerializationError
+
+__all__ = ["check_health"]
+
+_LONGEST_SILENCE_MS = 30_000
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What one worker's registration says."""
+
+    pid: int
+    beat_ms: int
+    """Since its last heartbeat."""
+    silence_ms: int
+    """For which the server owed it an answer, at that heartbeat."""
+
+    @property
+    def total_ms(self) -> int:
+        return self.beat_ms + self.silence_ms
+
+
+def check_health(arguments: WorkerArguments) -> int:
+    """Print one line and return 0 for healthy, 1 for not.
+
+    Every queue of a TARGET with several workers must have a healthy one.
+
+    Raises:
+        WorkerTargetError, GlideMQValidationError: as `load_workers`.
+    """
+    verdicts = [asyncio.run(_verdict(*place)) for place in _places(arguments)]
+    healthy = all(verdict for verdict, _ in verdicts)
+    reason = "; ".join(dict.fromkeys(text for verdict, text in verdicts if verdict is healthy))
+    # GLIDE's messages have several lines; whoever shows a probe's output shows one.
+    sys.stdout.write(f"{'healthy' if healthy else 'not healthy'}: {escape_control(' '.join(reason.split()))}\n")
+    return 0 if healthy else 1
+
+
+def _places(arguments: WorkerArguments) -> list[tuple[Connection, QueueKeys]]:
+    if arguments.queue is not None:
+        return [(arguments.url, QueueKeys(arguments.prefix or DEFAULT_PREFIX, arguments.queue))]
+    return [(worker._connection, worker._keys) for worker in load_workers(arguments)]
+
+
+async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
+    if connection is None and not os.environ.get(URL_VARIABLE):
+        return False, "which server? Give --url or set GLIDEMQ_URL (a private embedded server cannot be asked)"
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            transport = await open_transport(connection, check=False)
+            try:
+                return await _ask(transport, keys)
+            finally:
+                await transport.close()
+    except TimeoutError:
+        return False, f"the server did not answer within {_PATIENCE_S:.0f} s"
+    except GlideMQError as error:
+        return False, str(error)
+
+
+async def _ask(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
+    host, elsewhere = socket.gethostname(), set[str]()
+    seconds, microseconds = await transport.command("TIME")
+    now = int(seconds) * 1000 + int(microseconds) // 1000
+    reports: list[_Report] = []
+    for consumer, text in await transport.call(reading.workers(keys.meta)):
+        info = _info(text)
+        if info.get("addr") != host or "silence" not in info:
+            elsewhere.add(str(info.get("addr", "?")))
+            continue
+        beaten = await transport.command("ZSCORE", keys.stem + "workers", consumer)
+        if beaten is not None:
+            age = max(0, now - int(float(beaten)))
+            reports.append(_Report(int(info["pid"]), age, int(info["silence"])))
+    if not reports:
+        others = f" (there are on {', '.join(sorted(elsewhere))})" if elsewhere else ""
+        return False, f"queue {keys.name!r} has no worker on {host}{others}"
+    return _judged(keys.name, min(reports, key=lambda report: report.total_ms))
+
+
+def _judged(queue: str, best: _Report) -> tuple[bool, str]:
+    who = f"the worker of queue {queue!r} with pid {best.pid}"
+    if best.total_ms <= _LONGEST_SILENCE_MS:
+        return True, f"{who} is in touch with the server (last heartbeat {best.beat_ms / 1000:.1f} s ago)"
+    if best.beat_ms > _LONGEST_SILENCE_MS:
+        return False, f"{who} has not been heard of for {best.beat_ms / 1000:.0f} s"
+    return False, f"{who} is alive but has fetched nothing for {best.total_ms / 1000:.0f} s"
+
+
+def _info(text: str) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(text)
+    except SerializationError:
+        return {}
+    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]

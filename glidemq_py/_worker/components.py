@@ -1,0 +1,188 @@
+"""The parts of a running worker: how they are made and tied together, and the order in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._core.serializers import serializer_of
+from glidemq_py._features.schedulers.maintenance import ScheduleDuty
+from glidemq_py._features.suspend.timeouts import SuspendedSweep
+from glidemq_py._job import QueueLink
+from glidemq_py._job.current import label_log_records
+from glidemq_py._job.waiting import ResultWaiter
+from glidemq_py._maintenance.libraries import LibrarySweep
+from glidemq_py._maintenance.outbox import OutboxDuty
+from glidemq_py._maintenance.peer_flows import RemoteFlows
+from glidemq_py._maintenance.peer_groups import GroupRepair
+from glidemq_py._maintenance.stalled_jobs import StalledRecovery
+from glidemq_py._maintenance.unfinished_flows import FlowDuty
+from glidemq_py._maintenance.waiting_parents import ChildrenWatch
+from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
+from glidemq_py._worker.connecting import connect_patiently
+from glidemq_py._worker.drain import run_out
+from glidemq_py._worker.ending import Endings
+from glidemq_py._worker.exchange import ExchangeLoop
+from glidemq_py._worker.heartbeat import Heartbeat
+from glidemq_py._worker.lifespan import entered
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.routes import Routes
+from glidemq_py._worker.runner import Runner
+from glidemq_py._worker.sandbox import Sandbox
+from glidemq_py._worker.source import QueueSource
+from glidemq_py._worker.wake import WakeReader
+from glidemq_py.errors import GlideMQError
+from glidemq_py.telemetry.state import TELEMETRY
+
+__all__ = ["Opening", "Parts", "open_parts"]
+
+_LEAVE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a worker is to be opened with; see `Worker`."""
+
+    keys: QueueKeys
+    connection: Connection
+    queue_options: QueueOptions
+    options: WorkerOptions
+    routes: Routes
+    consumer: str
+    listeners: Listeners
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+    sandbox: Sandbox | None = None
+    source: QueueSource | None = None
+    """Where its jobs come from; None = the queue."""
+    in_background: bool = True
+    """False for tests: no heartbeat, no duty and no wake-up comes by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What runs while a worker does."""
+
+    link: QueueLink
+    source: QueueSource
+    exchange: ExchangeLoop
+    runner: Endings
+    wake: WakeReader
+    heartbeat: Heartbeat
+    recovery: StalledRecovery
+    outbox: OutboxDuty
+    sleepers: SuspendedSweep
+    schedules: ScheduleDuty
+
+    async def close(self, force: asyncio.Event) -> None:
+        """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
+        self.exchange.taking = False
+        self.runner.retire()
+        await self.wake.retire()
+        await run_out(self.exchange, self.runner, force)
+        for part in (self.wake, self.recovery, self.schedules, self.exchange, self.outbox, self.heartbeat):
+            await part.close()
+        self.runner.close()
+        # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
+        with contextlib.suppress(GlideMQError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self.link.transport.call(self.source.leave())
+
+
+async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
+    """Connect and start everything but the taking of jobs. ``stack`` ends what outlives the parts."""
+    TELEMETRY.look()
+    keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
+    queue_options = opening.queue_options
+    source = opening.source or QueueSource(keys, consumer, options)
+
+    async def prepare(transport: Transport) -> tuple[QueueLink, bool]:
+        link = QueueLink(
+            transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
+            serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
+            loop=asyncio.get_running_loop(), no_continuations=None if options.batch is None else NO_CONTINUATIONS,
+        )  # fmt: skip
+        await source.open(link)
+        return link, await source.declare_dead_letters(link, queue_options)
+
+    transport, (link, has_dead_letters) = await connect_patiently(opening.connection, keys, stack, listeners, prepare)
+    label_log_records()
+    if opening.sandbox is not None:
+        stack.push_async_callback(opening.sandbox.close)
+        await opening.sandbox.open(link, options.concurrency)
+    context = None
+    if opening.lifespan is not None:
+        lifespan = entered(opening.lifespan())
+        context = await lifespan.open()
+        stack.push_async_callback(lifespan.close)
+    exchange = ExchangeLoop(
+        link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
+    )
+    runner = _runner(opening, source.outcomes(link), exchange)
+    exchange.attach(runner)
+    heartbeat = Heartbeat(
+        connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
+        running=runner.running, lost=runner.lost, silence=lambda: exchange.silence,
+    )  # fmt: skip
+    exchange.answers.short_lock = heartbeat.expect
+    stack.push_async_callback(heartbeat.close)
+    outbox = OutboxDuty(link=link, expected=has_dead_letters)
+    exchange.answers.owes = outbox.wake
+    recovery = StalledRecovery(
+        link=link, source=source, options=options, listeners=listeners, failure_log=exchange.failure_log,
+        owes=outbox.wake,
+    )  # fmt: skip
+    schedules = ScheduleDuty(link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error))
+    exchange.answers.schedules = schedules.told
+    sleepers = SuspendedSweep(link, outbox.wake, exchange.failure_log.signal_timed_out)
+    stack.push_async_callback(sleepers.close)
+    listeners.on("suspended", sleepers.suspended)
+    wake = WakeReader(link, exchange, source)
+    if opening.in_background:
+        await heartbeat.start()
+        if isinstance(transport, AsyncTransport):
+            flow_duty = FlowDuty(link=link)
+            stack.push_async_callback(flow_duty.close)
+            flow_duty.start()
+            children = ChildrenWatch(link=link, owes=outbox.wake)
+            stack.push_async_callback(children.close)
+            children.start()
+            groups = GroupRepair(link=link)
+            stack.push_async_callback(groups.close)
+            groups.start()
+            if transport.is_cluster:
+                remote_flows = RemoteFlows(link=link, owes=outbox.wake)
+                stack.push_async_callback(remote_flows.close)
+                remote_flows.start()
+            sweep = LibrarySweep(transport)
+            stack.push_async_callback(sweep.close)
+            sweep.start()
+        for duty in (recovery, wake, outbox, schedules, sleepers):
+            duty.start()
+    return Parts(
+        link=link, source=source, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
+        recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,
+    )  # fmt: skip
+
+
+def _runner(opening: Opening, outcomes: Outcomes, exchange: ExchangeLoop) -> Endings:
+    options, listeners, name = opening.options, opening.listeners, opening.keys.name
+    if options.batch is not None and opening.routes.only is not None:
+        return BatchRunner(
+            route=opening.routes.only, options=options.batch, outcomes=outcomes, hand_in=exchange, listeners=listeners,
+            concurrency=options.concurrency, name=name,
+        )  # fmt: skip
+    return Runner(
+        routes=opening.routes, outcomes=outcomes, hand_in=exchange, listeners=listeners,
+        concurrency=options.concurrency, name=name,
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""The end of a worker's jobs: waited for, or handed back when time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from glidemq_py._core.calls import reading
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.ending import Endings
+from glidemq_py._worker.exchange import ExchangeLoop
+
+__all__ = ["is_worked_off", "run_out"]
+
+_HAND_BACK_S = 5.0
+"""For the server to take back what is handed back. What it has not taken by then is left to recovery."""
+_PAGE = 100
+
+
+async def is_worked_off(link: QueueLink) -> bool:
+    """True if nothing waits, runs, is due later, or is parked in a group that a limit holds up."""
+    counts = await link.transport.call(reading.counts(link.keys.meta))
+    waiting, active, delayed, prioritized, *_, parked, _band = counts
+    if waiting or active or delayed or prioritized:
+        return False
+    # Parked jobs whose group is not limited wait for one that is in another state.
+    return not parked or not await _limited_groups_wait(link)
+
+
+async def _limited_groups_wait(link: QueueLink) -> bool:
+    first = 0
+    while groups := await link.transport.command("ZRANGE", link.keys.ratelimited, str(first), str(first + _PAGE - 1)):
+        for group in groups:
+            if await link.transport.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
+                return True
+        first += _PAGE
+    return False
+
+
+async def run_out(exchange: ExchangeLoop, runner: Endings, force: asyncio.Event) -> None:
+    """Wait until every handler has ended and all is handed in. From ``force`` on, hand back what still runs."""
+    settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_settled))
+    forced = asyncio.ensure_future(force.wait())
+    await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
+    forced.cancel()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HAND_BACK_S):
+            while not settled.done():
+                # More than once: a reply that is under way may still bring jobs.
+                runner.give_back_all()
+                await runner.cancelled_ended()
+                await exchange.until(lambda: exchange.is_handed_in)
+                if runner.is_idle:
+                    break
+            await exchange.until(lambda: exchange.is_recovered)
+    settled.cancel()

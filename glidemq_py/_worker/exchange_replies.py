@@ -1,0 +1,105 @@
+"""Doing what the answer of an exchange says: start jobs, settle outcomes, mind the flags.
+
+A part of the exchange loop, in a file of its own; it works on the loop's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply
+from glidemq_py._worker.due import DueTimer
+from glidemq_py._worker.exchange_state import ExchangeState
+from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.settling import Settling
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """What comes of the answers to one loop's calls.
+
+    Args:
+        state: of the loop.
+        context: what the lifespan yielded, for the jobs.
+        due: called when a job of the queue is due.
+    """
+
+    def __init__(self, state: ExchangeState, context: Any, due: Callable[[], None]) -> None:
+        self._state = state
+        self._context = context
+        self.due_timer = DueTimer(due)
+        self._settle = Settling(state.link.keys.name, state.listeners, state.failure_log).settle
+        self._busy = False
+        self.failures = 0
+        """Attempts to reach the server since its last answer."""
+        self.jobs_ended = 0
+        self.short_lock: Callable[[int], None] | None = None
+        """Told the lock duration of a taken job that has one of its own."""
+        self.owes: Callable[[], None] | None = None
+        """Called when a reply reports that the outbox has entries."""
+        self.schedules: Callable[[int], None] | None = None
+        """Told the revision of the schedulers by every answer of a queue that has any."""
+
+    def evaluate(self, reply: ExchangeReply, batch: list[Finished], want: int, looks: int) -> None:
+        """A call has been answered that handed in ``batch`` and asked for ``want`` jobs when there had been so many
+        looks."""
+        x = self._state
+        self.failures = 0
+        x.answered_at = x.loop.time()
+        x.unanswered_since = None
+        self.start_jobs(reply.jobs, reply.now, reply.budgets, batch)
+        self.jobs_ended += len(batch)
+        settle = self._settle
+        for finished, status in zip(batch, reply.statuses, strict=True):
+            settle(finished, status)
+        if reply.dropped:
+            x.failure_log.dropped(reply.dropped)
+        flags = self._tell(reply.flags)
+        if want:
+            # A wake-up that came while the call was under way may be about a job pushed after it.
+            x.hungry = not flags or looks != x.looks
+        if reply.next_due >= 0:
+            self.due_timer.set(reply.next_due)
+        x.changed.set()
+        if not x.hungry and x.taking and x.free > 0:
+            x.idle.set()
+            if self._busy and flags & ExchangeFlags.EXHAUSTED and x.is_settled:
+                self._busy = False
+                x.listeners.tell("drained")
+        if x.finished or x.hungry:
+            x.poke()
+
+    def _tell(self, flags: int) -> int:
+        """Tell who is concerned; returns the flags that say why no more jobs were taken."""
+        if flags >= working.SCHEDULES:
+            if self.schedules is not None:
+                self.schedules(flags // working.SCHEDULES)
+            flags %= working.SCHEDULES
+        if flags & ExchangeFlags.OWES:
+            flags -= ExchangeFlags.OWES
+            if self.owes is not None:
+                self.owes()
+        return flags
+
+    def start_jobs(
+        self, jobs: list[working.TakenJob], now: int, budgets: list[Any] | None, batch: list[Finished]
+    ) -> None:
+        """Have jobs run that a call has taken, as far as budgets allow."""
+        x = self._state
+        runner = x.runner
+        assert runner is not None
+        start = runner.start if budgets is None else x.budgets.starter(runner, budgets, batch)
+        if not jobs:
+            return
+        self._busy = True
+        link, context, run_type = x.link, self._context, x.source.run_type
+        for taken in jobs:
+            run = run_type(link, taken, now, context)
+            if run.suspect_limit:
+                x.has_suspects = True
+            if run.options.lock_duration is not None and self.short_lock is not None:
+                self.short_lock(run.options.lock_duration)
+            start(run)

@@ -1,0 +1,279 @@
+"""The log of failing jobs: one line per retry, a traceback per final failure, and a bound on both.
+
+Everything of this feature is here. Its options are in `glidemq_py._worker.failure_log_options`; the calls come from where the
+server's reply to a failed attempt is evaluated (`settling`) and from the maintenance tasks that fail or recover jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._worker.failure_log_options import FailureLogOptions
+from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.outcome import message_of
+from glidemq_py._worker.run import Run
+from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
+
+__all__ = ["FailureLog"]
+
+_log = get_logger("glidemq_py.failures")
+
+_PACKAGE: Final = str(Path(__file__).parents[1])
+_WINDOW_S: Final = 60.0
+_MAX_KINDS: Final = 200
+"""Kinds of failure counted apart in a minute. Job names come from users: there may be a million."""
+_MESSAGE_CHARS: Final = 300
+_FAILED_ROW, _BACKOFF = 2, 9
+"""Of a row that reports a failure (_core/calls/working.py, `failed`): its kind, and the position of the backoff."""
+_ANY: Final = ""
+
+_Kind = tuple[str, str, str]
+"""Outcome, job name, error type."""
+
+_LEVELS: Final = {
+    "retrying": logging.WARNING, "failed": logging.ERROR, "revoked": logging.INFO, "stalled": logging.WARNING,
+    "stalled-out": logging.ERROR, "signal-timeout": logging.ERROR, "expired": logging.WARNING,
+    "set-aside": logging.WARNING, "discarded": logging.WARNING,
+}  # fmt: skip
+"""By outcome, the record attribute ``job_outcome``."""
+_SUMMARIES: Final = {
+    "retrying": "failed attempts, retried", "failed": "failed", "revoked": "revoked", "stalled": "stalled",
+    "stalled-out": "failed after they stalled too often", "signal-timeout": "failed without a signal in time",
+    "expired": "expired", "set-aside": "set aside", "discarded": "discarded stale results",
+}  # fmt: skip
+
+
+class _Count:
+    """Failures of one kind in the current minute."""
+
+    __slots__ = ("last_id", "logged", "more")
+
+    def __init__(self) -> None:
+        self.logged = 0
+        self.more = 0
+        self.last_id = ""
+
+
+class FailureLog:
+    """Logs what goes wrong with the jobs of one worker.
+
+    A job that succeeds costs nothing. A failure beyond the first few of its kind in a minute costs a dictionary lookup.
+
+    Args:
+        source: the queue or subscription, as log lines name it.
+        queue: its name. worker_id: the consumer name of the worker.
+        options: None disables the log.
+    """
+
+    def __init__(self, *, source: str, queue: str, worker_id: str, options: FailureLogOptions | None) -> None:
+        self._source = source
+        self._queue = queue
+        self._worker_id = worker_id
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._counts: dict[_Kind, _Count] = {}
+        self._window_end = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # -- what happened --------------------------------------------------------------------------------------
+
+    def retrying(self, finished: Finished) -> None:
+        """An attempt failed and the job is retried."""
+        options, error = self._options, finished.error
+        if options is None or not options.retries or error is None:
+            return
+        job = finished.run.job
+        if self._counted("retrying", job.id, job.name, type(error).__name__):
+            self._write_attempt(
+                "retrying", finished.run, error,
+                "%s: job %s %r failed attempt %d of %d (%s); %s",
+                _described(error), _next_attempt(finished.row),
+            )  # fmt: skip
+
+    def failed(self, finished: Finished) -> None:
+        """A job failed for good; revoked jobs are logged as what someone asked for."""
+        options, error = self._options, finished.error
+        if options is None or error is None:
+            return
+        job = finished.run.job
+        if isinstance(error, JobRevokedError):
+            if self._counted("revoked", job.id, job.name, type(error).__name__):
+                self._write_attempt("revoked", finished.run, error, "%s: job %s %r revoked in attempt %d of %d")
+        elif self._counted("failed", job.id, job.name, type(error).__name__):
+            self._write_attempt(
+                "failed", finished.run, error,
+                "%s: job %s %r failed in attempt %d of %d (%s)%s",
+                _described(error), _why_not_retried(finished.run, error),
+                trace=options.tracebacks and not isinstance(error, JobSignal),
+            )  # fmt: skip
+
+    def discarded(self, finished: Finished, gone: bool) -> None:
+        """The result of an attempt was not accepted: the attempt is no longer the current one."""
+        job = finished.run.job
+        if self._counted("discarded", job.id, job.name, _ANY):
+            why = "the job was removed" if gone else "the job is now locked by another worker"
+            self._write("discarded", "%s: job %s %r: discarded stale result: %s", show_id(job.id), job.name, why,
+                        job_id=job.id, job_name=job.name)  # fmt: skip
+
+    def stalled(self, job_id: str) -> None:
+        """A worker stopped renewing the lock of a job; it is ready again."""
+        self._write_id(
+            "stalled", "%s: job %s stalled (its worker stopped renewing the lock); returned to waiting", job_id
+        )
+
+    def stalled_out(self, job_id: str) -> None:
+        """A job stalled more often than `max_stalled_count` and failed."""
+        self._write_id("stalled-out", "%s: job %s failed (stalled more often than max_stalled_count allows)", job_id)
+
+    def signal_timed_out(self, job_id: str) -> None:
+        """A suspended job received no signal within its timeout and failed."""
+        self._write_id("signal-timeout", "%s: job %s failed (suspended, and not signalled within its timeout)", job_id)
+
+    def dropped(self, dropped: list[list[str]]) -> None:
+        """The server set jobs aside instead of handing them out."""
+        for entry, job_id, reason in dropped:
+            if reason == "expired":
+                self._write_id("expired", "%s: job %s expired before it ran (its ttl passed)", job_id)
+            elif reason == "revoked":
+                self._write_id("revoked", "%s: job %s revoked before it ran", job_id)
+            elif self._counted("set-aside", job_id, _ANY, _ANY):
+                shown = show_id(job_id) if job_id else "(no id)"
+                self._write("set-aside", "%s: job %s set aside (stream entry %s): %s", shown, entry or "-", reason,
+                            job_id=job_id)  # fmt: skip
+
+    def close(self) -> None:
+        """Log what has not been summarized yet. Later failures are logged without summaries."""
+        self.flush()
+        self._closed = True
+
+    # -- the bound ------------------------------------------------------------------------------------------
+
+    def _counted(self, outcome: str, job_id: str, job_name: str, error_type: str) -> bool:
+        """Count a failure; True if it is to be logged in full."""
+        options = self._options
+        if options is None:
+            return False
+        now = self._loop.time()
+        if now >= self._window_end:
+            self.flush()
+            self._window_end = now + _WINDOW_S
+        kind = outcome, job_name, error_type
+        count = self._counts.get(kind)
+        if count is None:
+            if len(self._counts) >= _MAX_KINDS:
+                kind = outcome, _ANY, _ANY
+            count = self._counts.setdefault(kind, _Count())
+        if count.logged < options.per_minute:
+            count.logged += 1
+            return True
+        count.more += 1
+        count.last_id = job_id
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_at(self._window_end, self.flush)
+        return False
+
+    def flush(self) -> None:
+        """End the current minute: log one line per kind of failure that was not logged in full."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._window_end = 0.0
+        counts, self._counts = self._counts, {}
+        for (outcome, name, error_type), count in counts.items():
+            if count.more:
+                jobs = f"jobs {name!r}" if name else "jobs"
+                error = f" with {error_type}" if error_type else ""
+                self._write(
+                    outcome, "%s: %s more %s %s%s in the last minute (last: job %s)", f"{count.more:,}", jobs,
+                    _SUMMARIES[outcome], error, show_id(count.last_id),
+                    job_name=name, error_type=error_type, failure_count=count.more,
+                )  # fmt: skip
+
+    # -- records --------------------------------------------------------------------------------------------
+
+    def _write_id(self, outcome: str, template: str, job_id: str) -> None:
+        if self._counted(outcome, job_id, _ANY, _ANY):
+            self._write(outcome, template, show_id(job_id), job_id=job_id)
+
+    def _write_attempt(
+        self, outcome: str, run: Run, error: BaseException, template: str, *args: object, trace: bool = False
+    ) -> None:
+        job = run.job
+        attempt = job.attempts_made + 1
+        attempts = max(run.options.attempts or 1, attempt)
+        self._write(
+            outcome, template, show_id(job.id), job.name, attempt, attempts, *args,
+            error=error if trace else None, job_id=job.id, job_name=job.name, job_attempt=attempt,
+            job_attempts=attempts, error_type=type(error).__name__,
+        )  # fmt: skip
+
+    def _write(
+        self, outcome: str, template: str, *args: object, error: BaseException | None = None, **attributes: Any
+    ) -> None:
+        level = _LEVELS[outcome]
+        if not _log.isEnabledFor(level):
+            return
+        about = None if error is None else (type(error), error, _from_the_handler_on(error.__traceback__))
+        code = sys._getframe(1).f_code
+        # An application's filter, factory or handler may fail: it must not cost other jobs their results.
+        with contextlib.suppress(Exception):
+            # Not by `extra`: the record factory has set job_id and job_name already, and `extra` may not replace them.
+            record = _log.makeRecord(
+                _log.name, level, code.co_filename, code.co_firstlineno, template, (self._source, *args), about,
+                code.co_name,
+            )  # fmt: skip
+            record.__dict__.update(
+                job_id="", job_name="", queue_name=self._queue, worker_id=self._worker_id, job_outcome=outcome
+            )
+            record.__dict__.update(attributes)
+            _log.handle(record)
+
+
+def _from_the_handler_on(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package that called the handler."""
+    step = trace
+    while step is not None and step.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        step = step.tb_next
+    return step or trace
+
+
+def _described(error: BaseException) -> str:
+    message, name = message_of(error), type(error).__name__
+    if len(message) > _MESSAGE_CHARS:
+        message = message[: _MESSAGE_CHARS - 1] + "…"
+    return name if message == name else f"{name}: {message}"
+
+
+def _next_attempt(row: list[object]) -> str:
+    wait: Any = row[_BACKOFF] if row[0] == _FAILED_ROW else 0
+    return f"next attempt in {_duration(wait)}" if wait else "next attempt now"
+
+
+def _duration(milliseconds: int) -> str:
+    if milliseconds < 1_000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1_000
+    if seconds < 120:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _why_not_retried(run: Run, error: BaseException) -> str:
+    """Why attempts that are left are not used; '' if none are left."""
+    if run.job.attempts_made + 1 >= (run.options.attempts or 1):
+        return ""
+    if isinstance(error, UnrecoverableError):
+        return "; not retried: the error is an UnrecoverableError"
+    if isinstance(error, JobSignal):
+        return ""
+    if run.attempt.discarded:
+        return "; not retried: the handler discarded its remaining attempts"
+    return "; not retried: excluded by retry_on or no_retry_on"

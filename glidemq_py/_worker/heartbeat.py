@@ -1,0 +1,147 @@
+"""Heartbeats from a thread with its own connection, so that a handler that blocks the event loop keeps its jobs.
+
+A beat refreshes this worker's registration and the locks of the jobs in its hands, and learns which of them are
+not its own any more or are revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.logs import get_logger
+from glidemq_py._worker.run import Run
+from glidemq_py._worker.source import QueueSource
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError
+
+__all__ = ["Heartbeat"]
+
+_log = get_logger(__name__)
+
+_BEATS_A_LOCK = 3
+_LONGEST_PAUSE_S = 10.0
+_PAUSE_AFTER_FAILURE_S = 1.0
+_JOBS_A_CALL = 200
+
+
+class Heartbeat:
+    """The heartbeat thread of one worker.
+
+    Args:
+        connect: makes the thread's connection. source: the calls for it. consumer: this worker's name.
+        lock_duration: ms that a job without one of its own is locked for.
+        running: the runs whose jobs are in hand; read from this thread.
+        lost: called on the loop with (run, status) for a job that is not this attempt's any more.
+        silence: seconds since the last exchange was answered; written into the registration.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: Callable[[], BlockingTransport],
+        source: QueueSource,
+        consumer: str,
+        lock_duration: int,
+        running: set[Run],
+        lost: Callable[[Run, int], None],
+        silence: Callable[[], float],
+    ) -> None:
+        self._connect = connect
+        self._source = source
+        self._consumer = consumer
+        self._lock_duration = lock_duration
+        self._running = running
+        self._lost = lost
+        self._silence = silence
+        self._loop = asyncio.get_running_loop()
+        self._started_at = int(time.time() * 1000)
+        self._transport: BlockingTransport | None = None
+        self._stopping = False
+        self._hurry = threading.Event()
+        self._shortest = lock_duration
+        self._first_beat = asyncio.Event()
+        self._thread = threading.Thread(target=self._beat_on, name=f"glidemq-heartbeat-{consumer}", daemon=True)
+
+    async def start(self) -> None:
+        """Start the thread and wait for its first beat (or the failure of it)."""
+        self._thread.start()
+        await self._first_beat.wait()
+
+    def expect(self, lock_duration: int) -> None:
+        """A job with a short lock has come: beat at once, and often enough for it."""
+        if lock_duration < self._shortest:
+            self._shortest = lock_duration
+            self._hurry.set()
+
+    def _beat_on(self) -> None:
+        while not self._stopping:
+            began, pause = time.monotonic(), None
+            try:
+                self._beat()
+            except GlideMQError as error:
+                _log.warning("worker %s: heartbeat failed: %s", self._consumer, error)
+                if isinstance(error, GlideMQConnectionError):
+                    pause = _PAUSE_AFTER_FAILURE_S
+            except Exception:
+                _log.exception("worker %s: heartbeat failed", self._consumer)
+            self._tell(self._first_beat.set)
+            interval = min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S)
+            if self._transport is not None and (pause is not None or time.monotonic() - began > interval):
+                self._transport.interruptions.note()  # other workers' heartbeats may not have arrived either
+            self._hurry.wait(interval if pause is None else min(interval, pause))
+            self._hurry.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _snapshot(self) -> list[Run]:
+        while True:
+            try:
+                return [run for run in self._running if not run.attempt.ended]
+            except RuntimeError:
+                continue  # the loop changed the set while we read it
+
+    def _beat(self) -> None:
+        if self._transport is None:
+            self._transport = self._connect()
+        runs = self._snapshot()
+        self._shortest = min((run.options.lock_duration or self._lock_duration for run in runs),
+                             default=self._lock_duration)  # fmt: skip
+        info = self._info(len(runs))
+        ttl = max(self._lock_duration, 3 * int(_LONGEST_PAUSE_S * 1000))
+        for start in range(0, max(1, len(runs)), _JOBS_A_CALL):
+            part = runs[start : start + _JOBS_A_CALL]
+            jobs = [(r.job.id, r.attempt.entry, *r.attempt.token) for r in part]
+            reply = self._transport.call(self._source.heartbeat(info, ttl, jobs))
+            info = ""
+            for run, status in zip(part, reply.statuses, strict=True):
+                if status != AttemptStatus.OK and run in self._running:
+                    self._tell(self._lost, run, status)
+
+    def _info(self, active: int) -> str:
+        """Registration as Node peers write it (data-model.md section 3), the age of the last exchange, and how long
+        others have to wait before they take a job from this worker."""
+        return json.dumps({
+            "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": active,
+            "silence": int(self._silence() * 1000), "lockDuration": self._lock_duration,
+        })  # fmt: skip
+
+    def _tell(self, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            self._stopping = True  # the loop is gone
+
+    async def close(self) -> None:
+        """Stop beating."""
+        self._stopping = True
+        self._hurry.set()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 5.0)

@@ -1,0 +1,60 @@
+"""What a handler's signal means for its job: the row to hand in. Signals are no failures (`JobSignal`)."""
+
+from __future__ import annotations
+
+from glidemq_py._core.calls import working
+from glidemq_py._core.checks import check_choice
+from glidemq_py._core.payload import encode_data
+from glidemq_py._core.times import MAX_EPOCH_MS, to_ms
+from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.run import Run
+from glidemq_py.errors import (
+    DelayedError,
+    GlideMQError,
+    GroupRateLimitError,
+    JobSignal,
+    RateLimitError,
+    SuspendError,
+    WaitingChildrenError,
+)
+
+__all__ = ["signal_row"]
+
+
+def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep: working.Keep) -> list[object]:
+    """Row of an attempt that ended with ``signal``.
+
+    Args:
+        pause_ms: for a `RateLimitError` that states no delay.
+        keep: the job's retention, should it fail.
+
+    Raises:
+        GlideMQError: the signal cannot be followed; that is a failure.
+    """
+    token = run.job.id, run.attempt.entry, *run.attempt.token
+    if isinstance(signal, RateLimitError):
+        ms = pause_ms if signal.delay is None else to_ms("delay", signal.delay)
+        return working.delayed(*token, ms, 0, None)
+    if isinstance(signal, DelayedError):
+        data = encode_data(signal.data, link.serializer, link.compression) if signal.replace else None
+        if signal.until is not None:
+            return working.delayed(*token, 0, to_ms("until", signal.until, minimum=1, maximum=MAX_EPOCH_MS), data)
+        return working.delayed(*token, to_ms("delay", signal.delay or 0), 0, data)
+    if isinstance(signal, WaitingChildrenError):
+        data = encode_data(signal.data, link.serializer, link.compression) if signal.replace else None
+        return working.waiting_children(*token, keep, data)
+    if isinstance(signal, GroupRateLimitError):
+        if run.job.ordering_key is None:
+            raise GlideMQError(f"job {run.job.id!r} belongs to no group: it was added without `ordering`")
+        how = signal.position
+        if check_choice("current_job", signal.current_job, ("requeue", "fail")) == "fail":
+            how = "fail"
+        ms = to_ms("delay", signal.delay, minimum=1)
+        check_choice("position", signal.position, ("front", "back"))
+        replace = check_choice("extend", signal.extend, ("max", "replace")) == "replace"
+        return working.group_limited(*token, ms, replace, how, keep if how == "fail" else 0)
+    if isinstance(signal, SuspendError):
+        ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
+        return suspending.suspended(*token, signal.reason or "", ms, keep)
+    raise GlideMQError(f"{type(signal).__name__} is no signal that workers know") from signal

@@ -1,0 +1,168 @@
+"""The life of one worker: started once, paused and resumed, closed once, whoever asks and in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from glidemq_py._worker.components import Opening, Parts, open_parts
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError
+
+__all__ = ["Life"]
+
+
+class Life:
+    """Start and end of one worker.
+
+    Args:
+        name: of the queue.
+        listeners: who is told of the end.
+        close_rest: closes what else the worker holds, once its parts are closed.
+    """
+
+    def __init__(self, name: str, listeners: Listeners, close_rest: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._listeners = listeners
+        self._close_rest = close_rest
+        self._stack = AsyncExitStack()
+        self.parts: Parts | None = None
+        """What runs, from the start on."""
+        self.is_paused = False
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._closers: set[asyncio.Task[Any]] = set()
+        self._force: asyncio.Event | None = None
+        self._closed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """In which it was started."""
+
+    def check_loop(self) -> None:
+        """Raise EventLoopError if the worker was started in another event loop."""
+        loop = self._loop
+        if loop is None or loop is asyncio._get_running_loop():
+            return
+        subject = f"worker of queue {self._name!r}"
+        if loop.is_closed():
+            raise EventLoopError(subject, "it was started in an event loop that has ended", "create another Worker")
+        raise EventLoopError(
+            subject, "it was started in another event loop",
+            "use it there (asyncio.run_coroutine_threadsafe), or create another Worker",
+        )  # fmt: skip
+
+    @property
+    def is_closing(self) -> bool:
+        """True from the beginning of the end."""
+        return self._closing is not None
+
+    async def start(self, prepare: Callable[[], Opening]) -> None:
+        """Open the parts as ``prepare`` says, and begin to take jobs. Raises what it does, and as `Worker.start`."""
+        if self.is_closing:
+            raise ClosedError("the worker is closed")
+        self.check_loop()
+        if self._starting is not None:
+            raise GlideMQError("the worker has been started already")
+        opening = prepare()
+        self._loop = asyncio.get_running_loop()
+        self._force, self._closed = asyncio.Event(), asyncio.Event()
+        starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self._name}")
+        try:
+            await starting
+        except BaseException:
+            if self.is_closing:
+                raise ClosedError("the worker was closed while it started") from None
+            # Nothing of it may stay behind.
+            await self._stack.aclose()
+            self._starting = self._loop = None
+            raise
+
+    async def wait_until_ready(self, prepare: Callable[[], Opening]) -> None:
+        """Wait for the start that is under way, or `start`."""
+        self.check_loop()
+        starting = self._starting
+        if starting is None or self.is_closing:
+            await self.start(prepare)
+            return
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():
+                raise ClosedError("the worker was closed while it started") from None
+            raise
+
+    async def _start(self, opening: Opening) -> None:
+        self.parts = await open_parts(opening, self._stack)
+        if not self.is_paused:
+            self.resume()
+
+    def pause(self) -> None:
+        """Take no more jobs."""
+        self.is_paused = True
+        if self.parts is not None:
+            self.parts.exchange.taking = False  # read by the loop; any thread may write it
+
+    def resume(self) -> None:
+        """Take jobs."""
+        self.is_paused = False
+        if self._loop is None or self._loop is asyncio._get_running_loop():
+            self._take_jobs()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._take_jobs)
+        except RuntimeError:
+            self.check_loop()
+
+    def _take_jobs(self) -> None:
+        if self.parts is not None and not self.is_closing and not self.is_paused:
+            self.parts.exchange.taking = True
+            self.parts.exchange.look_for_jobs()
+
+    async def close(self, limit: float | None, *, force: bool) -> None:
+        """See `Worker.close`; ``limit`` in seconds."""
+        if self._closing is not None and self._closing.done():
+            await self._closing  # raises what the first call raised, in any event loop
+            return
+        self.check_loop()
+        caller = asyncio.current_task()
+        if caller is not None and self.parts is not None and any(r.task is caller for r in self.parts.runner.running):
+            raise GlideMQError("a handler cannot wait for its own worker to close: asyncio.create_task(worker.close())")
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self._name}")
+        if force and self._force is not None:
+            self._force.set()
+        handle = None
+        if limit is not None and self._force is not None:
+            handle = asyncio.get_running_loop().call_later(limit, self._force.set)
+        if caller is not None:
+            self._closers.add(caller)
+        try:
+            await asyncio.shield(self._closing)
+        finally:
+            if handle is not None:
+                handle.cancel()
+
+    async def _close(self) -> None:
+        self._listeners.tell("closing")
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        if self.parts is not None:
+            assert self._force is not None
+            await self.parts.close(self._force)
+        await self._close_rest()
+        await self._listeners.settle(self._closers)
+        try:
+            await self._stack.aclose()
+        finally:
+            self._listeners.tell("closed")
+            await self._listeners.settle(self._closers)
+            if self._closed is not None:
+                self._closed.set()
+
+    async def wait_until_closed(self) -> None:
+        """Wait for the end of `close`, whoever called it."""
+        if self._closed is not None and not self._closed.is_set():
+            self.check_loop()
+            await self._closed.wait()

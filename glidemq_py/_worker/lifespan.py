@@ -1,0 +1,73 @@
+"""The user's lifespan, held open in a task of its own.
+
+A context manager may insist on being left by the task that entered it (task groups, cancel scopes, time-outs do);
+a worker is started and closed by whoever comes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, cast
+
+from glidemq_py._core.callables import check_callable
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["LifespanTask", "check_lifespan", "entered"]
+
+_DECORATE = "must be decorated with contextlib.asynccontextmanager"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def check_lifespan(function: _F) -> _F:
+    """What makes a context manager of a worker. Raises GlideMQValidationError for what cannot."""
+    check_callable("lifespan", function, "worker")
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        raise GlideMQValidationError("lifespan", function, _DECORATE)
+    return function
+
+
+def entered(made: Any) -> LifespanTask:
+    """What the lifespan has made of its worker, being entered. Raises GlideMQValidationError where that cannot be."""
+    if not isinstance(made, AbstractAsyncContextManager):
+        raise GlideMQValidationError("lifespan", made, f"is no asynchronous context manager: its function {_DECORATE}")
+    return LifespanTask(cast("AbstractAsyncContextManager[Any]", made))
+
+
+class LifespanTask:
+    """Enters a context manager at `open` and leaves it at `close`, both in one task."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+        self._opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(), name="glidemq-lifespan")
+
+    async def _hold(self) -> None:
+        try:
+            async with self._manager as context:
+                self._opened.set_result(context)
+                await self._over.wait()
+        except BaseException as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+
+    async def open(self) -> Any:
+        """What the manager yields. Raises what it raises; cancelling this cancels the entering."""
+        try:
+            return await asyncio.shield(self._opened)
+        except BaseException:
+            if not self._opened.done():
+                self._task.cancel()
+                await asyncio.wait({self._task})
+                if not self._opened.cancelled():
+                    self._opened.exception()  # seen: it is raised by the task's own end
+            raise
+
+    async def close(self) -> None:
+        """Leave the manager. Raises what it raises."""
+        self._over.set()
+        await self._task

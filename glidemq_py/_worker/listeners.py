@@ -1,0 +1,77 @@
+"""What a worker tells its own process: listeners by event name."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from glidemq_py._core.callables import check_callable
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["WORKER_EVENTS", "Listeners"]
+
+_log = get_logger(__name__)
+
+WORKER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "active": ("job",), "completed": ("job", "result"), "failed": ("job", "error"), "retrying": ("job", "error"),
+    "delayed": ("job", "signal"), "suspended": ("job", "signal"), "waiting-children": ("job",),
+    "stalled": ("job_id",), "drained": (), "budget_exceeded": ("job",), "error": ("error",), "closing": (),
+    "closed": (),
+}  # fmt: skip
+"""What each listener is called with."""
+
+Listener = Callable[..., Any]
+
+
+class Listeners:
+    """Calls plain and async listeners; one that fails is logged and harms nobody."""
+
+    def __init__(self) -> None:
+        self._by_event: dict[str, list[Listener]] = {}
+        self._running: set[asyncio.Future[Any]] = set()
+
+    def on(self, event: str, listener: Listener) -> None:
+        """Add a listener. Raises GlideMQValidationError for an event there is not, or what cannot be called."""
+        if event not in WORKER_EVENTS:
+            raise GlideMQValidationError("event", event, f"must be one of {', '.join(WORKER_EVENTS)}")
+        check_callable("listener", listener, *WORKER_EVENTS[event])
+        self._by_event.setdefault(event, []).append(listener)
+
+    def off(self, event: str, listener: Listener) -> None:
+        """Take it away again; nothing happens if it is not there."""
+        listeners = self._by_event.get(event, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners:
+            self._by_event.pop(event, None)
+
+    def wanted(self, event: str) -> bool:
+        """True if anybody listens."""
+        return event in self._by_event
+
+    def tell(self, event: str, *args: Any) -> None:
+        """Call everybody who listens; async listeners run in tasks of their own."""
+        for listener in self._by_event.get(event, ()):
+            try:
+                answer = listener(*args)
+            except Exception:
+                _log.exception("a listener for %r failed", event)
+                continue
+            if inspect.isawaitable(answer):
+                future = asyncio.ensure_future(answer)
+                self._running.add(future)
+                future.add_done_callback(self._done)
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._running.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            _log.error("an async listener failed", exc_info=future.exception())
+
+    async def settle(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
+        """Wait until the async listeners that are running have ended, but for those that wait for us."""
+        while waited_for := self._running - without:
+            await asyncio.wait(waited_for)

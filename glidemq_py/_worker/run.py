@@ -1,0 +1,86 @@
+"""One job in a worker's hands, from the reply that brought it until its slot is free again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from glidemq_py._core.calls.working import TakenJob
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._job.attempt import Attempt
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
+from glidemq_py.telemetry.context import CONTEXT_START, without_context
+
+__all__ = ["Run"]
+
+_FIELDS = 12
+"""Of every job taken; what follows only jobs have that have run before."""
+
+
+class Run:
+    """A job being run.
+
+    Attributes:
+        job, attempt: what the handler sees, and its token.
+        options: the job's options as stored.
+        handler: what runs it; set when it is started.
+        task: of an async handler; None for one in a thread.
+        timer: of the job's time-out.
+        suspect_limit: how many suspects may run here beside it, itself included; 0 = it is none.
+    """
+
+    job_type: type[Job[Any, Any]] = Job
+    __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "suspect_limit", "task", "timer")
+
+    handler: Callable[[Any], Any]
+
+    def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
+        # Positions: see TakenJob. Hot path: no more than what every job needs.
+        more = None
+        suspect_limit = 0
+        if len(taken) > _FIELDS:
+            taken, more = taken[:_FIELDS], taken[_FIELDS:]
+        job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
+        attempt = Attempt(entry, fence, processed_on, context)
+        job: Job[Any, Any] = self.job_type(link, job_id, name)
+        job._data_text = data
+        job._attempt = attempt
+        job.processed_on = processed_on
+        job.timestamp = _int(timestamp)
+        if opts != "{}":
+            job._opts_text = opts
+            if opts.startswith(CONTEXT_START):
+                opts = without_context(opts)
+        if attempts != "0":
+            job.attempts_made = _int(attempts)
+        if priority != "0":
+            job.priority = _int(priority)
+        if progress:
+            job._progress_text = progress
+        if trace:
+            job._stacktrace_text = trace
+        if stalled:
+            job.stalled_count = _int(stalled)
+        if more is not None:
+            job._signals_text = more[0] or None
+            job.fallback_index = _int(more[1])
+            job.failed_reason = more[2] or None
+            job.failed_type = more[3] or None
+            suspect_limit = _int(more[4]) if len(more) > 4 else 0
+        self.job = job
+        self.attempt = attempt
+        self.options: JobOptions = read_stored_options(opts)
+        self.stacktrace = trace
+        self.suspect_limit = suspect_limit
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+def _int(text: Any) -> int:
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return 0

@@ -1,0 +1,111 @@
+"""Running handlers: tasks for coroutine functions, threads for plain ones, time-outs for both."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.suspend.worker import Continuations
+from glidemq_py._job.current import running_job
+from glidemq_py._worker.ending import Endings, HandIn
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.routes import Routes
+from glidemq_py._worker.run import Run
+from glidemq_py._worker.threads import HandlerThreads
+from glidemq_py.errors import NoHandlerError, SuspendError
+from glidemq_py.telemetry.processing import observed_handler
+from glidemq_py.telemetry.state import TELEMETRY
+
+__all__ = ["Runner"]
+
+_log = get_logger(__name__)
+
+
+class Runner(Endings):
+    """Runs the jobs that a worker took.
+
+    Args:
+        routes: which handler runs which job.
+        outcomes: what an end means for a job.
+        hand_in: where outcomes go.
+        listeners: who is told.
+        concurrency: most handlers at a time.
+        name: of the queue, for threads and logs.
+    """
+
+    def __init__(
+        self,
+        *,
+        routes: Routes,
+        outcomes: Outcomes,
+        hand_in: HandIn,
+        listeners: Listeners,
+        concurrency: int,
+        name: str,
+    ) -> None:
+        super().__init__(outcomes=outcomes, hand_in=hand_in, listeners=listeners, name=name)
+        self._routes = routes
+        self._only = routes.only
+        self._continuations = Continuations()
+        self._threads = HandlerThreads(concurrency, _invoke, self._ended, f"glidemq-{name}")
+
+    def start(self, run: Run) -> None:
+        """Start the handler of a job."""
+        self.running.add(run)
+        if self._listeners.wanted("active"):
+            self._listeners.tell("active", run.job)
+        route = self._only or self._routes.find(run.job.name)
+        if self._continuations:
+            route = self._continuations.route(run) or route
+        if route is None:
+            self._ended(run, None, NoHandlerError(f"no handler of this worker takes jobs named {run.job.name!r}"))
+            return
+        run.handler = route.handler if not TELEMETRY.on else observed_handler(route.handler, route.in_thread)
+        timeout = run.options.timeout
+        if timeout is not None:
+            run.timer = self._loop.call_later(timeout / 1000, self._time_out, run)
+        if route.in_thread:
+            self._threads.submit(run)
+        else:
+            run.task = self._loop.create_task(self._run(run))
+
+    async def _run(self, run: Run) -> None:
+        running_job.set(run.job)
+        try:
+            result = await run.handler(run.job)
+        except asyncio.CancelledError as error:
+            self._ended(run, None, error)
+        except KeyboardInterrupt:
+            self._give_back(run)
+            raise
+        except BaseException as error:
+            # SystemExit too: a handler must not take the worker and its other jobs down.
+            self._ended(run, None, error)
+        else:
+            self._ended(run, result, None)
+
+    def _suspends(self, run: Run, signal: SuspendError) -> None:
+        self._continuations.keep(run, signal)
+
+    def _cancel(self, run: Run, why: str) -> None:
+        if run.task is not None:
+            run.task.cancel()
+        else:
+            _log.warning(
+                "job %s (%s) of queue %r: its attempt is over (%s), but a plain function cannot be stopped: it keeps "
+                "its slot until it returns; let it look at job.cancelled",
+                run.job.id, run.job.name, self._name, why,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._threads.close()
+
+
+def _invoke(run: Run) -> Any:
+    if run.attempt.ended:
+        return None  # it ended (its time-out, a close) before a thread was free: it may run elsewhere by now
+    running_job.set(run.job)
+    return run.handler(run.job)

@@ -1,0 +1,80 @@
+"""What a job's methods reach their queue through inside a sandbox: every call is the worker's to make."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._job.link import Outcome
+from glidemq_py.errors import GlideMQError
+
+__all__ = ["Ask", "AskingTransport", "AskingWaiter"]
+
+T = TypeVar("T")
+
+Ask = Callable[..., Awaitable[Any]]
+"""(what, arguments...) -> the worker's answer; raises what the worker met."""
+
+
+class AskingTransport:
+    """A `Transport` that has the worker do it."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.interruptions = Interruptions()
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        return call.decode(await self._ask("call", call.function, call.key, list(call.args), call.repeatable))
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        return await self._ask("command", *args)
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """Not in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """Not in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    async def dedicated(self) -> AskingTransport:
+        """Not in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    def for_thread(self) -> BlockingTransport:
+        """Not in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    async def close(self) -> None:
+        """The connection is the worker's."""
+
+    def abandon(self) -> None:
+        """The connection is the worker's."""
+
+
+class AskingWaiter:
+    """A `Waiter` that has the worker wait."""
+
+    def __init__(self, ask: Ask, prefix: str, name: str) -> None:
+        self._ask = ask
+        self._queue = (prefix, name)
+
+    async def start(self) -> None:
+        """The worker's is ready when it is asked."""
+
+    async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
+        """See `Waiter.wait`."""
+        return Outcome(*await self._ask("wait", *self._queue, job_id, timeout_ms))
+
+    def beside(self, keys: QueueKeys) -> AskingWaiter:
+        """See `Waiter.beside`."""
+        return AskingWaiter(self._ask, keys.prefix, keys.name)
+
+    async def close(self) -> None:
+        """Nothing is held."""

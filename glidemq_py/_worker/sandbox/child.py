@@ -1,0 +1,287 @@
+"""The sandbox's process: loads the handler, then runs one job after the other until the worker hangs up.
+
+A plain handler runs in the main thread, as in a program of its own (signals, libraries that insist on it), and the
+talking is done by an event loop beside it. An ``async def`` runs on that loop, which is then the main thread's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.payload import decode_data, encode_data, encode_result
+from glidemq_py._core.serializers import serializer_of
+from glidemq_py._job.attempt import Attempt
+from glidemq_py._job.current import label_log_records, running_job
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.routes import is_async
+from glidemq_py._worker.sandbox.asking import AskingTransport, AskingWaiter
+from glidemq_py._worker.sandbox.crossing import pack_error, unpack_error
+from glidemq_py._worker.sandbox.framing import Message, pack_message, packable, read_message, receive_message
+from glidemq_py._worker.sandbox.target import Target, load_target
+from glidemq_py.errors import (
+    DelayedError,
+    EventLoopError,
+    GlideMQError,
+    SuspendError,
+    UnsupportedOptionError,
+    WaitingChildrenError,
+)
+
+__all__ = ["ATTEMPT_FIELDS", "load", "main", "serve"]
+
+ATTEMPT_FIELDS: Final = ("tokens", "discarded")
+"""Of the attempt: what the handler changes, and the worker is told at its end."""
+
+JOB_FIELDS: Final = ("_data_text", "_progress_text")
+"""The same of the job."""
+
+_NO_CONTINUATIONS: Final = "a function cannot leave the sandbox's process: the handler runs again, with `job.signals`"
+
+Work = queue.SimpleQueue[Job[Any, Any] | None]
+Handler = Callable[[Any], Any]
+
+
+def main(descriptor: int) -> None:
+    """A process of its own that was told where to talk."""
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    calm_signals()
+    start = receive_message(sock)
+    if start is None:
+        return
+    handler = load(sock, start)
+    if handler is not None:
+        serve(sock, handler, start)
+
+
+def calm_signals() -> None:
+    """A terminal, and a service manager, signal every process: what is to happen, the worker decides.
+
+    Functions instead of SIG_IGN, which programs that the handler starts would inherit.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_it)
+
+
+def _leave_it(number: int, frame: object) -> None:
+    return
+
+
+def load(sock: socket.socket, start: Message) -> Handler | None:
+    """The handler, or None after the worker has been told why not."""
+    sys.argv = [start["place"]]
+    try:
+        _bound_memory(start["memory_limit"])
+        given = start["serializer"]
+        start["serializer"] = serializer_of(pickle.loads(given) if isinstance(given, bytes) else given)
+        return load_target(Target(start["place"], start["is_file"], start["function"]))
+    except BaseException as error:
+        short = isinstance(error, (LookupError, GlideMQError)) and not isinstance(error, (KeyError, IndexError))
+        text = str(error) if short else f"{start['place']} cannot be imported:\n\n{traceback.format_exc()}"
+        sock.sendall(pack_message("refused", text=text))
+        return None
+
+
+def _bound_memory(limit: int | None) -> None:
+    if limit is None:
+        return
+    import resource
+
+    # Where the system counts it, private writable memory; address space would forbid what is merely mapped.
+    kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    resource.setrlimit(kind, (limit, limit))
+
+
+def serve(sock: socket.socket, handler: Handler, start: Message) -> None:
+    """Run jobs until the worker hangs up."""
+    label_log_records()
+    work: Work | None = None if is_async(handler) else queue.SimpleQueue()
+    session = _Session(sock, handler, start, work)
+    if work is None:
+        asyncio.run(session.talk())
+        return
+    threading.Thread(target=_talk_beside, args=(session, work), name="glidemq-sandbox", daemon=True).start()
+    while (job := work.get()) is not None:
+        running_job.set(job)
+        try:
+            result, error = handler(job), None
+        except BaseException as raised:
+            # SystemExit too: it ends the attempt, as it does outside of a sandbox.
+            result, error = None, raised
+        running_job.set(None)
+        session.ended_in_thread(job, result, error)
+        del job, result, error
+
+
+def _talk_beside(session: _Session, work: Work) -> None:
+    try:
+        asyncio.run(session.talk())
+    finally:
+        work.put(None)
+
+
+class _Session:
+    """The talk with the worker.
+
+    Args:
+        work: where a plain handler's thread gets its jobs; None for an async one.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        handler: Handler,
+        start: Message,
+        work: Work | None,
+    ) -> None:
+        self._sock = sock
+        self._handler = handler
+        self._work = work
+        self._memory_limit = start["memory_limit"]
+        module, name = start["job_type"]
+        self._job_type: type[Job[Any, Any]] = getattr(importlib.import_module(module), name)
+        keys = QueueKeys(start["prefix"], start["queue"])
+        self._link = QueueLink(
+            transport=AskingTransport(self._ask), keys=keys, waiter=AskingWaiter(self._ask, keys.prefix, keys.name),
+            serializer=start["serializer"], compression=start["compression"], no_continuations=_NO_CONTINUATIONS,
+        )  # fmt: skip
+        self._job: Job[Any, Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._asked = 0
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+
+    async def talk(self) -> None:
+        """Hear the worker until it hangs up."""
+        self._loop = asyncio.get_running_loop()
+        self._sock.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
+        if self._work is not None:
+            self._link.loop = self._loop
+        self._say("ready")
+        while (message := await read_message(reader)) is not None:
+            kind = message["kind"]
+            if kind == "job":
+                self._begin(message)
+            elif kind == "answer":
+                self._answered(message)
+            elif kind == "cancel":
+                self._cancel()
+        if self._job is not None:
+            os._exit(1)  # the worker is gone: its job runs elsewhere soon, and must not run here as well
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    def _say(self, kind: str, **fields: Any) -> None:
+        self._writer.write(pack_message(kind, **fields))
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    def _begin(self, message: Message) -> None:
+        fields = message["job"]
+        job = self._job_type(self._link, fields["id"], fields["name"])
+        job.__dict__.update(fields)
+        entry, fence, processed_on = message["attempt"]
+        job._attempt = Attempt(entry, fence, processed_on, None)
+        self._job = job
+        if self._work is not None:
+            self._work.put(job)
+        else:
+            self._task = self._loop.create_task(self._run(job))
+
+    async def _run(self, job: Job[Any, Any]) -> None:
+        running_job.set(job)
+        try:
+            result = await self._handler(job)
+        except BaseException as error:
+            self._ended(job, None, error)
+        else:
+            self._ended(job, result, None)
+
+    def ended_in_thread(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
+        """The plain handler has come to its end."""
+        self._loop.call_soon_threadsafe(self._ended, job, result, error)
+
+    def _ended(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
+        text = None
+        if error is None:
+            try:
+                text = self._encode(result)
+            except Exception as refused:
+                error = refused
+        packed = None
+        if error is not None:
+            packed = pack_error(self._plain(error))
+            if isinstance(error, MemoryError) and self._memory_limit is not None:
+                packed["text"] = f"the job needed more than the sandbox's memory_limit of {self._memory_limit} bytes"
+        attempt, usage = job._attempt, job._usage
+        self._job = self._task = None
+        self._say(
+            "ended", result=text, error=packed, worn=isinstance(error, MemoryError),
+            job={name: value for name, value in packable(vars(job)).items() if name in JOB_FIELDS},
+            attempt={name: getattr(attempt, name) for name in ATTEMPT_FIELDS},
+            usage=None if usage is None else asdict(usage),
+        )  # fmt: skip
+
+    def _encode(self, result: Any) -> str:
+        if inspect.isawaitable(result):
+            getattr(result, "close", lambda: None)()
+            raise GlideMQError("a plain handler returned an awaitable: make it `async def`")
+        return encode_result(result, self._link.serializer)
+
+    def _plain(self, error: BaseException) -> BaseException:
+        """With data as it would be stored, where a signal carries some."""
+        if isinstance(error, SuspendError) and error.on_resume is not None:
+            return UnsupportedOptionError("on_resume", None, _NO_CONTINUATIONS)
+        if isinstance(error, (DelayedError, WaitingChildrenError)) and error.replace:
+            serializer = self._link.serializer
+            try:
+                error.data = decode_data(encode_data(error.data, serializer), serializer)
+            except GlideMQError as refused:
+                return refused
+        return error
+
+    def _cancel(self) -> None:
+        """The attempt is over for the worker; the handler has a moment to end by itself."""
+        if self._job is not None and self._job._attempt is not None:
+            self._job._attempt.end()
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- asking -----------------------------------------------------------------------------------------------
+
+    async def _ask(self, what: str, *arguments: Any) -> Any:
+        if asyncio.get_running_loop() is not self._loop:
+            raise EventLoopError("job of a sandbox", "it belongs to another event loop", "use job.blocking")
+        self._asked += 1
+        number = self._asked
+        future = self._answers[number] = self._loop.create_future()
+        try:
+            self._say("ask", number=number, what=what, arguments=arguments)
+            message = await future
+        finally:
+            del self._answers[number]
+        if message["error"] is not None:
+            raise unpack_error(message["error"])
+        return message["value"]
+
+    def _answered(self, message: Message) -> None:
+        future = self._answers.get(message["number"])
+        if future is not None and not future.done():
+            future.set_result(message)

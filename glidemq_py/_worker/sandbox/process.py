@@ -1,0 +1,188 @@
+"""The worker's side of one sandbox process: giving it jobs, answering what its handler asks, ending it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any, Final
+
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.payload import decode_result
+from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.sandbox.crossing import pack_error, unpack_error
+from glidemq_py._worker.sandbox.framing import Message, pack_message, packable, read_message
+from glidemq_py._worker.sandbox.starting import Child, kill
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxCrashError
+
+__all__ = ["SandboxProcess"]
+
+_NOT_SENT: Final = ("_link", "_attempt", "_data", "_read_result", "_usage")
+
+
+class SandboxProcess:
+    """One process.
+
+    Args:
+        child: the process. link: for what its handler asks.
+    """
+
+    def __init__(self, child: Child, link: QueueLink) -> None:
+        self._child = child
+        self._link = link
+        self._answering: set[asyncio.Task[None]] = set()
+        self._outcome: asyncio.Future[Message] | None = None
+        self._closing = False
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.jobs = 0
+        """How many it was given."""
+        self.is_worn = False
+        """Its memory is not what it was; better start another."""
+        self.gone: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        """Its exit code, once it has ended."""
+
+    async def open(self, sock: socket.socket, start: bytes) -> None:
+        """Have it load the handler.
+
+        Raises:
+            GlideMQValidationError: that cannot be loaded. SandboxCrashError: it did not live so long.
+        """
+        sock.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(sock=sock)
+        self._listening = asyncio.create_task(self._listen(reader), name="glidemq-sandbox")
+        if start:
+            self._write(start)
+        try:
+            await self._ready
+        except BaseException:
+            self.kill()
+            raise
+
+    def _write(self, message: bytes) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write(message)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while (message := await read_message(reader)) is not None:
+                self._hear(message)
+        finally:
+            self._writer.close()
+            if not self._closing:
+                kill(self._child)  # it has hung up unasked, so it is dead or as good as dead
+            code = await self._child.ended()
+            self.gone.set_result(code)
+            crash = SandboxCrashError(code)
+            for waiting in (self._ready, self._outcome):
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(crash)
+                    waiting.exception()  # whoever waited may have gone
+            for task in self._answering:
+                task.cancel()
+
+    def _hear(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "ask":
+            task = asyncio.create_task(self._answer(message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        elif kind == "ended":
+            if self._outcome is not None and not self._outcome.done():
+                self._outcome.set_result(message)
+        elif not self._ready.done():
+            if kind == "ready":
+                self._ready.set_result(None)
+            else:
+                self._ready.set_exception(GlideMQValidationError("handler", "", message["text"]))
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    async def run(self, job: Job[Any, Any]) -> Any:
+        """Run a job; its result. Raises what the handler raised, SandboxCrashError where it took the process along."""
+        attempt = job._attempt
+        assert attempt is not None
+        self.jobs += 1
+        outcome = self._outcome = asyncio.get_running_loop().create_future()
+        if self.gone.done():
+            raise SandboxCrashError(self.gone.result())
+        fields = {name: value for name, value in vars(job).items() if name not in _NOT_SENT}
+        token = (attempt.entry, *attempt.token)
+        self._write(pack_message("job", job=packable(fields), attempt=token))
+        message = await asyncio.shield(outcome)
+        self.is_worn = self.is_worn or message["worn"]
+        for name, value in message["attempt"].items():
+            setattr(attempt, name, value)
+        if message["job"].get("_data_text") != job._data_text:
+            job.__dict__.pop("_data", None)
+        job.__dict__.update(message["job"])
+        if message["usage"] is not None:
+            job._usage = JobUsage(**message["usage"])
+        if message["error"] is not None:
+            raise unpack_error(message["error"])
+        return decode_result(message["result"], self._link.serializer)
+
+    async def give_up(self, patience: float) -> None:
+        """The job is not wanted any more: have the handler end, or the process with it after so many seconds."""
+        self._write(pack_message("cancel"))
+        if self._outcome is not None and patience > 0:
+            ends: set[asyncio.Future[Any]] = {self._outcome, self.gone}
+            await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if self._outcome is None or not self._outcome.done():
+            self.kill()
+            await asyncio.wait({self.gone})
+
+    async def _answer(self, message: Message) -> None:
+        value, failure = None, None
+        try:
+            value = await self._do(message["what"], message["arguments"])
+        except GlideMQError as error:
+            failure = pack_error(error)
+        except Exception as error:  # a fault of ours must not leave the handler waiting
+            failure = pack_error(GlideMQError(repr(error)))
+        try:
+            answer = pack_message("answer", number=message["number"], value=value, error=failure)
+        except TypeError as error:
+            text = pack_error(GlideMQError(str(error)))
+            answer = pack_message("answer", number=message["number"], value=None, error=text)
+        self._write(answer)
+
+    async def _do(self, what: str, arguments: list[Any]) -> Any:
+        if what == "call":
+            function, key, args, repeatable = arguments
+            return await self._link.transport.call(Call(function, key, tuple(args), _as_it_is, repeatable))
+        if what == "command":
+            return await self._link.transport.command(*arguments)
+        prefix, name, job_id, timeout_ms = arguments
+        keys = self._link.keys
+        if (prefix, name) == (keys.prefix, keys.name):
+            outcome = await self._link.waiter.wait(job_id, timeout_ms)
+        else:
+            waiter = self._link.waiter.beside(QueueKeys(prefix, name))
+            try:
+                outcome = await waiter.wait(job_id, timeout_ms)
+            finally:
+                await waiter.close()
+        return [outcome.state, outcome.returnvalue, outcome.failed_reason, outcome.failed_type]
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End it at once."""
+        if not self.gone.done():
+            kill(self._child)
+
+    async def close(self, patience: float) -> None:
+        """Have it end by itself; it is killed after so many seconds."""
+        self._closing = True
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write_eof()
+        await asyncio.wait({self.gone}, timeout=patience)
+        self.kill()
+        await asyncio.wait({self.gone})
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

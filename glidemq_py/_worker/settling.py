@@ -1,0 +1,70 @@
+"""What the server's answer to a finished attempt means: whom of this process it is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._worker.failure_log import FailureLog
+from glidemq_py._worker.finished import Finished, lost_answer
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py.errors import StaleAttemptError
+from glidemq_py.telemetry.state import TELEMETRY
+
+__all__ = ["Settling"]
+
+_OUTCOMES: Final[dict[int, str]] = {
+    AttemptStatus.OK: "completed",
+    AttemptStatus.FAILED: "failed",
+    AttemptStatus.RETRYING: "retrying",
+    AttemptStatus.DELAYED: "delayed",
+    AttemptStatus.LIMITED: "delayed",
+    AttemptStatus.SUSPENDED: "suspended",
+    AttemptStatus.RELEASED: "released",
+}
+"""In the words of meters; everything else was the end of an attempt that is not the current one."""
+
+
+class Settling:
+    """Tells listeners what became of the attempts that were handed in.
+
+    Args:
+        name: of the queue.
+        listeners: who is told.
+        failure_log: where failures are logged.
+    """
+
+    __slots__ = ("_failure_log", "_listeners", "_name")
+
+    def __init__(self, name: str, listeners: Listeners, failure_log: FailureLog) -> None:
+        self._name = name
+        self._listeners = listeners
+        self._failure_log = failure_log
+
+    def settle(self, finished: Finished, status: int) -> None:
+        """The server has answered ``status`` to a row that was handed in."""
+        listeners, job = self._listeners, finished.run.job
+        if finished.sent:
+            status = lost_answer(finished, status)
+        if TELEMETRY.on:
+            for meter in TELEMETRY.meters:
+                meter.settled(self._name, _OUTCOMES.get(status, "stale"))
+        if status == AttemptStatus.OK:
+            if listeners.wanted("completed"):
+                listeners.tell("completed", job, finished.result)
+        elif status == AttemptStatus.FAILED:
+            self._failure_log.failed(finished)
+            listeners.tell("failed", job, finished.error)
+        elif status == AttemptStatus.RETRYING:
+            self._failure_log.retrying(finished)
+            listeners.tell("retrying", job, finished.error)
+        elif status in (AttemptStatus.DELAYED, AttemptStatus.LIMITED):
+            listeners.tell("delayed", job, finished.error)
+        elif status == AttemptStatus.SUSPENDED:
+            listeners.tell("suspended", job, finished.error)
+        elif status == AttemptStatus.WAITING_CHILDREN:
+            listeners.tell("waiting-children", job)
+        elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
+            # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
+            self._failure_log.discarded(finished, gone=status == AttemptStatus.GONE)
+            listeners.tell("error", StaleAttemptError(job.id))

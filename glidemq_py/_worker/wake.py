@@ -1,0 +1,122 @@
+"""Waiting for a wake-up: a blocking read in the second consumer group (docs/reference/functions.md, "Waking").
+
+The read takes nothing: jobs are taken by exchange alone. It is made on a connection of its own, because a blocked
+read stands in the way of everything else on its connection; closing that connection ends it at once.
+
+What stands in the way may also wait its turn: an exchange is sent right behind the read, and the server runs it the
+moment the read ends. A push thus costs an idle worker one round trip less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.logs import get_logger
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.exchange import ExchangeLoop
+from glidemq_py._worker.source import BLOCK_MS, QueueSource
+from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError, ServerNotReadyError
+
+__all__ = ["WakeReader"]
+
+_log = get_logger(__name__)
+
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
+_RETIRE_S = 2.0
+_PATIENCE_S = 2.5
+"""An answer is due after a second of blocking; the slots that wait for it are worth more than that."""
+
+
+class WakeReader:
+    """Reads while the exchange loop is idle, and tells it when there may be something."""
+
+    def __init__(self, link: QueueLink, exchange: ExchangeLoop, source: QueueSource) -> None:
+        self._link = link
+        self._source = source
+        self._exchange = exchange
+        self._transport: Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._watch(), name=f"glidemq-wake-{self._link.keys.name}")
+
+    async def _watch(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            await self._exchange.idle.wait()
+            try:
+                await self._wait()
+                pause = _FIRST_PAUSE_S
+                await asyncio.sleep(0)  # what it brought begins before the next wait is sent
+                continue
+            except ClosedError:
+                if self._closed:
+                    return
+                self._transport = None
+            except GlideMQError as error:
+                # Most often a missing group (FLUSHALL): the next exchange makes it anew.
+                _log.debug("queue %r: wake read: %s", self._link.keys.name, error)
+                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = min(pause * 2, _LAST_PAUSE_S)
+            self._exchange.look_for_jobs()
+
+    async def _wait(self) -> None:
+        """Wait for a wake-up. Where nothing speaks against it, the exchange that it is for is sent along."""
+        if self._transport is None:
+            self._transport = await self._link.transport.dedicated()
+        ahead = self._exchange.ahead.ask()
+        if ahead is None:
+            woken = bool(await self._transport.command(*self._source.wake_command()))
+            if woken and self._source.wakes_one and (self._exchange.free <= 0 or not self._exchange.may_take):
+                await self._pass_on()
+            self._exchange.look_for_jobs()
+            return
+        call, number = ahead
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                reply = await self._transport.call_after(self._source.wake_command(), call, BLOCK_MS)
+        except BaseException as error:
+            self._exchange.ahead.answered(number, None)
+            if isinstance(error, TimeoutError):
+                # Still under way, for all we know; on this connection nothing else shall stand behind it.
+                stuck, self._transport = self._transport, None
+                await stuck.close()
+                error = AmbiguousResultError("no answer to a call that was sent ahead")
+            # A call that was not executed has taken nothing: there is nothing to recover.
+            if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not self._closed:
+                self._exchange.ahead.lost(error)
+            raise error
+        self._exchange.ahead.answered(number, reply)
+
+    async def _pass_on(self) -> None:
+        """Every slot got busy while we waited, or we pause: the wake-up is somebody else's."""
+        try:
+            # NOMKSTREAM: a bare command of one key must not create the key at the target of a slot that moves.
+            await self._link.transport.command(
+                "XADD", self._link.keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1"
+            )
+        except GlideMQError as error:
+            _log.debug("queue %r: passing on a wake-up failed: %s", self._link.keys.name, error)
+
+    async def retire(self) -> None:
+        """Wait no more, and have nothing taken by a call that was sent along with a wait: what one has taken all the
+        same is handed back. A server that cannot be asked leaves that to recovery.
+        """
+        await self.close()
+        with contextlib.suppress(GlideMQError, TimeoutError):
+            async with asyncio.timeout(_RETIRE_S):
+                await self._exchange.ahead.forget()
+
+    async def close(self) -> None:
+        """End the read by closing its connection; idempotent."""
+        self._closed = True
+        if self._transport is not None:
+            await self._transport.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,1 +1,0 @@
-"""What goes over the wire, as pure functions: names, codecs, calls and replies; nothing here does I/O."""

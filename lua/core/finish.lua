@@ -1,0 +1,187 @@
+-- Handing in finished attempts, many in one call. Rows (processed_on = the `now` of the reply that took the job):
+--   {1, id, entry, fence, processed_on, returnvalue [, keep]}                                 completed
+--   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep [, 1]]}    failed; 1 = the next
+--     attempt is for the next of its fallbacks
+--   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
+--   {4, …} goes on later (finish_delay.lua)   {5, …} its group rests (finish_group.lua)
+--   {6, …} waits for its children (finish_children.lua)   {7, …} is suspended (finish_suspend.lua)
+-- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
+-- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
+-- G.SUSPENDED, G.ALREADY, G.GONE, G.STALE.
+-- Of a row, what can fail comes first and the hash second: a job whose new place cannot be written stays active.
+
+local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
+local COMPLETED = { completed = true }
+local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
+local RELEASED = {}
+local ROWS_MAX = 1000
+local REVOKED = 'JobRevokedError' -- the type of what ends the attempt of a job that was revoked while it ran
+
+-- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
+local function batch(q, taking, quiet)
+  local now = taking.now
+  return {
+    q = q, now = now, taking = taking, now_text = G.int(now), quiet = quiet,
+    entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
+    keep_completed = {}, keep_failed = {}, removed = {},
+  }
+end
+
+local function leave_source(b, row)
+  if row[ENTRY] == '' then
+    G.list_left(b.q, row[ID])
+  else
+    b.entries[#b.entries + 1] = row[ENTRY]
+  end
+end
+
+-- The job's record, or false where there is none that could be an attempt's.
+local function read(key, ...)
+  local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
+  return h.err and {} or h
+end
+
+-- Into the index of a terminal state, or away altogether; decided per job, written per call.
+local function index(b, zset, members, id, keep, rule)
+  if keep == 1 then
+    b.removed[#b.removed + 1] = id
+    return
+  end
+  if not members.seen then
+    -- An index of a foreign type must be met before the first job of the call is said to be in it.
+    members.seen = true
+    redis.call('ZADD', zset, b.now_text, id)
+  else
+    members[#members + 1] = b.now_text
+    members[#members + 1] = id
+  end
+  if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
+end
+
+-- The job's slot in its group, if it has one, is free for the next.
+-- completed: the record says so already, and nobody asks a completed job for its slot.
+local function leave_group(b, id, group, completed)
+  if not group then return end
+  -- An attempt that is current was activated by this library, which gave it a slot.
+  G.groups.free_unread(b.q, group)
+  if not completed then redis.call('HSET', b.q.J .. id, 'slot', '0') end
+  G.group_may_go_on(b.taking, group)
+end
+
+local function complete(b, row)
+  local key = b.q.J .. row[ID]
+  local h = read(key, 'groupKey', 'parentId', 'parentIds', 'schedulerName')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
+  if refused then return refused end
+  index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
+  if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
+  redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
+  leave_source(b, row)
+  leave_group(b, row[ID], h[4], true)
+  if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
+  b.completed_n = b.completed_n + 1
+  b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
+  if b.quiet then return G.OK end
+  if b.trims then
+    G.emit(b.q.events, 'completed', row[ID], 'returnvalue', row[6])
+  else
+    -- One trim of the events a call is enough, and not every call needs one.
+    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6])
+  end
+  return G.OK
+end
+
+-- stalled: its attempt has ended with its worker alive, so the deaths before it count no more (W39).
+local function retry(b, key, row, attempts, priority, stalled)
+  local due = G.scheduled_score(priority, b.now + row[10])
+  redis.call('ZADD', b.q.scheduled, due, row[ID])
+  redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
+    'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
+  if row[12] then G.bump(key, 'fallbackIndex') end
+  if stalled then redis.call('HDEL', key, 'stalledCount', 'suspectLimit') end
+  leave_source(b, row)
+  if not b.quiet then
+    G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))
+  end
+  return G.RETRYING
+end
+
+-- For good, whatever attempts are left. The rest: further fields of its record.
+local function fail_at_once(b, row, group, reason, kind, keep, ...)
+  if G.dead_letter then
+    G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE])
+  end
+  index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
+  G.flows.child_ended(b.q, row[ID], G.flows.FAILED, reason, b.now)
+  redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
+    'finishedOn', b.now_text, ...)
+  leave_source(b, row)
+  leave_group(b, row[ID], group)
+  b.failed_n = b.failed_n + 1
+  b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
+  if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', reason) end
+  return G.FAILED
+end
+
+local function fail(b, row)
+  local key = b.q.J .. row[ID]
+  local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
+  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
+  if refused then return refused end
+  local attempts = G.count_of(h[4]) + 1
+  if row[9] > 0 and attempts < row[9] then
+    return retry(b, key, row, G.int(attempts), h[5], h[8] or h[9])
+  end
+  if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
+  return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],
+    'processedOn', b.now_text)
+end
+
+-- The next activation gets a new token at once, so that nothing of this attempt counts any more.
+local function release(b, row)
+  local q, id = b.q, row[ID]
+  local refused = G.refused_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
+  if refused then return refused end
+  local g = G.requeue(q, id, b.now, G.job_of(q, id))
+  leave_source(b, row)
+  if g then G.group_may_go_on(b.taking, g.name) end
+  return G.RELEASED
+end
+
+local FINISH = G.finish_kinds
+FINISH[1], FINISH[2], FINISH[3] = complete, fail, release
+local F = G.finishing
+F.read, F.leave_source, F.leave_group, F.fail_at_once = read, leave_source, leave_group, fail_at_once
+
+local function write(b, no_metrics)
+  local q = b.q
+  G.settle_entries(q, b.entries)
+  if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
+  if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
+  G.purge(q, b.removed)
+  for _, keep in pairs(b.keep_completed) do G.retain(q, q.completed, keep, b.now) end
+  for _, keep in pairs(b.keep_failed) do G.retain(q, q.failed, keep, b.now) end
+  if no_metrics then return end
+  G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
+  G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
+end
+
+-- rows: finished attempts, at most ROWS_MAX. Returns their statuses in order; groups with room go into `taking`.
+G.finish = function(q, taking, rows, quiet, no_metrics)
+  local statuses = {}
+  if #rows == 0 then return statuses end
+  if #rows > ROWS_MAX then error('too many finished rows: ' .. #rows) end
+  local b = batch(q, taking, quiet)
+  local trimming = not quiet and G.trims_events(b.now, #rows) and #rows or 0
+  -- A row that fails ends the call, but not before what the others did is written. Handed in again they answer
+  -- G.ALREADY.
+  local ok, failure = pcall(function()
+    for i = 1, #rows do
+      b.trims = i == trimming
+      statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
+    end
+  end)
+  write(b, no_metrics)
+  if not ok then error(failure, 0) end
+  return statuses
+end

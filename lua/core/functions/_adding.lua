@@ -1,0 +1,84 @@
+-- Writing a new job that has more to it than name, data and id: delay, priority, group, parents. Used by core/functions/add.lua
+-- and features/flows/functions/flow_add.lua, which say what a row is.
+local A = G.adding
+
+local NAME, DATA, OPTS, DELAY, ATTEMPTS, PRIORITY, LIFO, TTL, RUN_AT = 1, 2, 3, 5, 6, 7, 8, 9, 10
+local ORDERING = 11
+
+-- What the job's group is, in the words of features/ordering_groups/group_setup.lua; nil where it has none.
+A.group_of = function(row, now_text)
+  local o = row[ORDERING]
+  if not o then return nil end
+  return { group = o[1], concurrency = o[2], rate_max = o[3], rate_duration = o[4], tb_capacity = o[5], tb_rate = o[6],
+    cost = o[7], timestamp_text = now_text }
+end
+
+-- Unlike a Node peer, a job that says nothing of a limit leaves the group's as it is (W11).
+-- later: its turn is taken when it has no more children to wait for.
+local function join_group(q, s, later)
+  local M = G.groups
+  local key = q.P .. 'group:' .. s.group
+  if s.concurrency > 0 or redis.call('HEXISTS', key, 'maxConcurrency') == 0 then
+    M.set_width(q, s.group, math.max(1, s.concurrency))
+  end
+  redis.call('HSETNX', key, 'nextSeq', '1')
+  if s.rate_max > 0 then M.set_rate(key, s) end
+  if s.tb_capacity > 0 then M.set_bucket(key, s) end
+  M.forget(q, s.group)
+  return not later and M.next_seq(q, s.group) or nil
+end
+
+-- The bucket may be one that an earlier job or set_group_limits gave the group.
+A.too_costly = function(q, s)
+  if s.cost <= 0 and s.tb_capacity <= 0 then return false end
+  local capacity = s.tb_capacity
+  if capacity <= 0 then capacity = G.num(redis.call('HGET', q.P .. 'group:' .. s.group, 'tbCapacity') or '') end
+  return capacity > 0 and (s.cost > 0 and s.cost or 1000) > capacity
+end
+
+-- When it is due (epoch ms, nil = at once), and the delay that its record states.
+local function due_of(row, now)
+  local delay, run_at = row[DELAY] or 0, row[RUN_AT]
+  if run_at and run_at > now then return run_at, run_at - now end
+  if not run_at and delay > 0 then return now + delay, delay end
+  return nil, delay
+end
+
+local function place(q, now, id, row, due, inner)
+  if inner then
+    G.flows.wait(q, id, now)
+    return 'waiting-children', ''
+  end
+  return G.place(q, now, { id = id, name = row[NAME], priority = row[PRIORITY] or 0, lifo = row[LIFO] == 1, due = due })
+end
+
+-- What only some jobs have; a list of fields and values.
+local function more_fields(q, now, row, group, inner)
+  local more = {}
+  local function put(field, value) more[#more + 1], more[#more + 2] = field, value end
+  if row[LIFO] == 1 then put('lifo', '1') end
+  if (row[TTL] or 0) > 0 then put('expireAt', G.int(now + row[TTL])) end
+  if inner and row[RUN_AT] then put('notBefore', G.int(row[RUN_AT])) end
+  if not group then return more end
+  put('groupKey', group.group)
+  local seq = join_group(q, group, inner)
+  if seq then put('orderingSeq', G.int(seq)) end
+  if group.cost > 0 then put('cost', G.text(group.cost)) end
+  return more
+end
+
+-- extra: further fields of the record, flat. inner: it waits for its children first.
+A.full = function(q, now, quiet, id, row, group, extra, inner)
+  local due, delay = due_of(row, now)
+  local state, entry = place(q, now, id, row, due, inner)
+  local fields = {
+    'id', id, 'name', row[NAME], 'data', row[DATA], 'opts', row[OPTS], 'timestamp', G.int(now),
+    'attemptsMade', '0', 'delay', G.int(delay), 'priority', G.int(row[PRIORITY] or 0),
+    'maxAttempts', G.int(row[ATTEMPTS] or 0), 'state', state,
+  }
+  if entry ~= '' then fields[#fields + 1], fields[#fields + 2] = 'eid', entry end
+  for _, part in ipairs(more_fields(q, now, row, group, inner)) do fields[#fields + 1] = part end
+  for _, part in ipairs(extra or {}) do fields[#fields + 1] = part end
+  redis.call('HSET', q.J .. id, unpack(fields))
+  if not quiet then G.emit(q.events, 'added', id, 'name', row[NAME]) end
+end

@@ -1,0 +1,41 @@
+-- remove: delete a job wherever it stands, with every key of its own and its place in stream, set or list.
+-- KEYS 1 meta   ARGV 1 id   -> 1 removed, 0 there was none
+-- An active job is removed too: its worker's next call answers `gone`.
+-- Bound: O(log n) and a bounded look (core/waiting_place.lua). Where that does not find a waiting job's place (deep in
+-- a list, or pushed by a peer), the place is given up when a worker meets it.
+
+-- An active job without an entry is counted where we or the functions of the other face took it, from wherever (a parked
+-- job of a group belongs to no list); of what a peer's own library took, the record says so.
+local function leave_lists(q, id, by_record)
+  local taken = redis.call('SREM', q.P .. 'list-taken', id) == 1
+  if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.list_left(q, id) end
+end
+
+G.export('remove', { 'allow-oom' }, function(keys, args)
+  local q, id = G.queue(keys[1]), args[1]
+  local key = q.J .. id
+  local h = redis.call('HMGET', key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
+  if not h[1] then return 0 end
+  if h[1] == 'waiting' then
+    local place = G.waiting_place(q, id, { eid = h[2] or nil, lifo = h[3], priority = h[4], timestamp = h[5] or nil })
+    if place then G.leave_waiting(q, id, place) end
+  elseif h[1] == 'active' then
+    local entry = G.find_entry(q, id, h[2], h[5])
+    if entry then G.settle_entries(q, { entry }) else leave_lists(q, id, h[3] == '1' or G.count_of(h[4]) > 0) end
+  end
+  redis.call('ZREM', q.scheduled, id)
+  redis.call('ZREM', q.completed, id)
+  redis.call('ZREM', q.failed, id)
+  redis.call('ZREM', q.suspended, id)
+  redis.call('ZREM', q.waiting_children, id)
+  redis.call('ZREM', q.list_active_ids, id)
+  redis.call('HDEL', q.stall_watch, id)
+  local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
+  if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
+  -- One that a peer failed has told nobody.
+  if job.state ~= 'completed' then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
+  G.purge(q, { id })
+  G.budgets.forget(q, { id })
+  G.emit(q.events, 'removed', id)
+  return 1
+end)

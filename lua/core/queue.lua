@@ -1,0 +1,47 @@
+-- The keys of one queue, derived from the one key that a call declares.
+-- Every name carries the queue's hash tag, so a call never leaves its slot.
+
+local STATIC = {
+  id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
+  events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
+  list_active_ids = 'list-active-ids', list_popped = 'list-popped', wake = 'wake',
+  workers = 'workers', stall_watch = 'stall-watch',
+  metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
+  ratelimited = 'ratelimited', retired = 'retired',
+  rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
+  outbox = 'outbox', writes = 'writes', waiting_children = 'waiting-children', remote_parents = 'remote-parents',
+  remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
+  suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses',
+  schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
+}
+
+local names = {
+  __index = function(q, field)
+    local suffix = STATIC[field]
+    if not suffix then error('no such key: ' .. tostring(field)) end
+    local key = q.P .. suffix
+    rawset(q, field, key)
+    return key
+  end,
+}
+
+-- G.queue(meta_key) -> table whose fields are key names; `P` is the prefix with its trailing colon.
+G.queue = function(meta_key)
+  return setmetatable({
+    P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
+    -- What this call knows of groups (features/ordering_groups/group.lua): their records, slots freed of those that it has not read,
+    -- whether writes wait for the end of the call, whether any group is limited (nil is not allowed here: 0 = not
+    -- looked at yet).
+    groups = {}, freed = {}, defer = false, any_limited = 0,
+  }, names)
+end
+
+-- Keys that a job may own beside its hash (data-model.md section 3).
+G.satellites = function(q, id)
+  local P = q.P
+  return P .. 'log:' .. id, P .. 'deps:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id, P .. 'signals:' .. id,
+    P .. 'depvals:' .. id
+end
+
+G.GROUP = 'workers'
+G.WAKE_GROUP = 'wakers'

@@ -1,0 +1,136 @@
+-- A subscription of a broadcast is a consumer group of the message stream: what it is yet to read, and what pends in it.
+-- Fencing is the stream's own: who holds an entry and how often it was handed out is the token of an attempt. A call
+-- that does not bring it changes nothing (G.refused_attempt does the same for jobs).
+-- Entries with a `retryGroup` are for that subscription alone: further attempts, also those of Node peers.
+local S = G.subscriptions
+
+S.HANDED_BACK = 'handed-back' -- the consumer under whose name stands what nobody works on
+S.INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
+local RECORD_TTL = 86400
+
+-- What one subscription knows of a message; only where there is something to know.
+S.record_key = function(q, id, group) return q.J .. id .. ':sub:' .. group end
+
+-- Nothing is left behind of a message that is gone. for_ms: how long it must be there at least.
+S.write_record = function(q, id, group, for_ms, ...)
+  if redis.call('EXISTS', q.J .. id) == 0 then return end
+  local key = S.record_key(q, id, group)
+  redis.call('HSET', key, ...)
+  redis.call('EXPIRE', key, RECORD_TTL + math.ceil(for_ms / 1000))
+end
+
+-- Attempts that have failed.
+S.attempts = function(q, id, group) return G.count_of(redis.call('HGET', S.record_key(q, id, group), 'a')) end
+
+-- fields of an entry -> job id, name, retryGroup
+S.parse = function(fields)
+  if fields[1] == 'jobId' and fields[3] == 'name' and not fields[5] then return fields[2], fields[4] end
+  local f = {}
+  for i = 1, #fields - 1, 2 do f[fields[i]] = fields[i + 1] end
+  return f.jobId, f.name or '', f.retryGroup
+end
+
+-- Deliveries as the stream counts them; odd numbers are of entries for this subscription alone.
+S.fence = function(deliveries, alone) return 2 * deliveries + (alone and 1 or 0) end
+
+-- Whose an entry is in the group: consumer, deliveries; nil where it does not pend.
+S.holder = function(q, group, entry)
+  local found = redis.pcall('XPENDING', q.stream, group, entry, entry, 1)
+  if found.err or not found[1] then return nil end
+  return found[1][2], found[1][4]
+end
+
+-- Why a token is not the current one; nil if it is.
+S.refused = function(q, group, consumer, id, entry, fence)
+  local holder, deliveries = S.holder(q, group, entry)
+  if holder == consumer and S.fence(deliveries, fence % 2 == 1) == fence then return nil end
+  if holder then return G.STALE end
+  return redis.call('EXISTS', q.J .. id) == 1 and G.ALREADY or G.GONE
+end
+
+-- Entries are acknowledged, those for this subscription alone are deleted.
+S.settle = function(q, group, entries, own)
+  if #entries > 0 then redis.pcall('XACK', q.stream, group, unpack(entries)) end
+  if #own > 0 then redis.pcall('XDEL', q.stream, unpack(own)) end
+end
+
+-- A message that was to come to this subscription and cannot any more (W97).
+S.report_trimmed = function(q, group, id, entry)
+  G.emit(q.events, 'trimmed', id or '', 'subscription', group, 'entry', entry)
+end
+
+-- To whoever comes next, in its old place: before everything that is new. False if its entry was trimmed.
+S.hand_back = function(q, group, entry)
+  local claimed = redis.call('XCLAIM', q.stream, group, S.HANDED_BACK, 0, entry, 'JUSTID')
+  if #claimed == 0 then
+    redis.call('XACK', q.stream, group, entry)
+    return false
+  end
+  return true
+end
+
+local function last_id(q)
+  local info = redis.call('XINFO', 'STREAM', q.stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
+  return '0-0'
+end
+
+-- start: '$', or an entry id after which it begins. Returns the id at which it begins; an existing group stays.
+S.create = function(q, group, start)
+  local made = redis.pcall('XGROUP', 'CREATE', q.stream, group, start, 'MKSTREAM')
+  if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err, 0) end
+  return start == '$' and last_id(q) or start
+end
+
+-- Messages in the hands of a subscription's workers.
+S.in_hand = function(q, group)
+  local pending = redis.pcall('XPENDING', q.stream, group)
+  if pending.err or not pending[4] then return 0 end
+  local n = 0
+  for _, consumer in ipairs(pending[4]) do
+    if consumer[1] ~= S.HANDED_BACK then n = n + tonumber(consumer[2]) end
+  end
+  return n
+end
+
+-- Names of the subscriptions there are.
+S.names = function(q)
+  local names, groups = {}, redis.pcall('XINFO', 'GROUPS', q.stream)
+  for _, group in ipairs(groups) do
+    if not S.INTERNAL[group[2]] then names[#names + 1] = group[2] end
+  end
+  return names
+end
+
+local TRIM_MAX = 1000 -- entries of one call
+
+local function purge(q, ids)
+  local groups = S.names(q)
+  G.purge(q, ids)
+  if #groups == 0 then return end
+  for _, id in ipairs(ids) do
+    local keys = {}
+    for i, group in ipairs(groups) do keys[i] = S.record_key(q, id, group) end
+    redis.call('UNLINK', unpack(keys))
+  end
+end
+
+-- Keep the newest `most` entries (0 = any number) that are younger than `age` ms (0 = any), messages and all (W95).
+S.trim = function(q, now, most, age, more)
+  local length = redis.call('XLEN', q.stream)
+  local excess = most > 0 and math.max(0, length - most) or 0
+  local limit = TRIM_MAX + (more or 0)
+  local found = {}
+  if excess > 0 then found = redis.call('XRANGE', q.stream, '-', '+', 'COUNT', math.min(excess, limit)) end
+  if age > 0 and #found < limit then
+    local old = redis.call('XRANGE', q.stream, '-', G.int(math.max(0, now - age)), 'COUNT', limit)
+    if #old > #found then found = old end
+  end
+  if #found == 0 then return end
+  local ids = {}
+  for _, entry in ipairs(found) do ids[#ids + 1] = S.parse(entry[2]) end
+  redis.call('XTRIM', q.stream, 'MAXLEN', '=', length - #found)
+  purge(q, ids)
+end

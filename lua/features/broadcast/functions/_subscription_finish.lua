@@ -1,0 +1,94 @@
+-- Handing in finished attempts at messages. Rows and statuses are those of core/finish.lua, of the kinds 1 to 4; of
+-- kind 1, a seventh part of 1 asks for a record though there is no result to keep.
+-- One subscription's outcome touches no other one: the message's own hash is not written.
+local S = G.subscriptions
+
+local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
+local REVOKED = 'JobRevokedError' -- the type of what ends an attempt that was revoked, as in core/finish.lua
+
+local function leave(b, row)
+  b.settled[#b.settled + 1] = row[ENTRY]
+  if row[FENCE] % 2 == 1 then b.own[#b.own + 1] = row[ENTRY] end
+end
+
+local function complete(b, row)
+  if row[7] then
+    S.write_record(b.q, row[ID], b.group, 0, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
+  end
+  leave(b, row)
+  b.completed_n, b.completed_ms = b.completed_n + 1, b.completed_ms + b.now - row[PROCESSED_ON]
+  if not b.quiet then
+    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6],
+      'subscription', b.group)
+  end
+  return G.OK
+end
+
+local function again(b, row, due)
+  redis.call('ZADD', b.q.scheduled, G.scheduled_score(0, due), row[ID] .. '||' .. b.group)
+  leave(b, row)
+end
+
+local function fail(b, row)
+  local q, id, limit, wait = b.q, row[ID], row[9], row[10]
+  local key = S.record_key(q, id, b.group)
+  if redis.call('EXISTS', q.J .. id) == 0 then
+    leave(b, row)
+    S.report_trimmed(q, b.group, id, row[ENTRY])
+    return G.GONE
+  end
+  local attempts = G.bump(key, 'a')
+  local retried = limit > 0 and attempts < limit
+  S.write_record(q, id, b.group, retried and wait or 0, 'state', retried and 'delayed' or 'failed', 'failedReason', row[6],
+    'failedType', row[7], 'stacktrace', row[8], 'finishedOn', retried and '' or b.now_text)
+  redis.call('HDEL', key, 'stalled')
+  if retried then
+    again(b, row, b.now + wait)
+    if not b.quiet then
+      G.emit(q.events, 'retrying', id, 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(wait),
+        'subscription', b.group)
+    end
+    return G.RETRYING
+  end
+  leave(b, row)
+  G.dead_message(q, b.group, id, row[7] == REVOKED and 'revoked' or 'failed', row[6], row[ENTRY], row[FENCE],
+    attempts - 1)
+  b.failed_n, b.failed_ms = b.failed_n + 1, b.failed_ms + b.now - row[PROCESSED_ON]
+  if not b.quiet then G.emit(q.events, 'failed', id, 'failedReason', row[6], 'subscription', b.group) end
+  return G.FAILED
+end
+
+local function release(b, row)
+  if S.hand_back(b.q, b.group, row[ENTRY]) then
+    G.wake(b.q, 1)
+  else
+    S.report_trimmed(b.q, b.group, row[ID], row[ENTRY])
+  end
+  return G.RELEASED
+end
+
+local function delay(b, row)
+  local due = row[7] > 0 and math.max(b.now, row[7]) or b.now + row[6]
+  S.write_record(b.q, row[ID], b.group, due - b.now, 'state', 'delayed')
+  again(b, row, due)
+  return G.DELAYED
+end
+
+local KINDS = { complete, fail, release, delay }
+
+-- Returns the statuses of the rows in order.
+S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)
+  local statuses = {}
+  local b = { q = q, now = now, now_text = G.int(now), group = group, quiet = quiet, settled = {}, own = {},
+    completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0 }
+  for i = 1, #rows do
+    local row = rows[i]
+    statuses[i] = S.refused(q, group, consumer, row[ID], row[ENTRY], row[FENCE]) or KINDS[row[KIND]](b, row)
+  end
+  S.settle(q, group, b.settled, b.own)
+  if b.completed_n > 0 and not quiet then redis.pcall('XTRIM', q.events, 'MAXLEN', '~', G.events_kept(q.events)) end
+  if no_metrics then return statuses end
+  G.metric(q.metrics_completed, now, b.completed_n, b.completed_ms)
+  G.metric(q.metrics_failed, now, b.failed_n, b.failed_ms)
+  return statuses
+end

@@ -1,0 +1,35 @@
+-- broadcast_redeliver: a message comes once more to a subscription that has done with it, with all its attempts.
+-- KEYS 1 meta   ARGV 1 packed {id, group, once}   -> 'ok' | 'gone' | 'no-subscription' | 'duplicate' | where it stands:
+--   'active', 'delayed' or 'waiting', and it will come anyway
+-- once: '', or a name of this redelivery; a second one of that name is a 'duplicate' (for a day)
+-- Bound: constant, but for the page of entries that `place_of` may look through.
+local S = G.subscriptions
+
+local STANDING = { pending = 'active', unread = 'waiting' }
+
+local function exists(q, group)
+  if S.INTERNAL[group] then return false end
+  for _, name in ipairs(S.names(q)) do
+    if name == group then return true end
+  end
+  return false
+end
+
+G.export('broadcast_redeliver', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local id, group, once = r[1], r[2], r[3]
+  if redis.call('EXISTS', q.J .. id) == 0 then return 'gone' end
+  if not exists(q, group) then return 'no-subscription' end
+  local key = S.record_key(q, id, group)
+  local record = G.pick(key, 'state', 'redelivery')
+  if once ~= '' and record.redelivery == once then return 'duplicate' end
+  if record.state == 'delayed' then return 'delayed' end
+  local standing = STANDING[S.place_of(q, id, group)]
+  if standing then return standing end
+  -- As a further attempt that is due now (features/delays/promote.lua).
+  redis.call('ZADD', q.scheduled, G.int(G.now(q)), id .. '||' .. group)
+  redis.call('DEL', key)
+  S.write_record(q, id, group, 0, 'state', 'delayed', 'redelivery', once)
+  G.wake(q, 1)
+  return 'ok'
+end)

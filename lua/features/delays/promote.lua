@@ -1,0 +1,78 @@
+-- Due jobs of band 0 (delayed and retrying ones without a priority) go to the stream or the LIFO list.
+-- Due jobs with a priority stay in the set: workers take them from there (core/sources.lua).
+
+-- States that a leftover member of the set must not bring back.
+local NOT_WAITING = { active = true, completed = true, failed = true }
+
+-- Its new place first, its old one after: what fails half-way is found again.
+local function promote_one(q, id, now, quiet)
+  local h = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
+  if h.err or not h[1] or NOT_WAITING[h[1]] then return end
+  local expire_at = tonumber(h[4] or '')
+  if expire_at and expire_at > 0 and now > expire_at then
+    return G.end_job(q, id, now, 'expired', 'expired', h[5])
+  end
+  if h[3] == '1' then
+    redis.call('RPUSH', q.lifo, id)
+    redis.call('HSET', q.J .. id, 'state', 'waiting')
+    G.wake(q, 1)
+  else
+    redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, h[2] or ''))
+  end
+  if not quiet then G.emit(q.events, 'promoted', id) end
+end
+
+-- A broadcast retry (`id||group`) goes back to the stream for that group alone.
+local function promote_broadcast(q, id, group, quiet)
+  local name = redis.pcall('HGET', q.J .. id, 'name')
+  if type(name) ~= 'string' then
+    G.emit(q.events, 'trimmed', id, 'subscription', group) -- the message went while it waited for its next attempt
+    return
+  end
+  redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'retryGroup', group)
+  redis.call('HSET', q.J .. id, 'state', 'waiting')
+  if not quiet then G.emit(q.events, 'promoted', id) end
+end
+
+-- Promotes at most `limit` members; returns ms until the next of band 0 is due (0 = at once), or -1.
+G.promote_due = function(q, now, limit, quiet)
+  G.repair_scheduled(q, now)
+  local due = redis.call('ZRANGEBYSCORE', q.scheduled, '-inf', G.int(now), 'LIMIT', 0, limit)
+  for i = 1, #due do
+    local id, group = string.match(due[i], '^(.-)||(.*)$')
+    if id then
+      promote_broadcast(q, id, group, quiet)
+    else
+      promote_one(q, due[i], now, quiet)
+    end
+    redis.call('ZREM', q.scheduled, due[i])
+  end
+  if #due == limit then return 0 end
+  local head = redis.call('ZRANGE', q.scheduled, 0, 0, 'WITHSCORES')
+  local score = tonumber(head[2] or '')
+  if not score or score >= G.BAND then return -1 end
+  return math.max(0, score - now)
+end
+
+local GROUPS_MAX = 100
+
+-- Milliseconds until a limited group may go on (0 = at once), or -1.
+G.next_group = function(q, now)
+  local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
+  return head[2] and math.max(0, G.clamped_time(head[2]) - now) or -1
+end
+
+-- Groups whose limit is over may go on; returns what next_group does.
+G.due_groups = function(q, taking)
+  local wait = G.next_group(q, taking.now)
+  if wait < 0 then return wait end
+  G.repair_times(q.ratelimited, G.TIME_MAX, 0)
+  wait = G.next_group(q, taking.now)
+  if wait ~= 0 then return wait end
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', taking.now_text, 'LIMIT', 0, GROUPS_MAX)) do
+    redis.call('ZREM', q.ratelimited, name)
+    G.groups.skip(G.groups.group(q, name)) -- it may be here because there was more to pass over than one call does
+    G.group_may_go_on(taking, name)
+  end
+  return G.next_group(q, taking.now)
+end

@@ -1,0 +1,57 @@
+-- Rows of `add` that have a parent: {id, queue name}. A parent in this queue gets its child in the same step; one in
+-- another queue hears of it by a call of its own (`adopt`), and of the child's end through the outbox.
+-- And how a record names its parents, here and in features/flows/functions/flow_add.lua.
+local A = G.adding
+local F = G.flows
+local ID, QUEUE = 1, 2
+
+local function is_ours(q, parent) return F.P_of(q, parent[QUEUE]) == q.P end
+
+-- Why the job can have no children: 'gone' or the state in which it has ended.
+A.unfit_parent = function(q, parent)
+  if not is_ours(q, parent) then return nil end
+  local state = redis.call('HGET', q.J .. parent[ID], 'state')
+  if not state then return 'gone' end
+  return G.TERMINAL[state] and state or nil
+end
+
+-- `P` and id of those of the parents that stand in another slot of a cluster.
+A.remote_parents = function(q, parents)
+  local pairs_of = {}
+  for i, parent in ipairs(parents) do pairs_of[i] = { F.P_of(q, parent[QUEUE]), parent[ID] } end
+  return F.remote_of(q, pairs_of)
+end
+
+-- The fields of a job that is written as one of several parents: graphs, and in a cluster jobs whose parent stands in
+-- another slot. A Node worker completes one with `parentId` by a call that names the parent's keys, which the server
+-- refuses there (W44). remote: those of A.remote_parents.
+A.several_parents = function(q, id, parents, remote)
+  local ids, queues, members = {}, {}, {}
+  for i, parent in ipairs(parents) do
+    ids[i], queues[i] = parent[ID], parent[QUEUE]
+    members[i] = F.P_of(q, parent[QUEUE]) .. parent[ID]
+  end
+  redis.call('SADD', q.P .. 'parents:' .. id, unpack(members))
+  F.remember_remote(q, id, remote)
+  return { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
+end
+
+-- The queues in other slots that hold children of this one's parents: its workers look there too (remote_parents.lua).
+A.note_remote_children = function(q, members)
+  local seen = {}
+  for _, member in ipairs(members) do
+    local P = string.match(member, '^(.*:)[^:]*$')
+    if P and not seen[P] then
+      seen[P] = true
+      if not F.is_reachable(q, P) then redis.call('ZADD', q.remote_children, G.int(G.now(q)), P) end
+    end
+  end
+end
+
+-- The child's place in its parent's set, and the fields of its record.
+A.adopt = function(q, id, parent)
+  if is_ours(q, parent) then redis.call('SADD', q.P .. 'deps:' .. parent[ID], q.P .. id) end
+  local remote = A.remote_parents(q, { parent })
+  if #remote > 0 then return A.several_parents(q, id, { parent }, remote) end
+  return { 'parentId', parent[ID], 'parentQueue', parent[QUEUE] }
+end

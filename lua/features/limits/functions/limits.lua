@@ -1,0 +1,90 @@
+-- limit_queue: what bounds the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate}   -> 1
+--   concurrency: jobs at a time, 0 = any number, false = as it is; rate: {max, duration ms}, 0 = none, false = as it is
+-- limit_group: what bounds one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
+--   each false = as it is, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
+-- hold_group: no job of a group begins for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
+--   -> when it goes on, epoch ms
+-- group_info: KEYS 1 meta   ARGV 1 key   -> packed {active, parked, next seq, concurrency, rate max, rate ms, capacity,
+--   refill, limited until or 0}, or packed false where there is no such group
+-- Bound: constant, but for the parked jobs that a wider limit lets go on (at most 1000 a call; the rest follow).
+
+local M = G.groups
+local MARKERS = 32
+
+G.export('limit_queue', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local concurrency, rate = r[1], r[2]
+  if concurrency == 0 then
+    redis.call('HDEL', q.meta, 'globalConcurrency')
+  elseif concurrency then
+    redis.call('HSET', q.meta, 'globalConcurrency', G.int(concurrency))
+  end
+  if rate == 0 then
+    redis.call('HDEL', q.meta, 'rateLimitMax', 'rateLimitDuration')
+  elseif rate then
+    redis.call('HSET', q.meta, 'rateLimitMax', G.int(rate[1]), 'rateLimitDuration', G.int(rate[2]))
+  end
+  G.wake(q, MARKERS) -- who waits for a slot or a window that is wider now
+  return 1
+end)
+
+-- Until when the window and the bucket may have made it wait, at most.
+local function waits_until(g, now)
+  local at = g.rateMax > 0 and g.rateWindowStart + g.rateDuration or 0
+  if g.tbCapacity <= 0 then return at end
+  return math.max(at, now + math.ceil((g.tbCapacity - g.tbTokens) * 1000 / math.max(g.tbRefillRate, 1)))
+end
+
+-- What a window or a bucket made wait is judged anew; what somebody holds stays held. A peer, and who holds a group that
+-- is not there yet, do not say so in its record; but nobody waits for so long.
+local function judge_anew(q, g, now, waited)
+  if G.num(redis.call('HGET', g.key, 'heldUntil') or '') > now then return end
+  if (M.limited_until(q, g, now) or 0) <= waited then redis.call('ZREM', q.ratelimited, g.name) end
+end
+
+G.export('limit_group', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local key, now = q.P .. 'group:' .. r[1], G.now(q)
+  local known = redis.call('EXISTS', key) == 1
+  local waited = waits_until(M.group(q, r[1]), now)
+  M.forget(q, r[1])
+  if r[2] then
+    redis.call('HSET', key, 'maxConcurrency', G.int(r[2]))
+  elseif not known then
+    redis.call('HSET', key, 'maxConcurrency', '1')
+  end
+  redis.call('HSET', key, 'limitsKept', '1') -- not forgotten when the group is idle (features/ordering_groups/group_idle.lua)
+  if r[3] then
+    local rate = r[3] == 0 and { 0, 0 } or r[3]
+    M.set_rate(key, { rate_max = rate[1], rate_duration = rate[2] })
+  end
+  if r[4] then
+    local bucket = r[4] == 0 and { 0, 0 } or r[4]
+    M.set_bucket(key, { tb_capacity = bucket[1], tb_rate = bucket[2], timestamp_text = G.int(now) })
+  end
+  local g = M.group(q, r[1])
+  if known and (r[3] or r[4]) then judge_anew(q, g, now, waited) end
+  M.kick(q, g, now)
+  -- More than one call promotes, or a worker that set its timer by what held before.
+  if redis.call('ZCARD', g.queue) > 0 then
+    redis.call('ZADD', q.ratelimited, 'NX', G.int(now), g.name)
+    G.wake(q, 1)
+  end
+  return 1
+end)
+
+G.export('hold_group', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local at = G.hold_group(q, r[1], G.now(q), r[2], r[3] == 1, '')
+  if r[3] == 1 then G.wake(q, 1) end -- it may be sooner than a worker's timer
+  return at
+end)
+
+G.export('group_info', { 'no-writes' }, function(keys, args)
+  local q = G.queue(keys[1])
+  if redis.call('EXISTS', q.P .. 'group:' .. args[1]) == 0 then return cmsgpack.pack(false) end
+  local now = G.now(q)
+  local g = M.group(q, args[1])
+  return cmsgpack.pack({ g.active, redis.call('ZCARD', g.queue), math.max(1, g.nextSeq), g.maxConcurrency, g.rateMax,
+    g.rateDuration or 0, g.tbCapacity, g.tbRefillRate or 0, M.limited_until(q, g, now) or 0 })
+end)

@@ -1,0 +1,59 @@
+-- gauges: what a collector of metrics asks of a queue, in one call.
+-- KEYS 1 meta   -> packed {counts, oldest, workers, owed}
+--   counts: as the function `counts` answers them     oldest: ms for which the job that waits longest has been ready
+--   workers: consumers with a registration in the last minute      owed: entries of the outbox
+-- Bound: constant; every number is a length, or the first of an ordered place.
+
+local RECENT = 60000
+
+local function older(age, now, since)
+  since = since and G.num(since, now)
+  return since and math.max(age, now - since) or age
+end
+
+-- The first entry that no worker has read yet; entries bear the time at which they were pushed.
+local function stream_age(q, now, age)
+  local after = '-'
+  local groups = redis.pcall('XINFO', 'GROUPS', q.stream)
+  for _, group in ipairs(groups.err and {} or groups) do
+    if group[2] == G.GROUP then after = '(' .. group[8] end
+  end
+  local found = redis.pcall('XRANGE', q.stream, after, '+', 'COUNT', 1)
+  local first = not found.err and found[1]
+  return first and older(age, now, string.match(first[1], '^(%d+)-')) or age
+end
+
+-- LIFO jobs are pushed and taken on the right; priority jobs are pushed on the left and taken on the right.
+local function list_age(q, now, age, list, index)
+  local id = redis.pcall('LINDEX', list, index)
+  if type(id) ~= 'string' then return age end
+  local since = redis.pcall('HGET', q.J .. id, 'timestamp')
+  return type(since) == 'string' and older(age, now, since) or age
+end
+
+-- The first of the least urgent priority that is there: of those that are due, who waits longest is most likely it.
+local function scheduled_age(q, now, age)
+  local beyond = redis.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
+  if type(beyond) ~= 'number' then return age end
+  local last = redis.call('ZRANGE', q.scheduled, -1 - beyond, -1 - beyond, 'WITHSCORES')
+  local band = G.band_of(last[2])
+  if not band or band == 0 then return age end
+  local low = G.band_start(band)
+  local first = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
+  local _, due = G.band_of(first[2])
+  if due > now then return age end
+  -- The time of one that was ready when it was added is that of a clock that lags (core/enqueue.lua).
+  local h = redis.pcall('HMGET', q.J .. first[1], 'delay', 'timestamp')
+  return older(age, now, not h.err and h[1] == '0' and h[2] or due)
+end
+
+G.export('gauges', { 'no-writes' }, function(keys)
+  local q = G.queue(keys[1])
+  local now = G.now(q)
+  local age = stream_age(q, now, 0)
+  age = list_age(q, now, age, q.lifo, 0)
+  age = list_age(q, now, age, q.priority, -1)
+  age = scheduled_age(q, now, age)
+  local workers = redis.call('ZCOUNT', q.workers, G.int(now - RECENT), '+inf')
+  return cmsgpack.pack({ G.counts(q), age, workers, redis.call('XLEN', q.outbox) })
+end)

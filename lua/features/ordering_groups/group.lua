@@ -1,0 +1,211 @@
+-- The record of an ordering group (data-model.md section 5): its fields, its sequence, its token bucket.
+-- A table `g` mirrors the hash; a routine that writes the hash writes the mirror too.
+local M = G.groups
+
+-- What every group is asked for, and what only those with a limit have.
+local LIMITED = { 'rateDuration', 'rateWindowStart', 'rateCount', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder',
+  'tbTokens' }
+local SKIPS_MAX = 1000
+local PLACES_MAX = 9007199254740991 -- 2^53 - 1: parked jobs have no score beyond it
+
+-- A bucket holds from what one job may overdraw to its capacity, and was not filled after now.
+local function read_limits(g)
+  local values = redis.call('HMGET', g.key, unpack(LIMITED))
+  for i = 1, #LIMITED do g[LIMITED[i]] = G.num(values[i]) end
+  g.rateDuration = G.duration(g.rateDuration)
+  if not values[#LIMITED] then g.tbTokens = g.tbCapacity end
+  g.tbTokens = math.max(-g.tbCapacity, math.min(g.tbTokens, g.tbCapacity))
+end
+
+M.group = function(q, name)
+  local known = q.groups[name]
+  if known then return known end
+  local num, count, key = G.num, G.count_of, q.P .. 'group:' .. name
+  local v = redis.call('HMGET', key, 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'tbCapacity')
+  local g = {
+    q = q, name = name, key = key, queue = q.P .. 'groupq:' .. name, dirty = false, moved = false, active = count(v[1]),
+    maxConcurrency = count(v[2]), nextSeq = count(v[3]), rateMax = v[4] and num(v[4]) or 0,
+    tbCapacity = v[5] and num(v[5]) or 0,
+  }
+  if g.rateMax > 0 or g.tbCapacity > 0 then read_limits(g) end
+  q.groups[name] = g
+  local freed = q.freed[name]
+  if freed then
+    q.freed[name] = nil
+    if g.active > 0 then M.move(g, math.max(0, g.active - freed), g.nextSeq) end
+  end
+  return g
+end
+
+local function write_others(g)
+  local set = {}
+  for field in pairs(g.dirty) do
+    set[#set + 1], set[#set + 2] = field, G.text(g[field])
+  end
+  g.dirty = false
+  redis.call('HSET', g.key, unpack(set))
+end
+
+-- A call that touches groups many times writes each once, by M.flush.
+local function write(g)
+  if g.moved then
+    g.moved = false
+    if g.nextSeq > 0 then
+      redis.call('HSET', g.key, 'active', g.active, 'nextSeq', g.nextSeq)
+    else
+      redis.call('HSET', g.key, 'active', g.active)
+    end
+  end
+  if g.dirty then write_others(g) end
+end
+
+-- Slots that are taken and the sequence that is next: what every job of a group changes.
+M.move = function(g, active, next_seq)
+  g.active, g.nextSeq, g.moved = active, next_seq, true
+  if not g.q.defer then write(g) end
+end
+
+-- Change other fields of the record.
+M.put = function(g, fields)
+  g.dirty = g.dirty or {}
+  for field, value in pairs(fields) do
+    g[field] = value
+    g.dirty[field] = true
+  end
+  if not g.q.defer then write(g) end
+end
+
+-- A slot that is free again, of a group whose record need not be read for that: M.flush counts it down, unless the
+-- record is read before.
+M.free_unread = function(q, name)
+  local g = q.groups[name]
+  if g or not q.defer then
+    g = g or M.group(q, name)
+    if g.active > 0 then M.move(g, g.active - 1, g.nextSeq) end
+  else
+    q.freed[name] = (q.freed[name] or 0) + 1
+  end
+end
+
+-- Never below zero, and no record is made where there is none: an absent field says 0 as well.
+local function count_down(key, freed)
+  local left = redis.pcall('HINCRBY', key, 'active', -freed)
+  if type(left) ~= 'number' or left < 0 then redis.pcall('HDEL', key, 'active') end
+end
+
+M.flush = function(q)
+  for name, freed in pairs(q.freed) do count_down(q.P .. 'group:' .. name, freed) end
+  q.freed = {}
+  for _, g in pairs(q.groups) do write(g) end
+end
+
+-- The hash was changed past the record: read it anew when it is asked for again.
+M.forget = function(q, name) q.groups[name] = nil end
+
+-- SKIP: pass over sequences that no job holds any more.
+M.skip = function(g)
+  if g.nextSeq <= 0 then return end
+  local n, steps = g.nextSeq, 0
+  for _ = 1, SKIPS_MAX do
+    if redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 0 then break end
+    n, steps = n + 1, steps + 1
+  end
+  if n > g.nextSeq then M.move(g, g.active, n) end
+  -- More may follow: whoever lets limited groups go on comes by again.
+  if steps == SKIPS_MAX then M.limit_until(g.q, g, 1, 'NX') end
+end
+
+-- A sequence whose job will never be activated must not stop the ones behind it (W1).
+M.mark_skip = function(g, seq)
+  if g.nextSeq > 0 and seq >= g.nextSeq then redis.call('HSET', g.key, 'skip:' .. G.int(seq), '1') end
+end
+
+-- The sequence expected after `n`, looking past markers without consuming them.
+M.after = function(g, n)
+  n = n + 1
+  for _ = 1, SKIPS_MAX do
+    if redis.call('HEXISTS', g.key, 'skip:' .. G.int(n)) == 0 then return n end
+    n = n + 1
+  end
+  return n
+end
+
+-- REFILL: tokens at `now`, in millitokens; the remainder keeps what is less than one.
+M.refill = function(g, now)
+  local capacity, rate = g.tbCapacity, g.tbRefillRate
+  if capacity <= 0 then return 0 end
+  if g.tbTokens >= capacity then
+    g.tbTokens = capacity
+    return capacity
+  end
+  if rate <= 0 then return g.tbTokens end
+  local fills_in = math.ceil(capacity * 1000 / rate)
+  local elapsed = now - g.tbLastRefill
+  if elapsed < -fills_in and not G.past_time(g.tbLastRefill, now) then elapsed = fills_in end -- it is no time
+  if elapsed <= 0 then return g.tbTokens end
+  elapsed = math.min(elapsed, fills_in)
+  local raw = elapsed * rate + g.tbRefillRemainder
+  M.put(g, {
+    tbTokens = math.min(capacity, g.tbTokens + math.floor(raw / 1000)), tbLastRefill = now,
+    tbRefillRemainder = raw % 1000,
+  })
+  return g.tbTokens
+end
+
+-- Cost of a job in millitokens, one token where it states none.
+M.cost = function(h)
+  local cost = G.num(h.cost)
+  return cost > 0 and cost or 1000
+end
+
+-- Until when the group is limited, if that is later than `now` (W5).
+M.limited_until = function(q, g, now)
+  if q.any_limited == 0 then q.any_limited = redis.call('EXISTS', q.ratelimited) == 1 end
+  if not q.any_limited then return nil end
+  local at = G.latest_limit(q, g.name)
+  return at > now and at or nil
+end
+
+-- The time until which the group is limited, 0 where there is none: one that cannot be is none.
+G.latest_limit = function(q, name)
+  local at = G.num(redis.call('ZSCORE', q.ratelimited, name) or '')
+  return at <= G.TIME_MAX and at or 0
+end
+
+-- No job of the group runs before then. condition: 'GT' keeps a later time.
+M.limit_until = function(q, g, at, condition)
+  at = G.clamped_time(at)
+  if condition then
+    redis.call('ZADD', q.ratelimited, condition, G.score(at), g.name)
+  else
+    redis.call('ZADD', q.ratelimited, G.score(at), g.name)
+  end
+  q.any_limited = true
+end
+
+-- Parked jobs wait in order of their sequence (GSCORE).
+local function score_of(id, h)
+  local seq = G.count_of(h.orderingSeq)
+  if seq > 0 then return seq end
+  return G.count_of(id, G.clamped_time(h.timestamp))
+end
+
+-- One that keeps its slot stands before all others: it needs no free one, and would wait for it behind one that does.
+local function place_of(g, id, h)
+  local score = score_of(id, h)
+  if h.slot ~= '1' then return score end
+  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[2]
+  return head and G.num(head) < score and G.num(head) - 1 or score
+end
+
+-- The highest score of a parked job, nil where none is parked.
+M.last_place = function(g)
+  local last = redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2]
+  return last and G.count_of(last, PLACES_MAX - 1)
+end
+
+M.park = function(q, g, id, h, resume_at)
+  redis.call('ZADD', g.queue, G.score(place_of(g, id, h)), id)
+  redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
+  if resume_at then M.limit_until(q, g, resume_at, 'GT') end
+end

@@ -1,0 +1,76 @@
+-- Groups come and go with what they are named after; what is kept of one goes when nothing has used it for a day (W75).
+-- The record and the counter of its sequences go together, so that the group begins anew with sequence 1.
+local M = G.groups
+
+local PAGE, IDLE_MS = 200, 86400000
+local REPAIRS_MAX = 5
+local CURSOR_DIGITS = 19
+local UNUSABLE = { { '(9007199254740991', '+inf' }, { '-inf', '(-9007199254740991' } }
+
+-- Empty, all its sequences used, and nothing set by an operator (features/limits/functions/limits.lua) that would be lost.
+local function is_idle(q, g, issued, kept)
+  return not kept and g.active == 0 and g.nextSeq == issued + 1 and redis.call('ZCARD', g.queue) == 0
+    and not redis.call('ZSCORE', q.ratelimited, g.name)
+end
+
+-- Parked jobs whose score is not finite stand behind all others, or before them, for ever: they get their place anew.
+local function repair_places(q, g)
+  for _, range in ipairs(UNUSABLE) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', g.queue, range[1], range[2], 'LIMIT', 0, REPAIRS_MAX)) do
+      local h = G.job_of(q, id)
+      redis.call('ZREM', g.queue, id)
+      if h.state == 'group-waiting' then M.park(q, g, id, h) end
+    end
+  end
+end
+
+-- `idleSince` in the record is `sequences issued|when that was seen first`: any job added since tells itself by it.
+local function look_at(q, name, issued, now)
+  local g = M.group(q, name)
+  repair_places(q, g)
+  M.skip(g)
+  local seen = redis.call('HMGET', g.key, 'idleSince', 'limitsKept')
+  if not is_idle(q, g, issued, seen[2]) then return end
+  local at = string.match(seen[1] or '', '^' .. G.int(issued) .. '|(%d+)$')
+  if not at then
+    redis.call('HSET', g.key, 'idleSince', G.int(issued) .. '|' .. G.int(now))
+  elseif G.window_is_over(tonumber(at), IDLE_MS, now) then
+    redis.call('UNLINK', g.key, q.P .. 'orderdone:pending:' .. name)
+    redis.call('HDEL', q.ordering, name)
+    redis.call('HDEL', q.group_watch, name)
+    M.forget(q, name)
+  end
+end
+
+-- One page of the groups a call; `meta` remembers where to go on.
+G.sweep_groups = function(q, now)
+  local cursor = string.match(redis.call('HGET', q.meta, 'groupSweep') or '', '^%d+$') or '0'
+  if #cursor > CURSOR_DIGITS then cursor = '0' end
+  local page = redis.call('HSCAN', q.ordering, cursor, 'COUNT', PAGE)
+  for i = 1, #page[2], 2 do look_at(q, page[2][i], G.count_of(page[2][i + 1]), now) end
+  if page[1] ~= cursor then redis.call('HSET', q.meta, 'groupSweep', page[1]) end
+end
+
+-- A job that comes back after its end joins anew, behind all that are there, unless its sequence has had its turn: it
+-- may have been skipped, or be one of the group's former life.
+M.rejoin = function(q, id, h)
+  local key = q.P .. 'group:' .. h.groupKey
+  local width = G.count_of(string.match(redis.call('HGET', q.J .. id, 'opts') or '', '"concurrency":%s*(%d+)'))
+  redis.call('HSETNX', key, 'maxConcurrency', G.int(math.max(1, width)))
+  redis.call('HSETNX', key, 'nextSeq', '1')
+  h.orderingSeq, h.slot = G.int(M.next_seq(q, h.groupKey)), nil
+  redis.call('HSET', q.J .. id, 'orderingSeq', h.orderingSeq)
+  redis.call('HDEL', q.J .. id, 'slot')
+  if q.defer then M.flush(q) end
+  M.forget(q, h.groupKey)
+end
+
+-- The group of a job that is about to begin, and the job's sequence.
+M.turn_of = function(q, id, h)
+  local g, seq = M.group(q, h.groupKey), G.count_of(h.orderingSeq)
+  if h.slot == '0' and seq > 0 and seq >= g.nextSeq then
+    M.rejoin(q, id, h)
+    return M.group(q, h.groupKey), G.count_of(h.orderingSeq)
+  end
+  return g, seq
+end

@@ -1,0 +1,14 @@
+-- retry: a failed job runs again, with all its attempts (features/retries/retry.lua).
+-- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `failed` does, W40)
+-- What is past its expiry gets no second life here and fails again.
+
+G.export('retry', {}, function(keys, args)
+  local q, id = G.queue(keys[1]), args[1]
+  local h = G.job_of(q, id)
+  if not h.state then return 'gone' end
+  if h.state ~= 'failed' then return h.state end
+  G.retry_failed(q, id, G.now(q), h)
+  redis.call('ZREM', q.failed, id)
+  G.emit(q.events, 'retried', id)
+  return 'ok'
+end)

@@ -1,0 +1,80 @@
+-- schedules_read, schedules_put: what schedulers there are, and changing one.
+-- A scheduler is an entry of JSON text under its name, in `schedulers` where peers look (home 0), or in `schedulers-own`
+-- (home 1) where it says what a peer's tick would not understand, or would do differently. An entry is only ever
+-- replaced by whoever names the text that it replaces, so of many who try one does.
+-- schedules_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty where there is none
+--                 or packed {false, cursor, count} -> packed {now, rows, cursor}; cursor '' at first and at the end
+-- schedules_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due} -> 'ok' | 'busy' | 'changed'
+--   expected: the text that stands, '' = none   text: '' = the entry goes   due: its score in the index `schedulers-due`
+--   'busy': a peer ticks at this moment, and would write back what it has read
+-- Bound: `count` entries.
+
+local M = G.schedules
+
+-- Text and home; of two entries of one name the peer's counts, it came later.
+M.find = function(q, name)
+  local text = redis.call('HGET', q.schedulers, name)
+  if text then return text, 0 end
+  return redis.call('HGET', q.schedulers_own, name), 1
+end
+
+M.is_ticking = function(q) return redis.call('EXISTS', q.P .. 'schedulers:lock:__tick__') == 1 end
+
+M.write = function(q, name, home, text, due)
+  redis.call('HSET', home == 0 and q.schedulers or q.schedulers_own, name, text)
+  redis.call('HDEL', home == 0 and q.schedulers_own or q.schedulers, name)
+  redis.call('ZADD', q.schedulers_due, G.int(due), name)
+  redis.call('HDEL', q.schedulers_ended, name)
+end
+
+M.delete = function(q, name)
+  redis.call('HDEL', q.schedulers, name)
+  redis.call('HDEL', q.schedulers_own, name)
+  redis.call('ZREM', q.schedulers_due, name)
+  redis.call('HDEL', q.schedulers_ended, name)
+end
+
+local HOMES = { 'p', 'o' }
+
+local function page(q, cursor, count)
+  if cursor == '' then cursor = 'p0' end
+  local home = string.sub(cursor, 1, 1) == 'p' and 1 or 2
+  local key = home == 1 and q.schedulers or q.schedulers_own
+  local reply, rows = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', count), {}
+  for i = 1, #reply[2], 2 do
+    local name = reply[2][i]
+    -- What both homes have is told once, with the entry that counts.
+    if home == 1 or redis.call('HEXISTS', q.schedulers, name) == 0 then
+      rows[#rows + 1] = { name, home - 1, reply[2][i + 1] }
+    end
+  end
+  if reply[1] ~= '0' then return rows, HOMES[home] .. reply[1] end
+  return rows, home == 1 and 'o0' or ''
+end
+
+G.export('schedules_read', { 'no-writes' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local now = G.now(q)
+  if not r[1] then
+    local rows, cursor = page(q, r[2], r[3])
+    return cmsgpack.pack({ now, rows, cursor })
+  end
+  local text, home = M.find(q, r[1])
+  return cmsgpack.pack({ now, text and { { r[1], home, text } } or {}, '' })
+end)
+
+G.export('schedules_put', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local name, text = r[1], r[4]
+  if M.is_ticking(q) then return 'busy' end
+  if (M.find(q, name) or '') ~= r[3] then return 'changed' end
+  if text == '' then
+    M.delete(q, name)
+  else
+    M.write(q, name, r[2], text, r[5])
+  end
+  -- Whoever waits for an instant may be waiting for the wrong one.
+  G.schedules_changed(q)
+  G.wake(q, 1)
+  return 'ok'
+end)
