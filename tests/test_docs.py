@@ -194,7 +194,7 @@ def test_the_states_are_drawn_once_and_all_of_them() -> None:
 
 def test_events_page_names_every_event() -> None:
     text = (DOCS / "learn" / "events.md").read_text(encoding="utf-8")
-    sources = [path.read_text() for room in ("shared", "own") for path in (ROOT / "lua" / room).glob("*.lua")]
+    sources = [path.read_text() for folder in ("core", "features") for path in (ROOT / "lua" / folder).rglob("*.lua")]
     emitted = {name for source in sources for name in re.findall(r"emit\([\w.]*events, '([a-z-]+)'", source)}
     assert {"added", "revoked", "stalled", "usage"} <= emitted
     assert [name for name in sorted(emitted) if not re.search(rf"^\|[^|]*`{name}`", text, re.MULTILINE)] == []

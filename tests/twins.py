@@ -1,8 +1,8 @@
 """Writes the blocking twins: ``python -m tests.twins`` after a public method of `Queue`, `Producer` or `Job` changed.
 
-A twin says the same names, arguments and types as the class it stands for, and each of its methods runs the
-coroutine of that class (glidemq_py/_client/runtime.py). Nothing else is in it, so it is written by this program and not by
-hand; tests/unit/test_sync_twins.py compares the two, whoever wrote them. Ruff lays the files out where it is installed.
+A twin has the names, arguments and types of its class, and each of its methods runs the coroutine of that class
+(glidemq_py/_client/runtime.py). tests/unit/test_sync_twins.py compares the two. Ruff formats the files if it is
+installed.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ TWINS = (
     Names, arguments and errors are those of `glidemq_py.Queue`. A client of your own is one of valkey-glide-sync.
     """,
         held="_core",
-        run="run_now({})",
+        run="run_immediately({})",
         head=[
-            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._client.runtime import run_immediately",
             "from glidemq_py._job import BlockingJob as Job",
             "from glidemq_py.sync.driving import QueueCore",
         ],
@@ -117,9 +117,9 @@ TWINS = (
     ``node.job.blocking`` is the job whose methods block.
     """,
         held="_core",
-        run="run_now({})",
+        run="run_immediately({})",
         head=[
-            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._client.runtime import run_immediately",
             "from glidemq_py._job import BlockingJob as Job",
             "from glidemq_py.sync.driving import FlowCore",
         ],
@@ -136,9 +136,9 @@ TWINS = (
     Names, arguments and errors are those of `glidemq_py.Producer`. A client of your own is one of valkey-glide-sync.
     """,
         held="_core",
-        run="run_now({})",
+        run="run_immediately({})",
         head=[
-            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._client.runtime import run_immediately",
             "from glidemq_py.sync.driving import ProducerCore",
         ],
         start="",
@@ -154,9 +154,9 @@ TWINS = (
     Names, arguments and errors are those of `glidemq_py.Broadcast`. A client of your own is one of valkey-glide-sync.
     """,
         held="_core",
-        run="run_now({})",
+        run="run_immediately({})",
         head=[
-            "from glidemq_py._client.runtime import run_now",
+            "from glidemq_py._client.runtime import run_immediately",
             "from glidemq_py._job import BlockingJob as Job",
             "from glidemq_py.sync.driving import BroadcastCore",
         ],

@@ -15,7 +15,12 @@ from glidemq_py._core.checks import check_several
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.flows.remote_parents import adopt_children, ask_parents, parents_elsewhere, unfit_parent
+from glidemq_py._features.flows.remote_parents import (
+    attach_children,
+    check_remote_parents,
+    invalid_parent,
+    remote_parents,
+)
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._job.rows import encode_row
 from glidemq_py.errors import (
@@ -48,7 +53,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
             raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
         if outcome == "parent":
             assert options.parent is not None
-            raise unfit_parent(options.parent, job_id)
+            raise invalid_parent(options.parent, job_id)
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
         if job.outcome is JobOutcome.REPLACED:
@@ -107,7 +112,7 @@ class BulkAdd:
         self._results: list[Any] = [None] * len(self.rows)
         self._broken: BaseException | None = None
         self._refused: GlideMQError | None = None
-        self._elsewhere = parents_elsewhere(link, self._options) if self._have_parents else {}
+        self._elsewhere = remote_parents(link, self._options) if self._have_parents else {}
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
@@ -150,7 +155,7 @@ class BulkAdd:
         """
         under_way: Awaitable[AddReply | None] | None = None
         first = 0
-        await ask_parents(self._link, self._elsewhere)
+        await check_remote_parents(self._link, self._elsewhere)
         for start, rows in self._chunks():
             call = self._add_call(self._link.keys.meta, rows, self._quiet)
             reply = None if under_way is None else await under_way
@@ -160,7 +165,7 @@ class BulkAdd:
                 self._read_reply(start, await self._send(start, len(rows), call))
                 break
             # It leaves before the jobs of the last one are made, and before the next one is packed.
-            under_way = await self._link.pace.begin(self._send(start, len(rows), call))
+            under_way = await self._link.runtime.begin(self._send(start, len(rows), call))
             self._read_reply(first, reply)
             first = start
         if under_way is not None and self._broken is None:
@@ -171,16 +176,16 @@ class BulkAdd:
             raise self._failure() from self._refused
         return self._results
 
-    async def _tell_parents(self, start: int, results: list[Any]) -> None:
+    async def _notify_parents(self, start: int, results: list[Any]) -> None:
         for parent, positions in self._elsewhere.items():
             mine = [results[i - start] for i in positions if start <= i < start + len(results)]
-            await adopt_children(self._link, parent, mine)
+            await attach_children(self._link, parent, mine)
 
     async def _send(self, start: int, count: int, call: Any) -> AddReply | None:
         try:
             reply: AddReply = await self._link.transport.call(call)
             if self._elsewhere:
-                await self._tell_parents(start, reply.results)
+                await self._notify_parents(start, reply.results)
         except GlideMQError as error:
             self._broken = error
             self._results[start : start + count] = [error] * count

@@ -52,7 +52,7 @@ class QueueControl:
         link = await self._connected()
         return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
 
-    async def set_events_kept(self, count: int) -> None:
+    async def set_event_retention(self, count: int) -> None:
         """Keep about that many events (some 100 bytes each), for readers that fall further behind than a thousand.
 
         It holds for what this library writes; a Node peer that writes an event cuts them to a thousand.
@@ -64,7 +64,7 @@ class QueueControl:
         link = await self._connected()
         await link.transport.call(control.keep_events(link.keys.meta, number))
 
-    async def get_events_kept(self) -> int:
+    async def get_event_retention(self) -> int:
         """How many events the queue keeps, about: 1000 where nothing else was set."""
         link = await self._connected()
         found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.open_transport import open_transport
-from glidemq_py._client.runtime import LOOP_PACE, Pace
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_several
 from glidemq_py._core.job_states import JobState
@@ -70,11 +70,11 @@ class FlowProducer:
     ) -> None:
         self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
         self._connection = connection
-        self._transport = LoopTransport("flow producer", self._open_here, self._pace)
+        self._transport = LoopTransport("flow producer", self._open_here, self._runtime)
         self._links: dict[str, QueueLink] = {}
         self._closed = False
 
-    _pace: Pace = LOOP_PACE
+    _runtime: Runtime = ASYNC_RUNTIME
     _flow_id: str | None = None
     """Id of the record of what is added; for a producer that is made for one flow."""
 
@@ -99,9 +99,9 @@ class FlowProducer:
         if link is None:
             keys = QueueKeys(self.options.prefix, queue)
             link = self._links[queue] = QueueLink(
-                transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._pace),
+                transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._runtime),
                 serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-                pace=self._pace,
+                runtime=self._runtime,
             )  # fmt: skip
         return link
 

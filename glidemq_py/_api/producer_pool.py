@@ -20,7 +20,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 
-__all__ = ["ProducerShelf", "ServerlessPool", "fingerprint", "serverless_pool"]
+__all__ = ["ProducerCache", "ServerlessPool", "fingerprint", "serverless_pool"]
 
 _log = get_logger(__name__)
 
@@ -54,7 +54,7 @@ def fingerprint(name: str, connection: object, options: QueueOptions) -> tuple[o
     )  # fmt: skip
 
 
-class ProducerShelf(Generic[P]):
+class ProducerCache(Generic[P]):
     """Open producers by fingerprint and owner; safe to use from many threads.
 
     The owner is the event loop that a producer belongs to, or a process id: whatever a connection cannot leave.
@@ -117,7 +117,7 @@ class ServerlessPool:
     """
 
     def __init__(self) -> None:
-        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf(Producer, abandon)
+        self._shelf: ProducerCache[Producer[Any]] = ProducerCache(Producer, abandon)
 
     def get_producer(
         self,

@@ -13,7 +13,7 @@ from glidemq_py._api.control import QueueControl
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.open_transport import open_transport
-from glidemq_py._client.runtime import LOOP_PACE, Pace
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row, add
 from glidemq_py._core.checks import check_bool, check_int
@@ -35,14 +35,14 @@ from glidemq_py._features import metrics as figures
 from glidemq_py._features.consistency.queue_api import QueueChecking
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.dead_letters.queue_api import DeadLetters, declare_dead_letters
-from glidemq_py._features.flows.remote_parents import adopt_children, ask_parents, parents_elsewhere
+from glidemq_py._features.flows.remote_parents import attach_children, check_remote_parents, remote_parents
 from glidemq_py._features.limits.queue_api import QueueLimits
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers.queue_api import QueueSchedulers
 from glidemq_py._features.search import Search
 from glidemq_py._features.streams.queue_api import QueueStreams
 from glidemq_py._features.suspend.queue_api import QueueSuspension
-from glidemq_py._features.suspend.timeouts import SuspendedSweep
+from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
 from glidemq_py._features.usage.queue_api import QueueUsageReading
 from glidemq_py._features.vectors.queue_api import QueueVectors
 from glidemq_py._job import Job, QueueLink, reading
@@ -110,14 +110,14 @@ class Queue(
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
         self._connection = connection
-        self._transport = LoopTransport(f"queue {name!r}", self._open_here, self._pace)
-        self._current_loop = self._pace.current_loop
+        self._transport = LoopTransport(f"queue {name!r}", self._open_here, self._runtime)
+        self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
         self._adder: Adder | None = None  # of the event loop that added last
         self._dead_letters_declared = False
         self._closed = False
 
-    _pace: Pace = LOOP_PACE
+    _runtime: Runtime = ASYNC_RUNTIME
     _add_call: AddCall = staticmethod(add)
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ class Queue(
 
     def _link_over(self, transport: Transport) -> QueueLink:
         return QueueLink(
-            transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys, self._pace),
+            transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys, self._runtime),
             serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-            pace=self._pace,
+            runtime=self._runtime,
         )  # fmt: skip
 
     async def _open_here(self, connection: LoopConnection) -> None:
@@ -159,8 +159,8 @@ class Queue(
             self._dead_letters_declared = True
         connection.transport = transport
         connection.part(_ADDS, lambda _: adder)
-        if self._pace is LOOP_PACE:
-            connection.part(_SWEEP, lambda _: SuspendedSweep(link)).start()
+        if self._runtime is ASYNC_RUNTIME:
+            connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link)).start()
 
     async def _open(self) -> tuple[Transport, Adder]:
         """Connect; the transport, and what sends single adds over it."""
@@ -240,15 +240,15 @@ class Queue(
         return added_job(link, name, data, job_options, now, result)
 
     async def _add_child(self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row) -> Job[Any, Any]:
-        parents = parents_elsewhere(link, (options,))
-        await ask_parents(link, parents)
+        parents = remote_parents(link, (options,))
+        await check_remote_parents(link, parents)
         adder = await self._adder_here()
         if TELEMETRY.on:
             now, result = await observed_add(adder.add, self.name, row, options)
         else:
             now, result = await adder.add(row)
         for parent in parents:
-            await adopt_children(link, parent, (result,))
+            await attach_children(link, parent, (result,))
         return added_job(link, name, data, options, now, result)
 
     async def add_bulk(

@@ -1,7 +1,7 @@
 """Listening to what happens in a queue: the events stream, read without a gap.
 
 Events are news, not state: the stream keeps about the last thousand (data-model.md section 6), or as many as
-`Queue.set_events_kept` says. Whoever needs a job's result asks for the job.
+`Queue.set_event_retention` says. Whoever needs a job's result asks for the job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._client.open_transport import open_transport
-from glidemq_py._client.runtime import LOOP_PACE, Background, Pace
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.callables import check_callable
 from glidemq_py._core.checks import check_text
@@ -115,15 +115,15 @@ class QueueEvents:
             await reader.resolve()
         else:
             reader.position = self._start
-        self._loop = self._pace.current_loop()
+        self._loop = self._runtime.current_loop()
         self._reader = reader
 
     def _check_loop(self) -> None:
         """Raise EventLoopError if another event loop reads these events."""
-        if self._reader is not None and self._loop is not self._pace.current_loop():
+        if self._reader is not None and self._loop is not self._runtime.current_loop():
             raise EventLoopError(f"events of queue {self.name!r}", "another event loop reads them", _ANOTHER)
 
-    _pace: Pace = LOOP_PACE
+    _runtime: Runtime = ASYNC_RUNTIME
 
     async def _open(self) -> Transport:
         return await open_transport(self._connection)
@@ -161,7 +161,7 @@ class QueueEvents:
                 raise
             except GlideMQError as error:
                 _log.warning("queue %r: reading events failed: %s; reading on in %.2f s", self.name, error, pause)
-            await self._pace.sleep(pause * (0.5 + random.random()))
+            await self._runtime.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):
                 await reader.check_rewound()
@@ -182,7 +182,7 @@ class QueueEvents:
         self._refuse_beside_a_loop()
         self._check_loop()
         if self._task is None and not self._closed:
-            self._task = self._pace.spawn(self._dispatch(), f"glidemq-events-{self.name}")
+            self._task = self._runtime.spawn(self._dispatch(), f"glidemq-events-{self.name}")
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -205,7 +205,7 @@ class QueueEvents:
         """Stop reading and close the connection; idempotent. Any event loop may do it."""
         self._closed = True
         if self._transport is not None:
-            if self._loop is self._pace.current_loop():
+            if self._loop is self._runtime.current_loop():
                 await self._transport.close()
             else:
                 self._transport.abandon()

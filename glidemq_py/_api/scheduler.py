@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final, Self
 
 from glidemq_py._api.queue import Queue
-from glidemq_py._features.schedulers.maintenance import ScheduleDuty
+from glidemq_py._features.schedulers.maintenance import SchedulerTask
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Scheduler"]
@@ -32,14 +32,14 @@ class Scheduler:
         if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
         self._queue = queue
-        self._duty: ScheduleDuty | None = None
+        self._duty: SchedulerTask | None = None
 
     async def start(self) -> None:
         """Connect and begin. Raises GlideMQConnectionError; GlideMQError if it has been started."""
         if self._duty is not None:
             raise GlideMQError("the scheduler has been started already")
         link, quiet = await self._queue._connected(), not self._queue.options.events
-        self._duty = ScheduleDuty(link=link, quiet=quiet, longest_s=_LOOK_S)
+        self._duty = SchedulerTask(link=link, quiet=quiet, longest_s=_LOOK_S)
         self._duty.start()
 
     async def run(self) -> None:

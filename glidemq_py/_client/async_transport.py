@@ -17,7 +17,7 @@ from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._client.busy_poll import BusyPoll
 from glidemq_py._client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
-from glidemq_py._client.failures import FUNCTION_MISSING, Fate, classify, translate
+from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, classify, translate
 from glidemq_py._client.function_load import load_arguments, loading_failed
 from glidemq_py._client.glide_modules import glide
 from glidemq_py._client.interruptions import Interruptions
@@ -212,7 +212,7 @@ class AsyncTransport:
             failure = classify(reply)
             if failure is FUNCTION_MISSING:
                 return await self.call(call)
-            if failure.fate is not Fate.PERMANENT:
+            if failure.fate is not CallOutcome.PERMANENT:
                 self.interruptions.note()
             raise translate(reply, self.library) from reply
         return call.decode(reply)

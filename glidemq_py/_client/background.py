@@ -9,10 +9,10 @@ from glidemq_py._client.runtime import stop_task
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["Duty", "PeriodicDuty"]
+__all__ = ["BackgroundTask", "PeriodicTask"]
 
 
-class Duty:
+class BackgroundTask:
     """Something that runs from `start` to `close`.
 
     Args:
@@ -36,7 +36,7 @@ class Duty:
             await stop_task(self._task)
 
 
-class PeriodicDuty(Duty):
+class PeriodicTask(BackgroundTask):
     """A look now and then, give or take a tenth, so that those who started together do not look together.
 
     Args:

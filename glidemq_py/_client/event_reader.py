@@ -1,7 +1,7 @@
 """Listening to what happens in a queue: the events stream, read without a gap.
 
 Events are news, not state: the stream keeps about the last thousand (data-model.md section 6), or as many as
-`Queue.set_events_kept` says. Whoever needs a job's result asks for the job.
+`Queue.set_event_retention` says. Whoever needs a job's result asks for the job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one classification of errors that GLIDE or the server reports for a call.
 
 Every transport, task and command decides by this table. Errors of connecting for the first time (wrong password, TLS)
-are connect.py's. What is known of an error is its `Fate`: certainly not executed, perhaps executed, or permanent.
+are connect.py's. The `CallOutcome` of an error: certainly not executed, perhaps executed, or permanent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from glidemq_py.errors import (
     SlotMigratingError,
 )
 
-__all__ = ["FUNCTION_MISSING", "Failure", "Fate", "classify", "classify_reply", "meaning_of", "translate"]
+__all__ = ["FUNCTION_MISSING", "CallOutcome", "Failure", "classify", "classify_reply", "meaning_of", "translate"]
 
 
-class Fate(enum.Enum):
+class CallOutcome(enum.Enum):
     """What became of the call, and so who may send it again."""
 
     NOT_EXECUTED = "transient, certainly not executed: any call may be sent again"
@@ -51,7 +51,7 @@ class Failure:
     """
 
     name: str
-    fate: Fate
+    fate: CallOutcome
     waits: bool
     error: type[GlideMQError]
     text: str
@@ -60,25 +60,25 @@ class Failure:
 def _not_executed(
     name: str, text: str, *, waits: bool = True, error: type[GlideMQError] = ServerNotReadyError
 ) -> Failure:
-    return Failure(name, Fate.NOT_EXECUTED, waits, error, text)
+    return Failure(name, CallOutcome.NOT_EXECUTED, waits, error, text)
 
 
 def _permanent(name: str, error: type[GlideMQError], text: str = "") -> Failure:
-    return Failure(name, Fate.PERMANENT, False, error, text)
+    return Failure(name, CallOutcome.PERMANENT, False, error, text)
 
 
 _SLOT = "the queue's hash slot is moving to another node"
 FUNCTION_MISSING: Final = _not_executed("function-missing", "the server does not have the function library")
-_SCRIPT = Failure("script", Fate.PERMANENT, False, ScriptError, "")
+_SCRIPT = Failure("script", CallOutcome.PERMANENT, False, ScriptError, "")
 _OUT_OF_MEMORY = _permanent(
     "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; nothing was added"
 )
 _DENIED = _permanent("denied", LibraryError, "the server refuses this user")
 _OTHER = _permanent("other", GlideMQError)
 _CLOSED = _permanent("closed", ClosedError, "the connection is closed")
-_TIMEOUT = Failure("timeout", Fate.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
+_TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
 _LOST = Failure(
-    "disconnected", Fate.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
+    "disconnected", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
 )
 _UNREACHABLE = _not_executed("unreachable", "no node is reachable that serves the queue")
 
@@ -163,8 +163,8 @@ def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
         return GlideMQError(bare)
     if failure is _DENIED:
         return LibraryError(f"{failure.text}: {bare} (docs/operate/permissions.md lists what is needed)")
-    if failure.fate is Fate.NOT_EXECUTED:
+    if failure.fate is CallOutcome.NOT_EXECUTED:
         return failure.error(f"{failure.text}; the call was not executed ({bare})")
-    if failure.fate is Fate.AMBIGUOUS:
+    if failure.fate is CallOutcome.AMBIGUOUS:
         return failure.error(f"{failure.text}; it may have happened ({bare})")
     return failure.error(f"{failure.text} ({bare})")

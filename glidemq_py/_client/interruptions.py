@@ -1,7 +1,8 @@
 """What a worker's connections have noticed of a server that was away or whose slots moved.
 
 Shared by all connections made from one another: a worker's own, its heartbeat's and its blocking reads'. Heartbeats do
-not arrive while the server is away, so the recovery of stalled jobs waits after an interruption (_maintenance/stalled_jobs.py).
+not arrive while the server is away, so the recovery of stalled jobs waits after an interruption
+(_maintenance/stalled_jobs.py).
 """
 
 from __future__ import annotations

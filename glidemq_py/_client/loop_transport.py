@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from glidemq_py._client.interruptions import Interruptions
-from glidemq_py._client.runtime import LOOP_PACE, Pace
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.logs import get_logger
@@ -49,9 +49,9 @@ class LoopConnection:
         transport: None until it is open.
     """
 
-    def __init__(self, loop: object, pace: Pace) -> None:
+    def __init__(self, loop: object, runtime: Runtime) -> None:
         self.loop = loop
-        self.opening = pace.lock()
+        self.opening = runtime.lock()
         self.transport: Transport | None = None
         self._parts: dict[object, LoopPart] = {}
 
@@ -93,11 +93,13 @@ class LoopTransport:
         pace: of the code that uses it; code that blocks has one connection for all threads.
     """
 
-    def __init__(self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]], pace: Pace = LOOP_PACE) -> None:
+    def __init__(
+        self, owner: str, open_: Callable[[LoopConnection], Awaitable[None]], runtime: Runtime = ASYNC_RUNTIME
+    ) -> None:
         self._owner = owner
         self._open = open_
-        self._pace = pace
-        self._current_loop = pace.current_loop
+        self._runtime = runtime
+        self._current_loop = runtime.current_loop
         self._connections: dict[object, LoopConnection] = {}
         self._last: LoopConnection | None = None
         self._closed = False
@@ -125,13 +127,13 @@ class LoopTransport:
     async def _connect(self) -> LoopConnection:
         self._check_open()
         loop = self._current_loop()
-        if self._pace is LOOP_PACE and (loop is None or loop in _loops_of_parent):
+        if self._runtime is ASYNC_RUNTIME and (loop is None or loop in _loops_of_parent):
             raise EventLoopError(
                 self._owner, "the process was forked inside a running event loop, which the child cannot use",
                 "start a new one in the child (asyncio.run), or use multiprocessing with 'spawn'",
             )  # fmt: skip
         self._abandon_ended()
-        connection = self._connections.setdefault(loop, LoopConnection(loop, self._pace))
+        connection = self._connections.setdefault(loop, LoopConnection(loop, self._runtime))
         async with connection.opening:
             if connection.transport is None:
                 await self._open(connection)

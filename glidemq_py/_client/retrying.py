@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from glide_shared.exceptions import GlideError
 
-from glidemq_py._client.failures import FUNCTION_MISSING, Fate, classify
+from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, classify
 from glidemq_py._client.interruptions import Interruptions
 
 __all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "CallRetry", "Step"]
@@ -61,10 +61,10 @@ class CallRetry:
             self._loads += 1
             if self._loads == 1:
                 return Step(0.0, load=True)
-        if failure.fate is Fate.PERMANENT:
+        if failure.fate is CallOutcome.PERMANENT:
             return None
         self._interruptions.note()
-        if not failure.waits or not (failure.fate is Fate.NOT_EXECUTED or self._repeatable):
+        if not failure.waits or not (failure.fate is CallOutcome.NOT_EXECUTED or self._repeatable):
             return None
         now = time.monotonic()
         if now >= self._until:

@@ -2,7 +2,8 @@
 
 What queues, jobs and events do is written once, in coroutines. In an event loop they await a `Transport` of the loop.
 The blocking twins run the very same coroutines over a transport that blocks: one that never suspends is over after a
-single step (`run_now`). For that, nothing in these coroutines may wait by asyncio itself; they ask their `Pace`.
+single step (`run_immediately`). For that, nothing in these coroutines may wait by asyncio itself; they use their
+`Runtime`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
-__all__ = ["LOOP_PACE", "THREAD_PACE", "Background", "Pace", "Signal", "iterate_now", "run_now", "stop_task"]
+__all__ = [
+    "ASYNC_RUNTIME",
+    "BLOCKING_RUNTIME",
+    "Background",
+    "Runtime",
+    "Signal",
+    "iterate_now",
+    "run_immediately",
+    "stop_task",
+]
 
 T = TypeVar("T")
 
@@ -53,7 +63,7 @@ class Background(Protocol):
         ...
 
 
-class Pace(Protocol):
+class Runtime(Protocol):
     """Waiting, one after the other, and in the background."""
 
     @property
@@ -137,7 +147,7 @@ async def stop_task(task: asyncio.Task[Any]) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
 
-class _LoopPace:
+class _AsyncRuntime:
     current_loop = staticmethod(asyncio._get_running_loop)
 
     async def sleep(self, seconds: float) -> None:
@@ -161,7 +171,7 @@ class _LoopPace:
         return _Task(asyncio.create_task(work, name=name))
 
 
-LOOP_PACE: Pace = _LoopPace()
+ASYNC_RUNTIME: Runtime = _AsyncRuntime()
 
 
 # -- of threads ------------------------------------------------------------------------------------------------
@@ -202,7 +212,7 @@ class _Thread:
     __slots__ = ("_thread",)
 
     def __init__(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._thread = threading.Thread(target=run_now, args=(work,), name=name, daemon=True)
+        self._thread = threading.Thread(target=run_immediately, args=(work,), name=name, daemon=True)
         self._thread.start()
 
     def done(self) -> bool:
@@ -215,7 +225,7 @@ class _Thread:
         return None
 
 
-class _ThreadPace:
+class _BlockingRuntime:
     @staticmethod
     def current_loop() -> None:
         return None
@@ -252,10 +262,10 @@ class _Ended(Awaitable[T]):
         return self._value
 
 
-THREAD_PACE: Pace = _ThreadPace()
+BLOCKING_RUNTIME: Runtime = _BlockingRuntime()
 
 
-def run_now(work: Coroutine[Any, Any, T]) -> T:
+def run_immediately(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never suspends, to its end.
 
     Raises:
@@ -273,11 +283,11 @@ def iterate_now(items: AsyncIterator[Any], make: Callable[[Any], T]) -> Iterator
     """Iterate over what never suspends; ``make`` is applied to each item."""
     nothing: Any = object()
     try:
-        while (item := run_now(_next(items, nothing))) is not nothing:
+        while (item := run_immediately(_next(items, nothing))) is not nothing:
             yield make(item)
     finally:
         if isinstance(items, AsyncGenerator):
-            run_now(items.aclose())
+            run_immediately(items.aclose())
 
 
 async def _next(items: AsyncIterator[Any], nothing: Any) -> Any:

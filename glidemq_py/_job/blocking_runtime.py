@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glidemq_py._client.runtime import THREAD_PACE, run_now
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, run_immediately
 from glidemq_py._job.current import running_job
 from glidemq_py.errors import EventLoopError
 
@@ -33,8 +33,8 @@ def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
         EventLoopError: called on an event loop's own thread, outside a handler, or the worker's loop has ended.
     """
     link = job._link
-    if link.pace is THREAD_PACE:
-        return run_now(work)
+    if link.runtime is BLOCKING_RUNTIME:
+        return run_immediately(work)
     loop = link.loop
     if loop is None:
         # A job of a queue, used in a handler: the queue connects in any loop.

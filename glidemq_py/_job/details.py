@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.record import MAX_STACKTRACES
-from glidemq_py.errors import JobNotReadError
+from glidemq_py.errors import JobNotLoadedError
 
 if TYPE_CHECKING:
     from glidemq_py._core.record import JobRecord
     from glidemq_py._job.attempt import Attempt
 
-__all__ = ["JobOrigins"]
+__all__ = ["JobDetails"]
 
 
-class JobOrigins:
+class JobDetails:
     """The part of `Job` for what `Queue.get_job` and `Job.reload` read.
 
-    Jobs of handlers, lists and adds lack most of it: they raise `JobNotReadError`.
+    Jobs of handlers, lists and adds lack most of it: they raise `JobNotLoadedError`.
     """
 
     _delay: int | None
@@ -36,7 +36,7 @@ class JobOrigins:
     def _known(self, attribute: str, field: str) -> JobRecord:
         record = self._record
         if record is None or field not in record.asked_for:
-            raise JobNotReadError(attribute)
+            raise JobNotLoadedError(attribute)
         return record
 
     @property
@@ -67,7 +67,7 @@ class JobOrigins:
             return self._delay
         if not self._is_run and self.outcome is JobOutcome.ADDED:
             return 0  # nothing was said of it when it was added
-        raise JobNotReadError("delay")
+        raise JobNotLoadedError("delay")
 
     @property
     def parent_id(self) -> str | None:
@@ -136,7 +136,7 @@ class JobOrigins:
     def budget_key(self) -> str | None:
         """Key of the budget of its flow; None without one."""
         if self._budget_key is None and self._record is None and not self._is_run:
-            raise JobNotReadError("budget_key")
+            raise JobNotLoadedError("budget_key")
         return self._budget_key
 
     @property

@@ -27,7 +27,7 @@ from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.control import JobControl
-from glidemq_py._job.details import JobOrigins
+from glidemq_py._job.details import JobDetails
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reloading import JobReloading
 from glidemq_py._job.steps import JobSteps
@@ -56,7 +56,7 @@ _UNREAD: Any = object()
 
 
 class Job(
-    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobOrigins, JobReloading, JobStreams,
+    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobDetails, JobReloading, JobStreams,
     JobUsageReports, JobVectors, Generic[DataT, ResultT],
 ):  # fmt: skip
     """A job. Times are epoch ms by the server's clock, durations ms.
@@ -225,18 +225,18 @@ class Job(
         """
         check_line("log line", line)
         check_int("keep", keep, 0, _FAR)
-        await self._write(control.note_log(self._link.keys.meta, self.id, line, keep, self._token))
+        await self._write(control.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
 
     async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
         """Store progress (a number or anything JSON) and tell listeners. Raises as `log`."""
         text = encode_json("progress", progress)
-        await self._write(control.note_progress(self._link.keys.meta, self.id, text, self._token))
+        await self._write(control.update_job_progress(self._link.keys.meta, self.id, text, self._token))
         self._progress_text = text
 
     async def update_data(self, data: DataT) -> None:
         """Replace the job's data, for its next attempt too. Raises as `log`, and SerializationError."""
         text = encode_data(data, self._link.serializer, self._link.compression)
-        await self._write(control.note_data(self._link.keys.meta, self.id, text, self._token))
+        await self._write(control.update_job_data(self._link.keys.meta, self.id, text, self._token))
         self._data = data
         self._data_text = text
 

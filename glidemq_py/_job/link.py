@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from glidemq_py._client.runtime import LOOP_PACE, Pace
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER
@@ -54,7 +54,7 @@ class QueueLink:
     waiter: Waiter
     serializer: Serializer = JSON_SERIALIZER
     compression: Compression = "none"
-    pace: Pace = LOOP_PACE
+    runtime: Runtime = ASYNC_RUNTIME
     has_usage: bool = False
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""

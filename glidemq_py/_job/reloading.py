@@ -55,7 +55,7 @@ class JobReloading:
         """Read the job's record, as it is now: everything that `Queue.get_job` would read.
 
         A handler's job is given what every handler needs. What is beside that (`parent_id`, `group_key`, `delay` and
-        the others that raise `JobNotReadError`) is known after this. In a handler, `usage` stays what this attempt
+        the others that raise `JobNotLoadedError`) is known after this. In a handler, `usage` stays what this attempt
         has reported.
 
         Raises:

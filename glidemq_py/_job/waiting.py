@@ -11,7 +11,7 @@ import time
 
 from glidemq_py._client.event_reader import EventReader
 from glidemq_py._client.loop_transport import LoopTransport
-from glidemq_py._client.runtime import LOOP_PACE, Background, Pace, Signal
+from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, Signal
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -38,14 +38,14 @@ class LoopWaiter:
         pace: how to wait.
     """
 
-    def __init__(self, transport: LoopTransport, keys: QueueKeys, pace: Pace) -> None:
+    def __init__(self, transport: LoopTransport, keys: QueueKeys, runtime: Runtime) -> None:
         self._transport = transport
         self._keys = keys
-        self._pace = pace
+        self._runtime = runtime
 
     async def _here(self) -> ResultWaiter:
         connection = await self._transport.connected()
-        return connection.part(self, lambda transport: ResultWaiter(transport, self._keys, self._pace))
+        return connection.part(self, lambda transport: ResultWaiter(transport, self._keys, self._runtime))
 
     async def start(self) -> None:
         """See `Waiter.start`."""
@@ -57,7 +57,7 @@ class LoopWaiter:
 
     def beside(self, keys: QueueKeys) -> LoopWaiter:
         """See `Waiter.beside`."""
-        return LoopWaiter(self._transport, keys, self._pace)
+        return LoopWaiter(self._transport, keys, self._runtime)
 
     async def close(self) -> None:
         """Close that of the running loop; the others are closed with their connections."""
@@ -73,10 +73,10 @@ class ResultWaiter:
         pace: how to wait.
     """
 
-    def __init__(self, transport: Transport, keys: QueueKeys, pace: Pace = LOOP_PACE) -> None:
+    def __init__(self, transport: Transport, keys: QueueKeys, runtime: Runtime = ASYNC_RUNTIME) -> None:
         self._transport = transport
         self._keys = keys
-        self._pace = pace
+        self._runtime = runtime
         self._lock = threading.Lock()  # for the twins' threads; nobody awaits anything while holding it
         self._waiting: dict[str, set[Signal]] = {}
         self._reader: Background | None = None
@@ -86,7 +86,7 @@ class ResultWaiter:
 
     def beside(self, keys: QueueKeys) -> ResultWaiter:
         """See `Waiter.beside`."""
-        return ResultWaiter(self._transport, keys, self._pace)
+        return ResultWaiter(self._transport, keys, self._runtime)
 
     async def start(self) -> None:
         """Have the reader's position fixed, so that a job added after this is not missed. Failure to do so is
@@ -95,8 +95,8 @@ class ResultWaiter:
             return
         with self._lock:
             if self._reader is None or self._reader.done():
-                self._ready = self._pace.signal()
-                self._reader = self._pace.spawn(self._read(self._ready), f"glidemq-results-{self._keys.name}")
+                self._ready = self._runtime.signal()
+                self._reader = self._runtime.spawn(self._read(self._ready), f"glidemq-results-{self._keys.name}")
         if self._ready is not None:
             await self._ready.wait(_READY_S)
 
@@ -107,12 +107,12 @@ class ResultWaiter:
             WaitTimeoutError: it did not end in time. JobNotFoundError: it is gone.
         """
         await self.start()
-        happened = self._pace.signal()
+        happened = self._runtime.signal()
         with self._lock:
             self._waiting.setdefault(job_id, set()).add(happened)
         seconds = timeout_ms / 1000
         try:
-            async with self._pace.limit(seconds):
+            async with self._runtime.limit(seconds):
                 return await self._watch(job_id, happened, time.monotonic() + seconds)
         except TimeoutError:
             raise WaitTimeoutError(f"job {job_id!r} did not end within {timeout_ms} ms") from None

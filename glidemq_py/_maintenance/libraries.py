@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.background import Duty
+from glidemq_py._client.background import BackgroundTask
 from glidemq_py._client.library_publishing import delete_everywhere, published
 from glidemq_py._core.calls import control
 from glidemq_py._core.calls.control import registry_use
@@ -26,7 +26,7 @@ __all__ = [
     "LOCK_KEY",
     "REGISTRY",
     "UNUSED_MS",
-    "LibrarySweep",
+    "UnusedLibrariesTask",
     "delete_unused",
     "say_used",
 ]
@@ -90,7 +90,7 @@ _said: dict[tuple[str, str], float] = {}
 """Server and library -> when this process last said that it uses it: its workers need not all say so."""
 
 
-class LibrarySweep(Duty):
+class UnusedLibrariesTask(BackgroundTask):
     """Sweeps every hour, give or take a tenth, for as long as its worker lives."""
 
     def __init__(self, transport: AsyncTransport) -> None:

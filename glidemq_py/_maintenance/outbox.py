@@ -13,14 +13,14 @@ import contextlib
 import logging
 from typing import Final
 
-from glidemq_py._client.background import Duty
+from glidemq_py._client.background import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.outbox.delivery import Outbox
 from glidemq_py._features.staged_writes.resolve import LEFT_ALONE_MS, finish_writes, run_async
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["OutboxDuty"]
+__all__ = ["OutboxTask"]
 
 _log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ _AGAIN_MAX_S: Final = 5.0
 """The shortest pause after a round that left entries, doubled with each such round: every exchange reports them."""
 
 
-class OutboxDuty(Duty):
+class OutboxTask(BackgroundTask):
     """Delivers at the start, when it is woken, and every second.
 
     Args:

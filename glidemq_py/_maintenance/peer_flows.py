@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from glidemq_py._client.background import PeriodicDuty
+from glidemq_py._client.background import PeriodicTask
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.flows.calls import remote_children, tell_remote_parents
+from glidemq_py._features.flows.calls import notify_remote_parents, remote_children
 from glidemq_py._features.outbox.delivery import Outbox
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
@@ -24,7 +24,7 @@ _PAGES_MAX: Final = 20
 """Of one queue, per look."""
 
 
-class RemoteFlows(PeriodicDuty):
+class RemoteFlows(PeriodicTask):
     """Looks every two seconds, give or take a tenth.
 
     Args:
@@ -32,10 +32,10 @@ class RemoteFlows(PeriodicDuty):
         owes: called when its outbox has entries after a look.
     """
 
-    def __init__(self, *, link: QueueLink, owes: Callable[[], None]) -> None:
+    def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None]) -> None:
         super().__init__("remote-flows", queue=link.keys.name, what="flows over several slots", every=_LOOK_S)
         self._link = link
-        self._owes = owes
+        self._outbox_pending = outbox_pending
         self._cursors: dict[str, str] = {}
         self._empty: list[str] = []
 
@@ -43,7 +43,7 @@ class RemoteFlows(PeriodicDuty):
         """Look at this queue's children, and at those of its parents in other queues. Raises GlideMQError."""
         told, _ = await self._tell(self._link)
         if told:
-            self._owes()
+            self._outbox_pending()
         call = remote_children(self._link.keys.meta, self._empty)
         self._empty = []
         failure: GlideMQError | None = None
@@ -70,7 +70,7 @@ class RemoteFlows(PeriodicDuty):
         meta, told, left = link.keys.meta, 0, 0
         cursor = self._cursors.pop(meta, "")
         for _ in range(_PAGES_MAX):
-            reply = await link.transport.call(tell_remote_parents(meta, cursor, _PAUSE_MS))
+            reply = await link.transport.call(notify_remote_parents(meta, cursor, _PAUSE_MS))
             told, cursor, left = told + reply.told, reply.cursor, reply.left
             if not cursor:
                 return told, left

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from glidemq_py._client.background import PeriodicDuty
+from glidemq_py._client.background import PeriodicTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.consistency.calls import blocked_groups
 from glidemq_py._features.consistency.queue_api import repair_groups
@@ -29,7 +29,7 @@ _SETTLE_MS: Final = 1_000
 _PAGES_MAX: Final = 50
 
 
-class GroupRepair(PeriodicDuty):
+class GroupRepair(PeriodicTask):
     """Looks every ten seconds, give or take a tenth; one worker at a time.
 
     Args:

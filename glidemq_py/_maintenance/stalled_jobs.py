@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from glidemq_py._client.background import PeriodicDuty
+from glidemq_py._client.background import PeriodicTask
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
@@ -15,10 +15,10 @@ from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["StalledRecovery"]
+__all__ = ["StalledJobsTask"]
 
 
-class StalledRecovery(PeriodicDuty):
+class StalledJobsTask(PeriodicTask):
     """Looks for stalled jobs at the start and every ``stalled_interval``, give or take a tenth."""
 
     def __init__(
@@ -29,7 +29,7 @@ class StalledRecovery(PeriodicDuty):
         options: WorkerOptions,
         listeners: Listeners,
         failure_log: FailureLog,
-        owes: Callable[[], None] = lambda: None,
+        outbox_pending: Callable[[], None] = lambda: None,
     ) -> None:
         every = options.stalled_interval / 1000
         super().__init__("stalled", queue=link.keys.name, what="looking for stalled jobs", every=every)
@@ -38,7 +38,7 @@ class StalledRecovery(PeriodicDuty):
         self._source = source
         self._listeners = listeners
         self._failure_log = failure_log
-        self._owes = owes
+        self._outbox_pending = outbox_pending
 
     async def look(self) -> None:
         """One round over everything that pends; nothing if another worker does it now.
@@ -52,7 +52,7 @@ class StalledRecovery(PeriodicDuty):
             return
         cursor = ""
         while True:
-            reply = await self._link.transport.call(self._source.reclaim(cursor))
+            reply = await self._link.transport.call(self._source.recover_stalled(cursor))
             if TELEMETRY.on and (reply.recovered or reply.failed):
                 for meter in TELEMETRY.meters:
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
@@ -62,7 +62,7 @@ class StalledRecovery(PeriodicDuty):
             for job_id in reply.failed:
                 self._failure_log.stalled_out(job_id)
             if reply.failed:
-                self._owes()  # a dead letter, perhaps
+                self._outbox_pending()  # a dead letter, perhaps
             cursor = reply.cursor
             if not cursor or not reply.held:
                 return

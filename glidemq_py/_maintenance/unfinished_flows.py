@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from glidemq_py._client.background import PeriodicDuty
+from glidemq_py._client.background import PeriodicTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.flows.adding import finish_flow
 from glidemq_py._features.flows.calls import flows_due
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["FlowDuty"]
+__all__ = ["UnfinishedFlowsTask"]
 
 _log = get_logger(__name__)
 
@@ -24,7 +24,7 @@ _AGE_MS: Final = 15_000
 _AT_A_TIME: Final = 10
 
 
-class FlowDuty(PeriodicDuty):
+class UnfinishedFlowsTask(PeriodicTask):
     """Looks at the start and every ten seconds, give or take a tenth."""
 
     def __init__(self, *, link: QueueLink, age: int = _AGE_MS) -> None:

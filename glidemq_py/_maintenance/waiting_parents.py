@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from glidemq_py._client.background import PeriodicDuty
+from glidemq_py._client.background import PeriodicTask
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.flows.calls import ChildEnd, children_ended, fates, sweep_parents, watch_children
+from glidemq_py._features.flows.calls import ChildEnd, child_outcomes, children_ended, sweep_parents, watch_children
 from glidemq_py._features.outbox.delivery import Outbox
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["ChildrenWatch"]
+__all__ = ["WaitingParentsTask"]
 
 _log = get_logger(__name__)
 
@@ -31,7 +31,7 @@ _SWEEPS_MAX: Final = 100
 """Most calls per look that take settled parents out of the index, each of up to 500 parents."""
 
 
-class ChildrenWatch(PeriodicDuty):
+class WaitingParentsTask(PeriodicTask):
     """Looks every minute, give or take a tenth; every second while there are further pages.
 
     Args:
@@ -40,10 +40,10 @@ class ChildrenWatch(PeriodicDuty):
         age: how long parents have waited that are looked at, ms.
     """
 
-    def __init__(self, *, link: QueueLink, owes: Callable[[], None], age: int = _AGE_MS) -> None:
+    def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None], age: int = _AGE_MS) -> None:
         super().__init__("children", queue=link.keys.name, what="looking after parents", every=_LOOK_S, at_once=False)
         self._link = link
-        self._owes = owes
+        self._outbox_pending = outbox_pending
         self._age = age
 
     async def look(self) -> bool:
@@ -65,7 +65,7 @@ class ChildrenWatch(PeriodicDuty):
         if ends:
             _log.warning("queue %r: delivered %d pending child results", keys.name, len(ends))
             if await transport.call(children_ended(keys.meta, ends)):
-                self._owes()
+                self._outbox_pending()
         if watched.more:
             self._pause = _NEXT_PAGE_S
         return bool(watched.more)
@@ -83,8 +83,8 @@ class ChildrenWatch(PeriodicDuty):
         for base, ids in by_base.items():
             for i in range(0, len(ids), _AT_A_TIME):
                 few = ids[i : i + _AT_A_TIME]
-                reply = await self._link.transport.call(fates(f"{base}:meta", few))
-                if reply.owes:  # perhaps just these: the delivery notifies the parents
+                reply = await self._link.transport.call(child_outcomes(f"{base}:meta", few))
+                if reply.outbox_pending:  # perhaps just these: the delivery notifies the parents
                     await self._deliver(base)
                     break
                 for job_id, fate in zip(few, reply.rows, strict=True):
@@ -96,7 +96,7 @@ class ChildrenWatch(PeriodicDuty):
         """Deliver what the outbox of the children's queue holds for parents: it may have no worker of its own."""
         link = self._link
         if base == link.keys.base:
-            self._owes()
+            self._outbox_pending()
             return
         prefix, _, name = base[:-1].rpartition(":{")
         children = QueueLink(

@@ -8,31 +8,31 @@ from __future__ import annotations
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.calls.working import ExchangeReply
-from glidemq_py._worker.exchange_replies import Answers
+from glidemq_py._worker.exchange_replies import ExchangeReplies
 from glidemq_py._worker.exchange_state import ExchangeState
-from glidemq_py._worker.reconnecting import Recovery
+from glidemq_py._worker.reconnecting import Reconnection
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["AheadCalls"]
+__all__ = ["PipelinedExchanges"]
 
 MAX_ROWS = 100
 """Most jobs taken by one such call."""
 
 
-class AheadCalls:
+class PipelinedExchanges:
     """The call that one exchange loop has sent ahead, if it has.
 
     Args:
         state: of the loop. answers, recovery: its other parts.
     """
 
-    def __init__(self, state: ExchangeState, answers: Answers, recovery: Recovery) -> None:
+    def __init__(self, state: ExchangeState, answers: ExchangeReplies, recovery: Reconnection) -> None:
         self._state = state
         self._answers = answers
         self._recovery = recovery
         self._number = 0
         self._may_bring_suspects = False
-        self.asked = 0
+        self.requested_slots = 0
         """Slots that are spoken for by the call under way."""
 
     @property
@@ -49,13 +49,13 @@ class AheadCalls:
         if options.limiter or options.token_limiter or options.batch or x.throttle.holding:
             return None
         want = min(x.free, MAX_ROWS)
-        if not x.taking or want <= 0 or x.recovering is not None or x.cut_off:
+        if not x.taking or want <= 0 or x.recovering is not None or x.disconnected:
             return None
         held = x.held()
         if held is not None:
             x.suspects_requested = self._may_bring_suspects = True
-        x.asked += want
-        self.asked = want
+        x.requested_slots += want
+        self.requested_slots = want
         return x.source.idle_exchange(want, self._token, held), self._number
 
     def answered(self, number: int, reply: ExchangeReply | None) -> None:
@@ -66,17 +66,17 @@ class AheadCalls:
         want = self._release()
         if reply is None:
             return
-        if x.may_take:
-            self._answers.evaluate(reply, [], want, x.looks)
+        if x.may_fetch:
+            self._answers.evaluate(reply, [], want, x.wake_count)
         else:
             # Paused meanwhile: others may have them.
             self._recovery.hand_back(reply.jobs, reply.now)
-            x.poke()
+            x.schedule_pump()
 
     def _release(self) -> int:
         """The call has been answered, or is forgotten: returns how many slots were spoken for."""
-        want, self.asked = self.asked, 0
-        self._state.asked -= want
+        want, self.requested_slots = self.requested_slots, 0
+        self._state.requested_slots -= want
         if self._may_bring_suspects:
             self._state.suspects_requested = self._may_bring_suspects = False
         return want
@@ -97,5 +97,5 @@ class AheadCalls:
         while x.under_way:
             x.changed.clear()
             await x.changed.wait()
-        await self._recovery.regain()
-        x.poke()
+        await self._recovery.reattach()
+        x.schedule_pump()

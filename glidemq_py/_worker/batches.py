@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
 from glidemq_py._worker.batch_options import BatchOptions
-from glidemq_py._worker.ending import Endings, HandIn
+from glidemq_py._worker.ending import AttemptRunner, ResultSink
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.outcome import Outcomes
 from glidemq_py._worker.routes import Handler, Route
@@ -60,13 +60,13 @@ class _Batch:
         return all(run.attempt.ended for run in self.runs)
 
 
-class BatchRunner(Endings):
+class BatchRunner(AttemptRunner):
     """Runs the jobs that a worker took, in batches.
 
     Args:
         route: the handler.
         options: size of a batch, and how long it is waited for.
-        outcomes, hand_in, listeners, name: as for `Endings`.
+        outcomes, hand_in, listeners, name: as for `AttemptRunner`.
         concurrency: most batches at a time.
     """
 
@@ -76,12 +76,12 @@ class BatchRunner(Endings):
         route: Route,
         options: BatchOptions,
         outcomes: Outcomes,
-        hand_in: HandIn,
+        report_result: ResultSink,
         listeners: Listeners,
         concurrency: int,
         name: str,
     ) -> None:
-        super().__init__(outcomes=outcomes, hand_in=hand_in, listeners=listeners, name=name)
+        super().__init__(outcomes=outcomes, report_result=report_result, listeners=listeners, name=name)
         self._route = route
         self._options = options
         self._threads = HandlerThreads(concurrency, self._invoke, self._batch_ended, f"glidemq-{name}")
@@ -96,7 +96,7 @@ class BatchRunner(Endings):
     def start(self, run: Run) -> None:
         """Put a job into the batch that is being gathered."""
         if self._retired:
-            self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+            self._hand_in.report_result(self._outcomes.released(run), run, None, None)
             return
         self.running.add(run)
         self._gathered.append(run)

@@ -15,22 +15,22 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.serializers import serializer_of
-from glidemq_py._features.schedulers.maintenance import ScheduleDuty
-from glidemq_py._features.suspend.timeouts import SuspendedSweep
+from glidemq_py._features.schedulers.maintenance import SchedulerTask
+from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
 from glidemq_py._job import QueueLink
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.waiting import ResultWaiter
-from glidemq_py._maintenance.libraries import LibrarySweep
-from glidemq_py._maintenance.outbox import OutboxDuty
+from glidemq_py._maintenance.libraries import UnusedLibrariesTask
+from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.peer_flows import RemoteFlows
 from glidemq_py._maintenance.peer_groups import GroupRepair
-from glidemq_py._maintenance.stalled_jobs import StalledRecovery
-from glidemq_py._maintenance.unfinished_flows import FlowDuty
-from glidemq_py._maintenance.waiting_parents import ChildrenWatch
+from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._maintenance.unfinished_flows import UnfinishedFlowsTask
+from glidemq_py._maintenance.waiting_parents import WaitingParentsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.connecting import connect_patiently
 from glidemq_py._worker.drain import run_out
-from glidemq_py._worker.ending import Endings
+from glidemq_py._worker.ending import AttemptRunner
 from glidemq_py._worker.exchange import ExchangeLoop
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.lifespan import entered
@@ -45,13 +45,13 @@ from glidemq_py._worker.wake import WakeReader
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Opening", "Parts", "open_parts"]
+__all__ = ["Parts", "WorkerComponents", "open_parts"]
 
 _LEAVE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class WorkerComponents:
     """What a worker is to be opened with; see `Worker`."""
 
     keys: QueueKeys
@@ -76,13 +76,13 @@ class Parts:
     link: QueueLink
     source: QueueSource
     exchange: ExchangeLoop
-    runner: Endings
+    runner: AttemptRunner
     wake: WakeReader
     heartbeat: Heartbeat
-    recovery: StalledRecovery
-    outbox: OutboxDuty
-    sleepers: SuspendedSweep
-    schedules: ScheduleDuty
+    recovery: StalledJobsTask
+    outbox: OutboxTask
+    sleepers: SuspendTimeoutsTask
+    schedules: SchedulerTask
 
     async def close(self, force: asyncio.Event) -> None:
         """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
@@ -99,7 +99,7 @@ class Parts:
                 await self.link.transport.call(self.source.leave())
 
 
-async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
+async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     """Connect and start everything but the taking of jobs. ``stack`` ends what outlives the parts."""
     TELEMETRY.look()
     keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
@@ -132,39 +132,41 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     exchange.attach(runner)
     heartbeat = Heartbeat(
         connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
-        running=runner.running, lost=runner.lost, silence=lambda: exchange.silence,
+        running=runner.running, lost=runner.lost, unresponsive_seconds=lambda: exchange.unresponsive_seconds,
     )  # fmt: skip
     exchange.answers.short_lock = heartbeat.expect
     stack.push_async_callback(heartbeat.close)
-    outbox = OutboxDuty(link=link, expected=has_dead_letters)
-    exchange.answers.owes = outbox.wake
-    recovery = StalledRecovery(
+    outbox = OutboxTask(link=link, expected=has_dead_letters)
+    exchange.answers.outbox_pending = outbox.wake
+    recovery = StalledJobsTask(
         link=link, source=source, options=options, listeners=listeners, failure_log=exchange.failure_log,
-        owes=outbox.wake,
+        outbox_pending=outbox.wake,
     )  # fmt: skip
-    schedules = ScheduleDuty(link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error))
+    schedules = SchedulerTask(
+        link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
+    )
     exchange.answers.schedules = schedules.told
-    sleepers = SuspendedSweep(link, outbox.wake, exchange.failure_log.signal_timed_out)
+    sleepers = SuspendTimeoutsTask(link, outbox.wake, exchange.failure_log.signal_timed_out)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
     wake = WakeReader(link, exchange, source)
     if opening.in_background:
         await heartbeat.start()
         if isinstance(transport, AsyncTransport):
-            flow_duty = FlowDuty(link=link)
+            flow_duty = UnfinishedFlowsTask(link=link)
             stack.push_async_callback(flow_duty.close)
             flow_duty.start()
-            children = ChildrenWatch(link=link, owes=outbox.wake)
+            children = WaitingParentsTask(link=link, outbox_pending=outbox.wake)
             stack.push_async_callback(children.close)
             children.start()
             groups = GroupRepair(link=link)
             stack.push_async_callback(groups.close)
             groups.start()
             if transport.is_cluster:
-                remote_flows = RemoteFlows(link=link, owes=outbox.wake)
+                remote_flows = RemoteFlows(link=link, outbox_pending=outbox.wake)
                 stack.push_async_callback(remote_flows.close)
                 remote_flows.start()
-            sweep = LibrarySweep(transport)
+            sweep = UnusedLibrariesTask(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()
         for duty in (recovery, wake, outbox, schedules, sleepers):
@@ -175,14 +177,14 @@ async def open_parts(opening: Opening, stack: AsyncExitStack) -> Parts:
     )  # fmt: skip
 
 
-def _runner(opening: Opening, outcomes: Outcomes, exchange: ExchangeLoop) -> Endings:
+def _runner(opening: WorkerComponents, outcomes: Outcomes, exchange: ExchangeLoop) -> AttemptRunner:
     options, listeners, name = opening.options, opening.listeners, opening.keys.name
     if options.batch is not None and opening.routes.only is not None:
         return BatchRunner(
-            route=opening.routes.only, options=options.batch, outcomes=outcomes, hand_in=exchange, listeners=listeners,
-            concurrency=options.concurrency, name=name,
+            route=opening.routes.only, options=options.batch, outcomes=outcomes, report_result=exchange,
+            listeners=listeners, concurrency=options.concurrency, name=name,
         )  # fmt: skip
     return Runner(
-        routes=opening.routes, outcomes=outcomes, hand_in=exchange, listeners=listeners,
+        routes=opening.routes, outcomes=outcomes, report_result=exchange, listeners=listeners,
         concurrency=options.concurrency, name=name,
     )  # fmt: skip

@@ -7,17 +7,17 @@ import contextlib
 
 from glidemq_py._core.calls import reading
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.ending import Endings
+from glidemq_py._worker.ending import AttemptRunner
 from glidemq_py._worker.exchange import ExchangeLoop
 
-__all__ = ["is_worked_off", "run_out"]
+__all__ = ["is_drained", "run_out"]
 
 _HAND_BACK_S = 5.0
 """For the server to take back what is handed back. What it has not taken by then is left to recovery."""
 _PAGE = 100
 
 
-async def is_worked_off(link: QueueLink) -> bool:
+async def is_drained(link: QueueLink) -> bool:
     """True if nothing waits, runs, is due later, or is parked in a group that a limit holds up."""
     counts = await link.transport.call(reading.counts(link.keys.meta))
     waiting, active, delayed, prioritized, *_, parked, _band = counts
@@ -37,9 +37,9 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
     return False
 
 
-async def run_out(exchange: ExchangeLoop, runner: Endings, force: asyncio.Event) -> None:
+async def run_out(exchange: ExchangeLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
     """Wait until every handler has ended and all is handed in. From ``force`` on, hand back what still runs."""
-    settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_settled))
+    settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_drained))
     forced = asyncio.ensure_future(force.wait())
     await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
@@ -47,9 +47,9 @@ async def run_out(exchange: ExchangeLoop, runner: Endings, force: asyncio.Event)
         async with asyncio.timeout(_HAND_BACK_S):
             while not settled.done():
                 # More than once: a reply that is under way may still bring jobs.
-                runner.give_back_all()
+                runner.release_all()
                 await runner.cancelled_ended()
-                await exchange.until(lambda: exchange.is_handed_in)
+                await exchange.until(lambda: exchange.all_reported)
                 if runner.is_idle:
                     break
             await exchange.until(lambda: exchange.is_recovered)

@@ -24,13 +24,13 @@ from glidemq_py.errors import (
     SuspendError,
 )
 
-__all__ = ["Endings", "HandIn"]
+__all__ = ["AttemptRunner", "ResultSink"]
 
 
-class HandIn(Protocol):
+class ResultSink(Protocol):
     """Where outcomes go."""
 
-    def hand_in(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+    def report_result(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
         """Have a finished row sent with the next exchange."""
         ...
 
@@ -38,7 +38,7 @@ class HandIn(Protocol):
         """Take no jobs for a while."""
         ...
 
-    def poke(self) -> None:
+    def schedule_pump(self) -> None:
         """Something changed (a slot is free): see whether there is anything to do."""
         ...
 
@@ -51,7 +51,7 @@ class HandIn(Protocol):
         ...
 
 
-class Endings:
+class AttemptRunner:
     """The jobs in a worker's hands, and how they leave them. What runs them stands in subclasses.
 
     Args:
@@ -61,9 +61,9 @@ class Endings:
         name: of the queue, for threads and logs.
     """
 
-    def __init__(self, *, outcomes: Outcomes, hand_in: HandIn, listeners: Listeners, name: str) -> None:
+    def __init__(self, *, outcomes: Outcomes, report_result: ResultSink, listeners: Listeners, name: str) -> None:
         self._outcomes = outcomes
-        self._hand_in = hand_in
+        self._hand_in = report_result
         self._listeners = listeners
         self._name = name
         self._loop = asyncio.get_running_loop()
@@ -89,7 +89,7 @@ class Endings:
             run.timer.cancel()
             run.timer = None
         if run.attempt.ended:
-            self._hand_in.poke()
+            self._hand_in.schedule_pump()
             return
         if error is None:
             if inspect.isawaitable(result):
@@ -97,25 +97,25 @@ class Endings:
                 error = GlideMQError("a plain handler returned an awaitable: make it `async def`")
             else:
                 try:
-                    self._hand_in.hand_in(self._outcomes.completed(run, result), run, result, None)
+                    self._hand_in.report_result(self._outcomes.completed(run, result), run, result, None)
                     return
                 except GlideMQError as refused:
                     error = refused
         if isinstance(error, JobSignal):
             try:
-                self._hand_in_signal(run, error)
+                self._report_signal(run, error)
                 return
             except GlideMQError as refused:
                 error = refused
-        self._hand_in.hand_in(self._outcomes.failed(run, error), run, None, error)
+        self._hand_in.report_result(self._outcomes.failed(run, error), run, None, error)
 
-    def _hand_in_signal(self, run: Run, signal: JobSignal) -> None:
+    def _report_signal(self, run: Run, signal: JobSignal) -> None:
         row = self._outcomes.signalled(run, signal)
         if isinstance(signal, RateLimitError):
             self._hand_in.rate_limit(self._outcomes.pause_of(signal))
         elif isinstance(signal, SuspendError):
             self._suspends(run, signal)
-        self._hand_in.hand_in(row, run, None, signal)
+        self._hand_in.report_result(row, run, None, signal)
 
     def _suspends(self, run: Run, signal: SuspendError) -> None:
         """A job's attempt ends with its suspension."""
@@ -124,13 +124,15 @@ class Endings:
 
     def _time_out(self, run: Run) -> None:
         run.timer = None
-        self._end_early(run, JobTimeoutError(f"the attempt took longer than its timeout of {run.options.timeout} ms"))
+        self._cancel_attempt(
+            run, JobTimeoutError(f"the attempt took longer than its timeout of {run.options.timeout} ms")
+        )
 
-    def _end_early(self, run: Run, error: BaseException) -> None:
+    def _cancel_attempt(self, run: Run, error: BaseException) -> None:
         if run.attempt.ended or run not in self.running:
             return
         self._stop(run, type(error).__name__)
-        self._hand_in.hand_in(self._outcomes.failed(run, error), run, None, error)
+        self._hand_in.report_result(self._outcomes.failed(run, error), run, None, error)
 
     def _stop(self, run: Run, why: str) -> None:
         run.attempt.end()
@@ -147,7 +149,7 @@ class Endings:
         """End the attempt of a job as revoked; False if it is not in these hands."""
         for run in self.running:
             if run.job.id == job_id and not run.attempt.ended:
-                self._end_early(run, JobRevokedError("revoked"))
+                self._cancel_attempt(run, JobRevokedError("revoked"))
                 return True
         return False
 
@@ -157,7 +159,7 @@ class Endings:
     def lost(self, run: Run, status: int) -> None:
         """A heartbeat was told that the attempt is not the current one any more, or that the job is revoked."""
         if status == AttemptStatus.REVOKED:
-            self._end_early(run, JobRevokedError("revoked"))
+            self._cancel_attempt(run, JobRevokedError("revoked"))
         elif not run.attempt.ended and run in self.running:
             self._stop(run, AttemptStatus(status).name.lower())
             self._listeners.tell("error", StaleAttemptError(run.job.id))
@@ -166,14 +168,14 @@ class Endings:
         self.running.discard(run)
         if not run.attempt.ended:
             run.attempt.end()
-            self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+            self._hand_in.report_result(self._outcomes.released(run), run, None, None)
 
-    def give_back_all(self) -> None:
+    def release_all(self) -> None:
         """Stop every handler and hand its job back; no attempt is spent."""
         for run in sorted(self.running, key=_age):
             if not run.attempt.ended:
                 self._stop(run, "the worker closes")
-                self._hand_in.hand_in(self._outcomes.released(run), run, None, None)
+                self._hand_in.report_result(self._outcomes.released(run), run, None, None)
 
     @property
     def is_idle(self) -> bool:

@@ -16,14 +16,14 @@ from typing import Any
 from glidemq_py._core.calls import working
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.ahead import AheadCalls
-from glidemq_py._worker.ending import Endings
-from glidemq_py._worker.exchange_replies import Answers
+from glidemq_py._worker.ahead import PipelinedExchanges
+from glidemq_py._worker.ending import AttemptRunner
+from glidemq_py._worker.exchange_replies import ExchangeReplies
 from glidemq_py._worker.exchange_state import ExchangeState
-from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.reconnecting import Recovery
+from glidemq_py._worker.reconnecting import Reconnection
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import ClosedError, GlideMQError, ScriptError
@@ -68,12 +68,12 @@ class ExchangeLoop(ExchangeState):
         self._most = max(1, min(MAX_ROWS, -(-self.slots // self._limit)))
         self._poked = False
         self._calls: set[asyncio.Task[None]] = set()
-        self.answers = Answers(self, context, self._due)
-        self.recovery = Recovery(self, self.answers, self._forget_ahead, self._context_vars)
-        self.ahead = AheadCalls(self, self.answers, self.recovery)
+        self.answers = ExchangeReplies(self, context, self._due)
+        self.recovery = Reconnection(self, self.answers, self._forget_ahead, self._context_vars)
+        self.ahead = PipelinedExchanges(self, self.answers, self.recovery)
         """Calls that are sent behind a blocking read."""
 
-    def attach(self, runner: Endings) -> None:
+    def attach(self, runner: AttemptRunner) -> None:
         """Tell the loop who runs what it takes."""
         self.runner = runner
 
@@ -82,36 +82,36 @@ class ExchangeLoop(ExchangeState):
 
     # -- what others call -----------------------------------------------------------------------------------
 
-    def hand_in(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
-        """See `HandIn`."""
-        self.finished.append(Finished(row, run, result, error))
+    def report_result(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """See `ResultSink`."""
+        self.finished.append(FinishedAttempt(row, run, result, error))
         if self.runner is not None and not self.runner.running:
             self._pump()  # nothing else runs, so nothing else will end in this turn of the event loop
         else:
-            self.poke()
+            self.schedule_pump()
 
     def rate_limit(self, milliseconds: int) -> None:
-        """See `HandIn`."""
+        """See `ResultSink`."""
         self.throttle.hold(milliseconds)
 
     def withhold(self, slots: int) -> None:
-        """See `HandIn`."""
+        """See `ResultSink`."""
         self.slots -= slots
 
     async def caught_up(self, patient: bool) -> None:
-        """See `HandIn`."""
-        await self.until(lambda: not (self.asked or (patient and self.will_ask)))
+        """See `ResultSink`."""
+        await self.until(lambda: not (self.requested_slots or (patient and self.will_request)))
 
-    def poke(self) -> None:
-        """See `HandIn`. Whatever happens in one turn of the event loop leads to one look."""
+    def schedule_pump(self) -> None:
+        """See `ResultSink`. Whatever happens in one turn of the event loop leads to one look."""
         if not self._poked:
             self._poked = True
             self.loop.call_soon(self._pump, context=self._context_vars)
 
-    def look_for_jobs(self) -> None:
+    def request_jobs(self) -> None:
         """See `ExchangeState`."""
-        self.hungry = True
-        self.looks += 1
+        self.jobs_may_be_ready = True
+        self.wake_count += 1
         self.idle.clear()
         self._pump()
 
@@ -124,9 +124,9 @@ class ExchangeLoop(ExchangeState):
             self._start_call()
 
     def _should_call(self) -> bool:
-        if self.recovering is not None or self.under_way >= self._limit or self.cut_off:
+        if self.recovering is not None or self.under_way >= self._limit or self.disconnected:
             return False
-        wanted = self.free if self.hungry and self.may_take else 0
+        wanted = self.free if self.jobs_may_be_ready and self.may_fetch else 0
         if self.under_way == 0:
             return bool(self.finished) or wanted > 0
         return len(self.finished) >= self._second_at or wanted >= self._second_at
@@ -135,14 +135,14 @@ class ExchangeLoop(ExchangeState):
         batch = self.next_finished(MAX_ROWS)
         if batch and batch[0].refusals:
             # One of these made the function fail; alone, it shows which.
-            self.give_back(batch[1:])
+            self.return_unsent(batch[1:])
             batch = batch[:1]
         tokens = self.throttle.tokens(batch)  # which may have been the last of this window
-        want = max(0, min(self.free, self._most)) if self.may_take else 0
+        want = max(0, min(self.free, self._most)) if self.may_fetch else 0
         held = self.held() if want else None
         if held is not None:
             self.suspects_requested = True
-        self.asked += want
+        self.requested_slots += want
         self.under_way += 1
         if self.unanswered_since is None:
             self.unanswered_since = self.loop.time()
@@ -152,15 +152,15 @@ class ExchangeLoop(ExchangeState):
         call.add_done_callback(self._calls.discard)
 
     async def _call(
-        self, batch: list[Finished], want: int, tokens: working.Tokens | None, held: working.Held | None
+        self, batch: list[FinishedAttempt], want: int, tokens: working.Tokens | None, held: working.Held | None
     ) -> None:
         rows = [finished.row for finished in batch]
-        looks = self.looks
+        wake_count = self.wake_count
         request = self.source.exchange(want, rows, self.throttle.limiter, tokens, self.charges(batch), held)
         try:
             reply = await self.link.transport.call(request)
         except ClosedError as error:
-            self.give_back(batch)
+            self.return_unsent(batch)
             self.recovery.give_up(error)
         except GlideMQError as error:
             self.recovery.failed(batch, error)
@@ -170,24 +170,24 @@ class ExchangeLoop(ExchangeState):
             self.recovery.failed(batch, ScriptError(repr(error)))
         else:
             self._ended(want, held)
-            self.answers.evaluate(reply, batch, want, looks)
+            self.answers.evaluate(reply, batch, want, wake_count)
             return
         self._ended(want, held)
         self.changed.set()
 
     def _ended(self, want: int, held: working.Held | None) -> None:
-        self.asked -= want
+        self.requested_slots -= want
         self.under_way -= 1
         if held is not None:
             self.suspects_requested = False
 
     def _due(self) -> None:
-        self.hungry = True
+        self.jobs_may_be_ready = True
         if (self.free <= 0 or self.throttle.holding) and not self.under_way and self.recovering is None:
             # No slot of ours is free: promote all the same, so that an idle worker is woken.
             self._start_call()
         else:
-            self.look_for_jobs()
+            self.request_jobs()
 
     async def close(self) -> None:
         """Stop timers and give up on calls that are under way."""

@@ -12,13 +12,13 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply
 from glidemq_py._worker.due import DueTimer
 from glidemq_py._worker.exchange_state import ExchangeState
-from glidemq_py._worker.finished import Finished
-from glidemq_py._worker.settling import Settling
+from glidemq_py._worker.finished import FinishedAttempt
+from glidemq_py._worker.settling import OutcomeReporting
 
-__all__ = ["Answers"]
+__all__ = ["ExchangeReplies"]
 
 
-class Answers:
+class ExchangeReplies:
     """What comes of the answers to one loop's calls.
 
     Args:
@@ -31,19 +31,19 @@ class Answers:
         self._state = state
         self._context = context
         self.due_timer = DueTimer(due)
-        self._settle = Settling(state.link.keys.name, state.listeners, state.failure_log).settle
+        self._settle = OutcomeReporting(state.link.keys.name, state.listeners, state.failure_log).settle
         self._busy = False
         self.failures = 0
         """Attempts to reach the server since its last answer."""
         self.jobs_ended = 0
         self.short_lock: Callable[[int], None] | None = None
         """Told the lock duration of a taken job that has one of its own."""
-        self.owes: Callable[[], None] | None = None
+        self.outbox_pending: Callable[[], None] | None = None
         """Called when a reply reports that the outbox has entries."""
         self.schedules: Callable[[int], None] | None = None
         """Told the revision of the schedulers by every answer of a queue that has any."""
 
-    def evaluate(self, reply: ExchangeReply, batch: list[Finished], want: int, looks: int) -> None:
+    def evaluate(self, reply: ExchangeReply, batch: list[FinishedAttempt], want: int, wake_count: int) -> None:
         """A call has been answered that handed in ``batch`` and asked for ``want`` jobs when there had been so many
         looks."""
         x = self._state
@@ -60,17 +60,17 @@ class Answers:
         flags = self._tell(reply.flags)
         if want:
             # A wake-up that came while the call was under way may be about a job pushed after it.
-            x.hungry = not flags or looks != x.looks
+            x.jobs_may_be_ready = not flags or wake_count != x.wake_count
         if reply.next_due >= 0:
             self.due_timer.set(reply.next_due)
         x.changed.set()
-        if not x.hungry and x.taking and x.free > 0:
+        if not x.jobs_may_be_ready and x.taking and x.free > 0:
             x.idle.set()
-            if self._busy and flags & ExchangeFlags.EXHAUSTED and x.is_settled:
+            if self._busy and flags & ExchangeFlags.EXHAUSTED and x.is_drained:
                 self._busy = False
                 x.listeners.tell("drained")
-        if x.finished or x.hungry:
-            x.poke()
+        if x.finished or x.jobs_may_be_ready:
+            x.schedule_pump()
 
     def _tell(self, flags: int) -> int:
         """Tell who is concerned; returns the flags that say why no more jobs were taken."""
@@ -78,14 +78,14 @@ class Answers:
             if self.schedules is not None:
                 self.schedules(flags // working.SCHEDULES)
             flags %= working.SCHEDULES
-        if flags & ExchangeFlags.OWES:
-            flags -= ExchangeFlags.OWES
-            if self.owes is not None:
-                self.owes()
+        if flags & ExchangeFlags.OUTBOX_PENDING:
+            flags -= ExchangeFlags.OUTBOX_PENDING
+            if self.outbox_pending is not None:
+                self.outbox_pending()
         return flags
 
     def start_jobs(
-        self, jobs: list[working.TakenJob], now: int, budgets: list[Any] | None, batch: list[Finished]
+        self, jobs: list[working.FetchedJob], now: int, budgets: list[Any] | None, batch: list[FinishedAttempt]
     ) -> None:
         """Have jobs run that a call has taken, as far as budgets allow."""
         x = self._state

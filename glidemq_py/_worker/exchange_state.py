@@ -12,9 +12,9 @@ from collections.abc import Callable
 from glidemq_py._core.calls.working import BudgetCharge, Held
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.ending import Endings
+from glidemq_py._worker.ending import AttemptRunner
 from glidemq_py._worker.failure_log import FailureLog
-from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
@@ -48,25 +48,25 @@ class ExchangeState:
         self.options = options
         self.listeners = listeners
         self.loop = asyncio.get_running_loop()
-        self.throttle = Throttle(options, self.look_for_jobs)
+        self.throttle = Throttle(options, self.request_jobs)
         self.budgets = BudgetGate(link, listeners)
         self.failure_log = FailureLog(
             source=source.label, queue=link.keys.name, worker_id=consumer, options=options.log_failures
         )
-        self.runner: Endings | None = None
+        self.runner: AttemptRunner | None = None
         """Who runs what is taken."""
         self.taking = False
         """False while this worker is paused by its user, and when it closes."""
         self.slots: int = options.slots
-        self.asked: int = 0
+        self.requested_slots: int = 0
         """Slots that a call under way, or sent ahead, may fill."""
-        self.finished: deque[Finished] = deque()
+        self.finished: deque[FinishedAttempt] = deque()
         """Outcomes that no call has handed in yet."""
         self.under_way: int = 0
         """Calls, but for one sent ahead."""
-        self.hungry = True
+        self.jobs_may_be_ready = True
         """There may be ready jobs."""
-        self.looks: int = 0
+        self.wake_count: int = 0
         """How often somebody has said so."""
         self.idle = asyncio.Event()
         """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
@@ -75,7 +75,7 @@ class ExchangeState:
         self.has_suspects = False
         """One of the jobs in hand may be a suspect."""
         self.recovering: asyncio.Task[None] | None = None
-        self.cut_off = False
+        self.disconnected = False
         """The connection was closed under us."""
         self.changed = asyncio.Event()
         """Set whenever a look was taken or an answer has come."""
@@ -84,16 +84,16 @@ class ExchangeState:
         self.unanswered_since: float | None = None
         """When the call was made that the server owes an answer to."""
 
-    def look_for_jobs(self) -> None:
+    def request_jobs(self) -> None:
         """There may be ready jobs: ask for them as soon as a slot is free."""
         raise NotImplementedError
 
-    def poke(self) -> None:
+    def schedule_pump(self) -> None:
         """Something has changed: see whether there is anything to do."""
         raise NotImplementedError
 
     @property
-    def may_take(self) -> bool:
+    def may_fetch(self) -> bool:
         """False while this worker is paused, by its user or by a limit."""
         return self.taking and not self.throttle.holding
 
@@ -101,45 +101,51 @@ class ExchangeState:
     def free(self) -> int:
         """Slots that neither run a job nor wait for one that was asked for."""
         running = 0 if self.runner is None else len(self.runner.running)
-        return self.slots - running - self.asked
+        return self.slots - running - self.requested_slots
 
     @property
-    def silence(self) -> float:
+    def unresponsive_seconds(self) -> float:
         """Seconds for which the server owes an answer, or for which nobody asked although slots are free.
 
         0 while there is nothing to ask for: every slot runs a job, or the worker takes none. Read by a thread too.
         """
-        if not self.may_take or self.free + self.asked <= 0:
+        if not self.may_fetch or self.free + self.requested_slots <= 0:
             return 0.0
         # After a long time without a free slot the last answer is old, but the question is fresh.
         since = self.answered_at if self.unanswered_since is None else self.unanswered_since
         return max(0.0, self.loop.time() - since)
 
     @property
-    def will_ask(self) -> bool:
+    def will_request(self) -> bool:
         """Whether the next look asks for jobs."""
-        return self.hungry and self.may_take and self.recovering is None and not self.cut_off and self.free > 0
+        return (
+            self.jobs_may_be_ready
+            and self.may_fetch
+            and self.recovering is None
+            and not self.disconnected
+            and self.free > 0
+        )
 
     @property
-    def is_handed_in(self) -> bool:
+    def all_reported(self) -> bool:
         """True when the server has taken every outcome so far; handlers may still run."""
-        return not self.under_way and (self.cut_off or not self.finished)
+        return not self.under_way and (self.disconnected or not self.finished)
 
     @property
     def is_recovered(self) -> bool:
-        """`is_handed_in`, and it is known what a lost reply held, if one was lost."""
-        return self.recovering is None and self.is_handed_in
+        """`all_reported`, and it is known what a lost reply held, if one was lost."""
+        return self.recovering is None and self.all_reported
 
     @property
-    def is_settled(self) -> bool:
+    def is_drained(self) -> bool:
         """True when nothing runs, nothing waits to be handed in and no call is under way."""
-        return self.runner is None or (not self.runner.running and self.is_handed_in)
+        return self.runner is None or (not self.runner.running and self.all_reported)
 
-    def next_finished(self, most: int) -> list[Finished]:
+    def next_finished(self, most: int) -> list[FinishedAttempt]:
         """Outcomes to hand in, oldest first; the caller gives back what did not arrive."""
         return [self.finished.popleft() for _ in range(min(most, len(self.finished)))]
 
-    def give_back(self, batch: list[Finished]) -> None:
+    def return_unsent(self, batch: list[FinishedAttempt]) -> None:
         """They go first next time."""
         self.finished.extendleft(reversed(batch))
 
@@ -148,7 +154,7 @@ class ExchangeState:
         if self.suspects_requested or self.runner is None:
             return None
         running = self.runner.running
-        count = len(running) + len(self.finished) + self.asked
+        count = len(running) + len(self.finished) + self.requested_slots
         if not self.has_suspects:
             return count, 0, 0
         limits = [run.suspect_limit for run in running if run.suspect_limit]
@@ -156,13 +162,13 @@ class ExchangeState:
         self.has_suspects = bool(limits)
         return count, len(limits), min(limits, default=0)
 
-    def charges(self, batch: list[Finished]) -> list[BudgetCharge] | None:
+    def charges(self, batch: list[FinishedAttempt]) -> list[BudgetCharge] | None:
         """What these have used of their flows' budgets, where the queue has any."""
         return self.budgets.charges(batch) if self.budgets.met else None
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until ``reached`` says so; it is asked whenever something has changed."""
-        self.poke()
+        self.schedule_pump()
         while not reached():
             self.changed.clear()
             await self.changed.wait()

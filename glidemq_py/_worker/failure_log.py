@@ -1,6 +1,6 @@
 """The log of failing jobs: one line per retry, a traceback per final failure, and a bound on both.
 
-Everything of this feature is here. Its options are in `glidemq_py._worker.failure_log_options`; the calls come from where the
+Everything of this feature is here. Its options are in `failure_log_options`; the calls come from where the
 server's reply to a failed attempt is evaluated (`settling`) and from the maintenance tasks that fail or recover jobs.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._worker.failure_log_options import FailureLogOptions
-from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py._worker.outcome import message_of
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
@@ -85,7 +85,7 @@ class FailureLog:
 
     # -- what happened --------------------------------------------------------------------------------------
 
-    def retrying(self, finished: Finished) -> None:
+    def retrying(self, finished: FinishedAttempt) -> None:
         """An attempt failed and the job is retried."""
         options, error = self._options, finished.error
         if options is None or not options.retries or error is None:
@@ -98,7 +98,7 @@ class FailureLog:
                 _described(error), _next_attempt(finished.row),
             )  # fmt: skip
 
-    def failed(self, finished: Finished) -> None:
+    def failed(self, finished: FinishedAttempt) -> None:
         """A job failed for good; revoked jobs are logged as what someone asked for."""
         options, error = self._options, finished.error
         if options is None or error is None:
@@ -115,7 +115,7 @@ class FailureLog:
                 trace=options.tracebacks and not isinstance(error, JobSignal),
             )  # fmt: skip
 
-    def discarded(self, finished: Finished, gone: bool) -> None:
+    def discarded(self, finished: FinishedAttempt, gone: bool) -> None:
         """The result of an attempt was not accepted: the attempt is no longer the current one."""
         job = finished.run.job
         if self._counted("discarded", job.id, job.name, _ANY):

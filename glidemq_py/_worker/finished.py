@@ -12,7 +12,7 @@ from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.suspend.calls import SUSPENDED_ROW
 from glidemq_py._worker.run import Run
 
-__all__ = ["Finished", "lost_answer"]
+__all__ = ["FinishedAttempt", "lost_answer"]
 
 # Of a row (_core/calls/working.py, `completed` and `failed`): its kinds, and where what is asked here stands.
 _COMPLETED: Final = 1
@@ -26,7 +26,7 @@ _KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
 
 
 @dataclass(slots=True)
-class Finished:
+class FinishedAttempt:
     """A row to hand in, and what listeners are told of it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Finished:
     sent: bool = False
 
 
-def lost_answer(finished: Finished, status: int) -> int:
+def lost_answer(finished: FinishedAttempt, status: int) -> int:
     """What the lost answer to a row most likely said, by what a repeated call is told of its job.
 
     ALREADY: it was taken. GONE: so it was, where the job was to be removed at its end or by retention. STALE: so it

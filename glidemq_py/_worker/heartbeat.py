@@ -52,7 +52,7 @@ class Heartbeat:
         lock_duration: int,
         running: set[Run],
         lost: Callable[[Run, int], None],
-        silence: Callable[[], float],
+        unresponsive_seconds: Callable[[], float],
     ) -> None:
         self._connect = connect
         self._source = source
@@ -60,7 +60,7 @@ class Heartbeat:
         self._lock_duration = lock_duration
         self._running = running
         self._lost = lost
-        self._silence = silence
+        self._silence = unresponsive_seconds
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: BlockingTransport | None = None
@@ -130,7 +130,7 @@ class Heartbeat:
         others have to wait before they take a job from this worker."""
         return json.dumps({
             "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": active,
-            "silence": int(self._silence() * 1000), "lockDuration": self._lock_duration,
+            "unresponsive_seconds": int(self._silence() * 1000), "lockDuration": self._lock_duration,
         })  # fmt: skip
 
     def _tell(self, function: Callable[..., Any], *args: Any) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from glidemq_py._worker.components import Opening, Parts, open_parts
+from glidemq_py._worker.components import Parts, WorkerComponents, open_parts
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError
 
-__all__ = ["Life"]
+__all__ = ["Lifecycle"]
 
 
-class Life:
+class Lifecycle:
     """Start and end of one worker.
 
     Args:
@@ -57,7 +57,7 @@ class Life:
         """True from the beginning of the end."""
         return self._closing is not None
 
-    async def start(self, prepare: Callable[[], Opening]) -> None:
+    async def start(self, prepare: Callable[[], WorkerComponents]) -> None:
         """Open the parts as ``prepare`` says, and begin to take jobs. Raises what it does, and as `Worker.start`."""
         if self.is_closing:
             raise ClosedError("the worker is closed")
@@ -78,7 +78,7 @@ class Life:
             self._starting = self._loop = None
             raise
 
-    async def wait_until_ready(self, prepare: Callable[[], Opening]) -> None:
+    async def wait_until_ready(self, prepare: Callable[[], WorkerComponents]) -> None:
         """Wait for the start that is under way, or `start`."""
         self.check_loop()
         starting = self._starting
@@ -92,7 +92,7 @@ class Life:
                 raise ClosedError("the worker was closed while it started") from None
             raise
 
-    async def _start(self, opening: Opening) -> None:
+    async def _start(self, opening: WorkerComponents) -> None:
         self.parts = await open_parts(opening, self._stack)
         if not self.is_paused:
             self.resume()
@@ -117,7 +117,7 @@ class Life:
     def _take_jobs(self) -> None:
         if self.parts is not None and not self.is_closing and not self.is_paused:
             self.parts.exchange.taking = True
-            self.parts.exchange.look_for_jobs()
+            self.parts.exchange.request_jobs()
 
     async def close(self, limit: float | None, *, force: bool) -> None:
         """See `Worker.close`; ``limit`` in seconds."""

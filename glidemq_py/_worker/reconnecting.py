@@ -12,12 +12,12 @@ from contextvars import Context
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.logs import get_logger
-from glidemq_py._worker.exchange_replies import Answers
+from glidemq_py._worker.exchange_replies import ExchangeReplies
 from glidemq_py._worker.exchange_state import ExchangeState
-from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError
 
-__all__ = ["Recovery"]
+__all__ = ["Reconnection"]
 
 _log = get_logger(__name__)
 
@@ -27,7 +27,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 _MAX_REFUSALS = 5
 
 
-class Recovery:
+class Reconnection:
     """Recovers one exchange loop.
 
     Args:
@@ -37,14 +37,18 @@ class Recovery:
     """
 
     def __init__(
-        self, state: ExchangeState, answers: Answers, forget_ahead: Callable[[], Awaitable[None]], context: Context
+        self,
+        state: ExchangeState,
+        answers: ExchangeReplies,
+        forget_ahead: Callable[[], Awaitable[None]],
+        context: Context,
     ) -> None:
         self._state = state
         self._answers = answers
         self._forget_ahead = forget_ahead
         self._context = context
 
-    def failed(self, batch: list[Finished], error: GlideMQError) -> None:
+    def failed(self, batch: list[FinishedAttempt], error: GlideMQError) -> None:
         """A call with ``batch`` failed; it may have arrived."""
         x = self._state
         _log.warning("queue %r: exchange failed: %s", x.link.keys.name, error)
@@ -56,23 +60,23 @@ class Recovery:
     def give_up(self, error: ClosedError) -> None:
         """Somebody closed our connection, an injected client most likely. There is no way back."""
         x = self._state
-        x.cut_off = True
+        x.disconnected = True
         _log.error(
             "queue %r: the worker's connection was closed under it; it takes no more jobs, and the outcomes of %d "
             "are left to recovery", x.link.keys.name, len(x.finished),
         )  # fmt: skip
         x.listeners.tell("error", error)
 
-    def keep(self, batch: list[Finished], error: GlideMQError) -> None:
+    def keep(self, batch: list[FinishedAttempt], error: GlideMQError) -> None:
         """Fencing makes handing in twice harmless, so what may have arrived is simply sent again."""
         x = self._state
         if isinstance(error, ScriptError):
             batch = [finished for finished in batch if self._may_try_again(finished, error)]
         for finished in batch:
             finished.sent = True
-        x.give_back(batch)
+        x.return_unsent(batch)
 
-    def _may_try_again(self, finished: Finished, error: GlideMQError) -> bool:
+    def _may_try_again(self, finished: FinishedAttempt, error: GlideMQError) -> bool:
         finished.refusals += 1
         if finished.refusals < _MAX_REFUSALS:
             return True
@@ -94,7 +98,7 @@ class Recovery:
                 x.changed.clear()
                 await x.changed.wait()
             try:
-                await self._hand_in_again()
+                await self._report_again()
                 await self._forget_ahead()
             except ClosedError as error:
                 self.give_up(error)
@@ -107,9 +111,9 @@ class Recovery:
             else:
                 break
         x.recovering = None
-        x.look_for_jobs()
+        x.request_jobs()
 
-    async def _hand_in_again(self) -> None:
+    async def _report_again(self) -> None:
         """What was lost on its way must be settled before anything is regained: a job whose failure was in the lost
         call may have been taken for us anew by that very call, and would count as known by its old row."""
         x = self._state
@@ -126,9 +130,9 @@ class Recovery:
                 return
             finally:
                 x.under_way -= 1
-            self._answers.evaluate(reply, batch, 0, x.looks)
+            self._answers.evaluate(reply, batch, 0, x.wake_count)
 
-    async def regain(self) -> None:
+    async def reattach(self) -> None:
         """Start what pends for us without our knowing, or hand it back where we take nothing. Raises GlideMQError."""
         x = self._state
         assert x.runner is not None
@@ -138,7 +142,7 @@ class Recovery:
             known = [run.attempt.entry for run in runs if run.attempt.entry]
             known_ids = [run.job.id for run in runs if not run.attempt.entry]
             want = max(0, x.free) if x.taking else ROWS
-            reply = await x.link.transport.call(x.source.regain(known, want, cursor, known_ids))
+            reply = await x.link.transport.call(x.source.reattach(known, want, cursor, known_ids))
             if x.taking:
                 self._answers.start_jobs(reply.jobs, reply.now, reply.budgets, [])
             else:
@@ -149,10 +153,10 @@ class Recovery:
             if not cursor:
                 return
 
-    def hand_back(self, jobs: list[working.TakenJob], now: int) -> None:
+    def hand_back(self, jobs: list[working.FetchedJob], now: int) -> None:
         """We take no jobs any more: let others have them."""
         x = self._state
         for taken in jobs:
             run = x.source.run_type(x.link, taken, now, None)
             token = run.attempt.entry, *run.attempt.token
-            x.finished.append(Finished(working.released(run.job.id, *token), run, None, None))
+            x.finished.append(FinishedAttempt(working.released(run.job.id, *token), run, None, None))

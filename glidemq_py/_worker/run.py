@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from glidemq_py._core.calls.working import TakenJob
+from glidemq_py._core.calls.working import FetchedJob
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.stored_options import read_stored_options
 from glidemq_py._job.attempt import Attempt
@@ -37,7 +37,7 @@ class Run:
 
     handler: Callable[[Any], Any]
 
-    def __init__(self, link: QueueLink, taken: TakenJob, processed_on: int, context: Any) -> None:
+    def __init__(self, link: QueueLink, taken: FetchedJob, processed_on: int, context: Any) -> None:
         # Positions: see TakenJob. Hot path: no more than what every job needs.
         more = None
         suspect_limit = 0

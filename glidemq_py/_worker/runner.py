@@ -8,7 +8,7 @@ from typing import Any
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py._job.current import running_job
-from glidemq_py._worker.ending import Endings, HandIn
+from glidemq_py._worker.ending import AttemptRunner, ResultSink
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.outcome import Outcomes
 from glidemq_py._worker.routes import Routes
@@ -23,7 +23,7 @@ __all__ = ["Runner"]
 _log = get_logger(__name__)
 
 
-class Runner(Endings):
+class Runner(AttemptRunner):
     """Runs the jobs that a worker took.
 
     Args:
@@ -40,12 +40,12 @@ class Runner(Endings):
         *,
         routes: Routes,
         outcomes: Outcomes,
-        hand_in: HandIn,
+        report_result: ResultSink,
         listeners: Listeners,
         concurrency: int,
         name: str,
     ) -> None:
-        super().__init__(outcomes=outcomes, hand_in=hand_in, listeners=listeners, name=name)
+        super().__init__(outcomes=outcomes, report_result=report_result, listeners=listeners, name=name)
         self._routes = routes
         self._only = routes.only
         self._continuations = Continuations()

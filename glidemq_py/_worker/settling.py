@@ -6,12 +6,12 @@ from typing import Final
 
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._worker.failure_log import FailureLog
-from glidemq_py._worker.finished import Finished, lost_answer
+from glidemq_py._worker.finished import FinishedAttempt, lost_answer
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py.errors import StaleAttemptError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Settling"]
+__all__ = ["OutcomeReporting"]
 
 _OUTCOMES: Final[dict[int, str]] = {
     AttemptStatus.OK: "completed",
@@ -25,7 +25,7 @@ _OUTCOMES: Final[dict[int, str]] = {
 """In the words of meters; everything else was the end of an attempt that is not the current one."""
 
 
-class Settling:
+class OutcomeReporting:
     """Tells listeners what became of the attempts that were handed in.
 
     Args:
@@ -41,7 +41,7 @@ class Settling:
         self._listeners = listeners
         self._failure_log = failure_log
 
-    def settle(self, finished: Finished, status: int) -> None:
+    def settle(self, finished: FinishedAttempt, status: int) -> None:
         """The server has answered ``status`` to a row that was handed in."""
         listeners, job = self._listeners, finished.run.job
         if finished.sent:

@@ -10,7 +10,7 @@ from typing import Any
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReclaimReply, RegainReply
+from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
@@ -83,14 +83,14 @@ class QueueSource:
         """See `working.heartbeat`."""
         return working.heartbeat(self._meta, self._consumer, info, ttl, jobs)
 
-    def regain(self, known: Sequence[str], want: int, cursor: str, known_ids: Sequence[str]) -> Call[RegainReply]:
-        """See `working.regain`."""
-        return working.regain(self._meta, self._consumer, known, want, self._quiet, cursor, known_ids)
+    def reattach(self, known: Sequence[str], want: int, cursor: str, known_ids: Sequence[str]) -> Call[ReattachReply]:
+        """See `working.reattach`."""
+        return working.reattach(self._meta, self._consumer, known, want, self._quiet, cursor, known_ids)
 
-    def reclaim(self, cursor: str) -> Call[ReclaimReply]:
-        """See `working.reclaim`."""
+    def recover_stalled(self, cursor: str) -> Call[RecoverStalledReply]:
+        """See `working.recover_stalled`."""
         options = self._options
-        return working.reclaim(
+        return working.recover_stalled(
             self._meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
             options.max_stalled_count, self._quiet, cursor,
         )  # fmt: skip

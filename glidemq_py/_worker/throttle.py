@@ -12,7 +12,7 @@ from typing import Final
 
 from glidemq_py._core.calls.working import Tokens
 from glidemq_py._features.usage.job_api import tokens_used
-from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py._worker.options import WorkerOptions
 
 __all__ = ["Throttle"]
@@ -70,7 +70,7 @@ class Throttle:
             self.close()
             self._let_go()
 
-    def tokens(self, batch: Iterable[Finished]) -> Tokens | None:
+    def tokens(self, batch: Iterable[FinishedAttempt]) -> Tokens | None:
         """What exchange takes as its tokens; the worker's own window is charged here."""
         limit = self._tokens
         if limit is None:

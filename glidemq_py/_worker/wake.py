@@ -63,7 +63,7 @@ class WakeReader:
                 _log.debug("queue %r: wake read: %s", self._link.keys.name, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, _LAST_PAUSE_S)
-            self._exchange.look_for_jobs()
+            self._exchange.request_jobs()
 
     async def _wait(self) -> None:
         """Wait for a wake-up. Where nothing speaks against it, the exchange that it is for is sent along."""
@@ -72,9 +72,9 @@ class WakeReader:
         ahead = self._exchange.ahead.ask()
         if ahead is None:
             woken = bool(await self._transport.command(*self._source.wake_command()))
-            if woken and self._source.wakes_one and (self._exchange.free <= 0 or not self._exchange.may_take):
+            if woken and self._source.wakes_one and (self._exchange.free <= 0 or not self._exchange.may_fetch):
                 await self._pass_on()
-            self._exchange.look_for_jobs()
+            self._exchange.request_jobs()
             return
         call, number = ahead
         try:

@@ -19,12 +19,12 @@ from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dea
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._worker.batch_options import BatchDict, BatchOptions
-from glidemq_py._worker.components import Opening
+from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.connecting import consumer_name
-from glidemq_py._worker.drain import is_worked_off
+from glidemq_py._worker.drain import is_drained
 from glidemq_py._worker.exchange import ExchangeLoop
 from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions
-from glidemq_py._worker.lifecycle import Life
+from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.lifespan import check_lifespan
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import BackoffStrategy, ExceptionTypes, WorkerOptions
@@ -118,7 +118,7 @@ class Worker:
         self._listeners = Listeners()
         self.consumer = consumer_name()
         self._queue: Queue[Any, Any] | None = None
-        self._life = Life(self.queue_name, self._listeners, self._close_queue)
+        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
 
     _job_type: type[Job[Any, Any]] = Job
     """What its handlers get."""
@@ -194,12 +194,12 @@ class Worker:
     @property
     def is_healthy(self) -> bool:
         """False if this worker should be taking jobs but has had no answer from the server for 30 seconds."""
-        return self.is_running and self.silence < _SILENT_S
+        return self.is_running and self.unresponsive_seconds < _SILENT_S
 
     @property
-    def silence(self) -> float:
+    def unresponsive_seconds(self) -> float:
         """Seconds for which the server has owed an answer; 0 with every slot busy. An idle worker asks each second."""
-        return 0.0 if self._exchange is None else self._exchange.silence
+        return 0.0 if self._exchange is None else self._exchange.unresponsive_seconds
 
     @property
     def active_count(self) -> int:
@@ -225,8 +225,8 @@ class Worker:
         """Wait until it works: for the `start` that is under way, or by starting it. Raises as `start`."""
         await self._life.wait_until_ready(self._prepare)
 
-    def _prepare(self) -> Opening:
-        return Opening(
+    def _prepare(self) -> WorkerComponents:
+        return WorkerComponents(
             keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
             routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
             lifespan=None if self._lifespan is None else partial(self._lifespan, self), sandbox=self._sandbox,
@@ -304,14 +304,14 @@ class Worker:
             raise GlideMQError("the worker has not been started")
         parts = self._life.parts
         while not self._life.is_closing:
-            if not parts.runner.running and await self._is_worked_off(parts.link):
+            if not parts.runner.running and await self._is_drained(parts.link):
                 break
             await asyncio.sleep(_POLL_S)
         await self.close()
 
-    async def _is_worked_off(self, link: QueueLink) -> bool:
+    async def _is_drained(self, link: QueueLink) -> bool:
         """True if nothing waits, runs, is due later, or is parked."""
-        return await is_worked_off(link)
+        return await is_drained(link)
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
         """Take no more jobs, wait for the running ones, hand everything in, leave. Idempotent.

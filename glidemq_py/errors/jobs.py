@@ -102,7 +102,7 @@ class JobDataError(UnrecoverableError):
     """The job's data is not what its handler takes."""
 
 
-class JobNotReadError(GlideMQError, AttributeError):
+class JobNotLoadedError(GlideMQError, AttributeError):
     """What was asked of a `Job` is in its record, which was not read that far: ``await job.reload()`` reads it."""
 
     attribute: str | None

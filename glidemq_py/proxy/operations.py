@@ -37,7 +37,7 @@ from glidemq_py.proxy.schemas import (
     listed,
     record,
 )  # fmt: skip
-from glidemq_py.proxy.shapes import letter_shape
+from glidemq_py.proxy.shapes import dead_letter_shape
 
 __all__ = ["OPERATIONS"]
 
@@ -121,13 +121,13 @@ async def _suspended(exchange: Exchange) -> Response:
 # -- dead letters ----------------------------------------------------------------------------------------------
 
 
-async def _letters(exchange: Exchange) -> Response:
+async def _dead_letters(exchange: Exchange) -> Response:
     letters = await exchange.queue.get_dead_letter_jobs(exchange.integer("start", 0), exchange.integer("end", -1))
-    return answer({"count": len(letters), "jobs": [letter_shape(letter) for letter in letters]})
+    return answer({"count": len(letters), "jobs": [dead_letter_shape(letter) for letter in letters]})
 
 
 async def _letter(exchange: Exchange) -> Response:
-    return answer(letter_shape(_there(exchange, await exchange.queue.get_dead_letter_job(exchange.job_id))))
+    return answer(dead_letter_shape(_there(exchange, await exchange.queue.get_dead_letter_job(exchange.job_id))))
 
 
 async def _remove_letter(exchange: Exchange) -> Response:
@@ -243,7 +243,7 @@ OPERATIONS: Final = (
              run=_no_rate_limit, answers={200: record(removed=BOOLEAN, rateLimit=_RATED)}),
     Endpoint(method="GET", path=f"{_QUEUE}/suspended", summary="Suspended jobs and what they wait for", run=_suspended,
              query=RANGE, answers={200: record(["jobs"], jobs=listed(JOB))}),
-    Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="The queue's dead letters", run=_letters,
+    Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="The queue's dead letters", run=_dead_letters,
              query={"start": PLACE, "end": END}, answers={200: record(count=COUNT, jobs=listed(LETTER))}),
     Endpoint(method="POST", path=f"{_QUEUE}/dlq/replay-all", summary="Add the jobs of dead letters again",
              run=_replay_all, body=record(count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}),

@@ -13,7 +13,7 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.schemas import JOB_OPTIONS
 
-__all__ = ["job_options", "job_shape", "letter_shape", "members_of", "name_and_data", "snake"]
+__all__ = ["dead_letter_shape", "job_options", "job_shape", "members_of", "name_and_data", "snake"]
 
 _NO_VALUE: Final = "must have a value, or be left out"
 _HUMP: Final = re.compile(r"(?<=[a-z])([A-Z])")
@@ -104,7 +104,7 @@ def _read(job: Job[Any, Any], what: str) -> Any:
         return None
 
 
-def letter_shape(letter: Job[Any, Any]) -> dict[str, Any]:
+def dead_letter_shape(letter: Job[Any, Any]) -> dict[str, Any]:
     """A dead letter as the protocol shows it."""
     envelope = cast("dict[str, Any]", letter.data)
     return {

@@ -1,8 +1,7 @@
 """Reading a queue's events as a stream.
 
-An offset is an event's id and its number among all events ever written. The server keeps the newest thousand, or what
-`Queue.set_events_kept` says; by the numbers it is known how many of those that were still to be read are gone, no more
-and no fewer.
+An offset is an event's id and its number among all events ever written. The server keeps the newest thousand, or as
+many as `Queue.set_event_retention` sets. The numbers show exactly how many unread events were trimmed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from glidemq_py._api.queue import Queue
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.driven_transport import DrivenTransport
-from glidemq_py._client.runtime import THREAD_PACE
+from glidemq_py._client.runtime import BLOCKING_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
@@ -54,7 +54,7 @@ class _Adds:
 class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
     """A queue whose coroutines never suspend."""
 
-    _pace = THREAD_PACE
+    _runtime = BLOCKING_RUNTIME
 
     async def _open(self) -> tuple[Transport, Adder]:
         transport = DrivenTransport.connect(cast("BlockingConnection", self._connection))
@@ -70,7 +70,7 @@ class ProducerCore(Producer[DataT], Generic[DataT]):
 class FlowCore(FlowProducer):
     """A flow producer whose coroutines never suspend."""
 
-    _pace = THREAD_PACE
+    _runtime = BLOCKING_RUNTIME
 
     async def _open(self) -> Transport:
         return DrivenTransport.connect(cast("BlockingConnection", self._connection))
@@ -85,7 +85,7 @@ class BroadcastCore(Broadcast[DataT], Generic[DataT]):
 class EventsCore(QueueEvents):
     """Events whose coroutines never suspend."""
 
-    _pace = THREAD_PACE
+    _runtime = BLOCKING_RUNTIME
 
     async def _open(self) -> Transport:
         return DrivenTransport.connect(cast("BlockingConnection", self._connection))

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.event_reader import QueueEvent
-from glidemq_py._client.runtime import iterate_now, run_now
+from glidemq_py._client.runtime import iterate_now, run_immediately
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.sync.driving import EventsCore
 
@@ -49,13 +49,13 @@ class QueueEvents:
 
     def wait_until_ready(self) -> None:
         """Connect and fix the position: what happens from now on will be seen. Raises GlideMQConnectionError."""
-        run_now(self._core.wait_until_ready())
+        run_immediately(self._core.wait_until_ready())
 
     def __iter__(self) -> Iterator[QueueEvent]:
         return iterate_now(aiter(self._core), _same)
 
     def __enter__(self) -> Self:
-        run_now(self._core.__aenter__())
+        run_immediately(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +63,7 @@ class QueueEvents:
 
     def close(self) -> None:
         """Stop reading and close the connection; idempotent."""
-        run_now(self._core.close())
+        run_immediately(self._core.close())
 
 
 def _same(event: QueueEvent) -> QueueEvent:

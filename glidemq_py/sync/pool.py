@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glidemq_py._api.producer_pool import ProducerShelf
+from glidemq_py._api.producer_pool import ProducerCache
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
@@ -22,7 +22,7 @@ class ServerlessPool:
     """Hands out one open `Producer` for each queue and set of options, to any thread; ``len`` is how many are open."""
 
     def __init__(self) -> None:
-        self._shelf: ProducerShelf[Producer[Any]] = ProducerShelf(Producer)
+        self._shelf: ProducerCache[Producer[Any]] = ProducerCache(Producer)
 
     def get_producer(
         self,

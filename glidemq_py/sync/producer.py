@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.runtime import run_now
+from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.sync.driving import ProducerCore
@@ -55,7 +55,7 @@ class Producer(Generic[DataT]):
 
     def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> str | None:
         """Add a job; arguments and errors are those of `Queue.add`. See `Producer.add`."""
-        return run_now(self._core.add(name, data, **options))
+        return run_immediately(self._core.add(name, data, **options))
 
     def add_bulk(
         self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
@@ -63,14 +63,14 @@ class Producer(Generic[DataT]):
         """Add many jobs: ``(name, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
         See `Producer.add_bulk`.
         """
-        return run_now(self._core.add_bulk(jobs))
+        return run_immediately(self._core.add_bulk(jobs))
 
     def close(self) -> None:
         """Send what is still to be sent, and close the connection if it is ours; idempotent."""
-        run_now(self._core.close())
+        run_immediately(self._core.close())
 
     def __enter__(self) -> Self:
-        run_now(self._core.__aenter__())
+        run_immediately(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:

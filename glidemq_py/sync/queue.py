@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
-from glidemq_py._client.runtime import iterate_now, run_now
+from glidemq_py._client.runtime import iterate_now, run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.queue_options import (
@@ -83,16 +83,16 @@ class Queue(Generic[DataT, ResultT]):
         """Connect the running event loop now rather than at first use. Raises GlideMQConnectionError; a later use
         tries again.
         """
-        run_now(self._core.connect())
+        run_immediately(self._core.connect())
 
     def close(self) -> None:
         """Send what is still to be sent, and close the connections of all event loops, if they are ours;
         idempotent.
         """
-        run_now(self._core.close())
+        run_immediately(self._core.close())
 
     def __enter__(self) -> Self:
-        run_now(self._core.__aenter__())
+        run_immediately(self._core.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +100,7 @@ class Queue(Generic[DataT, ResultT]):
 
     def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
         """Add a job. Adds that are awaited together travel together; a lone one waits for nothing. See `Queue.add`."""
-        return twin_of(run_now(self._core.add(name, data, **options)))
+        return twin_of(run_immediately(self._core.add(name, data, **options)))
 
     def add_bulk(
         self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
@@ -108,7 +108,7 @@ class Queue(Generic[DataT, ResultT]):
         """Add many jobs: ``(name, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
         See `Queue.add_bulk`.
         """
-        return twins_of(run_now(self._core.add_bulk(jobs)))
+        return twins_of(run_immediately(self._core.add_bulk(jobs)))
 
     def add_and_wait(
         self,
@@ -119,11 +119,11 @@ class Queue(Generic[DataT, ResultT]):
         **options: Unpack[JobOptionsDict],
     ) -> ResultT:
         """Add a job and return its result once a worker has completed it. See `Queue.add_and_wait`."""
-        return run_now(self._core.add_and_wait(name, data, wait_timeout=wait_timeout, **options))
+        return run_immediately(self._core.add_and_wait(name, data, wait_timeout=wait_timeout, **options))
 
     def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
         """A job by its id; None if there is none. With ``exclude_data`` its data stays on the server, and is None."""
-        return twin_if_any(run_now(self._core.get_job(job_id, exclude_data=exclude_data)))
+        return twin_if_any(run_immediately(self._core.get_job(job_id, exclude_data=exclude_data)))
 
     def iter_jobs(self, state: str, page: int = 500, *, exclude_data: bool = False) -> Iterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed,
@@ -138,25 +138,25 @@ class Queue(Generic[DataT, ResultT]):
         """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last. With
         ``exclude_data`` their data stays on the server, and is None.
         """
-        return twins_of(run_now(self._core.get_jobs(state, start, end, exclude_data=exclude_data)))
+        return twins_of(run_immediately(self._core.get_jobs(state, start, end, exclude_data=exclude_data)))
 
     def get_job_counts(self) -> JobCounts:
         """How many jobs are in each state. One call whose cost does not grow with the queue; where more than 500
         groups are there, or more than 256 priorities in use, one more for every 500, or 256, of them.
         """
-        return run_now(self._core.get_job_counts())
+        return run_immediately(self._core.get_job_counts())
 
     def get_job_count_by_types(self) -> JobCounts:
         """The same as `get_job_counts`, by the name that peers know."""
-        return run_now(self._core.get_job_count_by_types())
+        return run_immediately(self._core.get_job_count_by_types())
 
     def count(self) -> int:
         """Jobs that are yet to be taken: waiting, delayed, prioritized and parked in their groups."""
-        return run_now(self._core.count())
+        return run_immediately(self._core.count())
 
     def get_workers(self) -> list[WorkerInfo]:
         """Live workers of this queue, in any process and language, oldest first."""
-        return run_now(self._core.get_workers())
+        return run_immediately(self._core.get_workers())
 
     def iter_search_jobs(
         self,
@@ -181,43 +181,43 @@ class Queue(Generic[DataT, ResultT]):
         exclude_data: bool = False,
     ) -> list[Job[DataT, ResultT]]:
         """The first ``limit`` jobs of `iter_search_jobs`, which tells what the arguments mean and what it raises."""
-        return twins_of(run_now(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data)))
+        return twins_of(run_immediately(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data)))
 
     def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
         """How many jobs ended, by the minute of the last day. See `Queue.get_metrics`."""
-        return run_now(self._core.get_metrics(kind, start, end))
+        return run_immediately(self._core.get_metrics(kind, start, end))
 
     def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
         """A job's log lines by position, ``end`` inclusive, negative numbers from the newest; and how many it has."""
-        return run_now(self._core.get_job_logs(job_id, start, end))
+        return run_immediately(self._core.get_job_logs(job_id, start, end))
 
     def pause(self) -> None:
         """Hand out no more jobs, at once and to nobody; what is running runs on. Idempotent."""
-        run_now(self._core.pause())
+        run_immediately(self._core.pause())
 
     def resume(self) -> None:
         """Hand out jobs again. Idempotent."""
-        run_now(self._core.resume())
+        run_immediately(self._core.resume())
 
     def is_paused(self) -> bool:
         """True if the queue hands out no jobs."""
-        return run_now(self._core.is_paused())
+        return run_immediately(self._core.is_paused())
 
-    def set_events_kept(self, count: int) -> None:
+    def set_event_retention(self, count: int) -> None:
         """Keep about that many events (some 100 bytes each), for readers that fall further behind than a thousand.
-        See `Queue.set_events_kept`.
+        See `Queue.set_event_retention`.
         """
-        run_now(self._core.set_events_kept(count))
+        run_immediately(self._core.set_event_retention(count))
 
-    def get_events_kept(self) -> int:
+    def get_event_retention(self) -> int:
         """How many events the queue keeps, about: 1000 where nothing else was set."""
-        return run_now(self._core.get_events_kept())
+        return run_immediately(self._core.get_event_retention())
 
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized, parked in groups. Active ones stay. See
         `Queue.drain`.
         """
-        return run_now(self._core.drain(delayed=delayed))
+        return run_immediately(self._core.drain(delayed=delayed))
 
     def clean(
         self, grace: Milliseconds, limit: int = 1000, state: Literal["completed", "failed"] = "completed"
@@ -225,69 +225,69 @@ class Queue(Generic[DataT, ResultT]):
         """Delete jobs that ended at least ``grace`` ago, with everything that belongs to them, oldest first. See
         `Queue.clean`.
         """
-        return run_now(self._core.clean(grace, limit, state))
+        return run_immediately(self._core.clean(grace, limit, state))
 
     def retry_jobs(self, count: int = 0) -> int:
         """Run failed jobs again, with all their attempts, those that failed first first. See `Queue.retry_jobs`."""
-        return run_now(self._core.retry_jobs(count))
+        return run_immediately(self._core.retry_jobs(count))
 
     def obliterate(self, *, force: bool = False) -> int:
         """Delete the queue: every job and every key. Returns the number of jobs deleted. See `Queue.obliterate`."""
-        return run_now(self._core.obliterate(force=force))
+        return run_immediately(self._core.obliterate(force=force))
 
     def remove(self, job_id: str) -> bool:
         """Delete a job with everything that belongs to it, whatever its state; False if there was none."""
-        return run_now(self._core.remove(job_id))
+        return run_immediately(self._core.remove(job_id))
 
     def revoke(self, job_id: str) -> RevokeOutcome:
         """Have a job not run, or stop running. See `Queue.revoke`."""
-        return run_now(self._core.revoke(job_id))
+        return run_immediately(self._core.revoke(job_id))
 
     def change_priority(self, job_id: str, priority: int) -> None:
         """Give a job that has not begun another priority: 1 is most urgent, 2047 least, 0 none. See
         `Queue.change_priority`.
         """
-        run_now(self._core.change_priority(job_id, priority))
+        run_immediately(self._core.change_priority(job_id, priority))
 
     def change_delay(self, job_id: str, delay: Milliseconds) -> None:
         """Have a job that has not begun become due ``delay`` (ms or timedelta) from now; 0 = at once. See
         `Queue.change_delay`.
         """
-        run_now(self._core.change_delay(job_id, delay))
+        run_immediately(self._core.change_delay(job_id, delay))
 
     def promote(self, job_id: str) -> None:
         """Have a delayed job become due at once. See `Queue.promote`."""
-        run_now(self._core.promote(job_id))
+        run_immediately(self._core.promote(job_id))
 
     def set_global_concurrency(self, concurrency: int) -> None:
         """Bound the jobs that all workers together run at a time; 0 takes the bound away. See
         `Queue.set_global_concurrency`.
         """
-        run_now(self._core.set_global_concurrency(concurrency))
+        run_immediately(self._core.set_global_concurrency(concurrency))
 
     def get_global_concurrency(self) -> int:
         """Jobs that may run at a time in the whole queue; 0 = any number."""
-        return run_now(self._core.get_global_concurrency())
+        return run_immediately(self._core.get_global_concurrency())
 
     def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
         """Bound the jobs that all workers together take in a window; workers' own ``limiter`` do not count then.
         See `Queue.set_global_rate_limit`.
         """
-        run_now(self._core.set_global_rate_limit(max, duration))
+        run_immediately(self._core.set_global_rate_limit(max, duration))
 
     def get_global_rate_limit(self) -> RateLimit | None:
         """The queue's rate limit; None where it has none."""
-        return run_now(self._core.get_global_rate_limit())
+        return run_immediately(self._core.get_global_rate_limit())
 
     def remove_global_rate_limit(self) -> None:
         """Take the queue's rate limit away."""
-        run_now(self._core.remove_global_rate_limit())
+        run_immediately(self._core.remove_global_rate_limit())
 
     def rate_limit_group(self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max") -> int:
         """Let no job of a group begin for a while; those that run go on. (Within a handler:
         `Job.rate_limit_group`.) See `Queue.rate_limit_group`.
         """
-        return run_now(self._core.rate_limit_group(key, duration, extend=extend))
+        return run_immediately(self._core.rate_limit_group(key, duration, extend=extend))
 
     def set_group_limits(
         self,
@@ -298,19 +298,19 @@ class Queue(Generic[DataT, ResultT]):
         token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
     ) -> None:
         """Set a group's limits; jobs that a wider limit lets go on go on at once. See `Queue.set_group_limits`."""
-        run_now(
+        run_immediately(
             self._core.set_group_limits(key, concurrency=concurrency, rate_limit=rate_limit, token_bucket=token_bucket)
         )
 
     def get_group(self, key: str) -> GroupInfo | None:
         """A group as it is now; None where no job of that key was ever added."""
-        return run_now(self._core.get_group(key))
+        return run_immediately(self._core.get_group(key))
 
     def check(self, *, repair: bool = False, settle: Milliseconds = SETTLE_MS) -> CheckReport:
         """Go through the whole queue and name what does not fit together; it may be at work meanwhile. See
         `Queue.check`.
         """
-        return run_now(self._core.check(repair=repair, settle=settle))
+        return run_immediately(self._core.check(repair=repair, settle=settle))
 
     @property
     def name(self) -> str:
@@ -341,7 +341,7 @@ class Queue(Generic[DataT, ResultT]):
         """Make a scheduler, or change the one of that name. Every worker of the queue fires it, each instant once.
         See `Queue.upsert_job_scheduler`.
         """
-        return run_now(
+        return run_immediately(
             self._core.upsert_job_scheduler(
                 name,
                 every=every,
@@ -362,19 +362,19 @@ class Queue(Generic[DataT, ResultT]):
         """Remove a scheduler; False if there was none. Jobs that it has added stay. See
         `Queue.remove_job_scheduler`.
         """
-        return run_now(self._core.remove_job_scheduler(name))
+        return run_immediately(self._core.remove_job_scheduler(name))
 
     def get_job_scheduler(self, name: str) -> JobScheduler | None:
         """A scheduler by its name; None if there is none, or what stands there is none."""
-        return run_now(self._core.get_job_scheduler(name))
+        return run_immediately(self._core.get_job_scheduler(name))
 
     def get_job_schedulers(self) -> list[JobScheduler]:
         """All schedulers, by name; what is no scheduler (somebody's junk) is left out."""
-        return run_now(self._core.get_job_schedulers())
+        return run_immediately(self._core.get_job_schedulers())
 
     def get_repeatable_jobs(self) -> list[JobScheduler]:
         """The same as `get_job_schedulers`, by the name that peers know."""
-        return run_now(self._core.get_repeatable_jobs())
+        return run_immediately(self._core.get_repeatable_jobs())
 
     def iter_dead_letter_jobs(self, page: int = 500) -> Iterator[Job[Any, Any]]:
         """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
@@ -384,41 +384,41 @@ class Queue(Generic[DataT, ResultT]):
         """This queue's dead letters by position, oldest first; ``end`` inclusive, -1 = the last. See
         `Queue.get_dead_letter_jobs`.
         """
-        return twins_of(run_now(self._core.get_dead_letter_jobs(start, end)))
+        return twins_of(run_immediately(self._core.get_dead_letter_jobs(start, end)))
 
     def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """One of this queue's dead letters by its own id (not the original's); None if there is none."""
-        return twin_if_any(run_now(self._core.get_dead_letter_job(job_id)))
+        return twin_if_any(run_immediately(self._core.get_dead_letter_job(job_id)))
 
     def remove_dead_letter_job(self, job_id: str) -> bool:
         """Delete one of this queue's dead letters; False if there is none of that id."""
-        return run_now(self._core.remove_dead_letter_job(job_id))
+        return run_immediately(self._core.remove_dead_letter_job(job_id))
 
     def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """Add the job of a dead letter to this queue again, and delete the letter. See
         `Queue.replay_dead_letter_job`.
         """
-        return twin_if_any(run_now(self._core.replay_dead_letter_job(job_id)))
+        return twin_if_any(run_immediately(self._core.replay_dead_letter_job(job_id)))
 
     def signal(self, job_id: str, name: str, data: Any = None) -> bool:
         """Send a signal to a job. A suspended one is resumed; any other that has not ended keeps it, and is
         resumed at once when it is suspended. See `Queue.signal`.
         """
-        return run_now(self._core.signal(job_id, name, data))
+        return run_immediately(self._core.signal(job_id, name, data))
 
     def get_suspended_jobs(self, start: int = 0, end: int = -1, *, exclude_data: bool = False) -> list[Job[Any, Any]]:
         """Suspended jobs, those whose time is over first first. Arguments as for `Queue.get_jobs`."""
-        return twins_of(run_now(self._core.get_suspended_jobs(start, end, exclude_data=exclude_data)))
+        return twins_of(run_immediately(self._core.get_suspended_jobs(start, end, exclude_data=exclude_data)))
 
     def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """What a suspended job waits for; None if there is no such job or it is not suspended."""
-        return run_now(self._core.get_suspend_info(job_id))
+        return run_immediately(self._core.get_suspend_info(job_id))
 
     def read_stream(
         self, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
     ) -> list[StreamChunk]:
         """Chunks of a job's stream, oldest first. See `Queue.read_stream`."""
-        return run_now(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
+        return run_immediately(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
 
     def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
         """Iterate over a job's chunks as they come, until the job has ended, in whatever way. See `Queue.stream`."""
@@ -426,13 +426,13 @@ class Queue(Generic[DataT, ResultT]):
 
     def get_flow_usage(self, parent_id: str) -> FlowUsage:
         """What a job and its direct children have used together; the children may be in other queues."""
-        return run_now(self._core.get_flow_usage(parent_id))
+        return run_immediately(self._core.get_flow_usage(parent_id))
 
     def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
         """The budget of the flow whose root, or any of whose jobs, is the job of that id in this queue; None if it
         has none. See `Queue.get_flow_budget`.
         """
-        return run_now(self._core.get_flow_budget(flow_id))
+        return run_immediately(self._core.get_flow_budget(flow_id))
 
     def get_usage_summary(
         self,
@@ -443,7 +443,7 @@ class Queue(Generic[DataT, ResultT]):
         window: Milliseconds | None = None,
     ) -> UsageSummary:
         """What the jobs of queues have used in a time, by when they reported it. See `Queue.get_usage_summary`."""
-        return run_now(self._core.get_usage_summary(queues, start=start, end=end, window=window))
+        return run_immediately(self._core.get_usage_summary(queues, start=start, end=end, window=window))
 
     def create_job_index(
         self,
@@ -456,11 +456,11 @@ class Queue(Generic[DataT, ResultT]):
         an embedding, and further fields of their records. Jobs that are there already are indexed too. See
         `Queue.create_job_index`.
         """
-        return run_now(self._core.create_job_index(name=name, vector=vector, fields=fields))
+        return run_immediately(self._core.create_job_index(name=name, vector=vector, fields=fields))
 
     def drop_job_index(self, name: str | None = None) -> bool:
         """Delete an index; the jobs stay. False if there was none of that name. Raises as `create_job_index`."""
-        return run_now(self._core.drop_job_index(name))
+        return run_immediately(self._core.drop_job_index(name))
 
     def vector_search(
         self,
@@ -474,7 +474,7 @@ class Queue(Generic[DataT, ResultT]):
     ) -> list[VectorMatch[Job[Any, Any]]]:
         """The jobs whose embeddings are nearest, nearest first. See `Queue.vector_search`."""
         return twins_in_matches(
-            run_now(
+            run_immediately(
                 self._core.vector_search(embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
             )
         )

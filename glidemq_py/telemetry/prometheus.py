@@ -13,7 +13,7 @@ from typing import Any, Final
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.counting import FIGURES, complete_counts
 from glidemq_py._client.driven_transport import DrivenTransport
-from glidemq_py._client.runtime import run_now
+from glidemq_py._client.runtime import run_immediately
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.calls.reading import Gauges, gauges
 from glidemq_py._core.checks import check_several
@@ -93,7 +93,7 @@ class QueueCollector(Collector):
         try:
             if self._transport is None:
                 self._transport = DrivenTransport.connect(self._connection)
-            return run_now(_look(self._transport, keys.meta))
+            return run_immediately(_look(self._transport, keys.meta))
         except GlideMQError as error:
             _log.warning("queue %r: reading metrics failed: %s", keys.name, error)
             return None
@@ -103,7 +103,7 @@ class QueueCollector(Collector):
         with self._lock:
             transport, self._transport = self._transport, None
             if transport is not None:
-                run_now(transport.close())
+                run_immediately(transport.close())
 
 
 async def _look(transport: DrivenTransport, meta: str) -> Gauges:

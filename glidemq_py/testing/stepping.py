@@ -15,7 +15,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job import Job
-from glidemq_py._worker.components import Opening, Parts
+from glidemq_py._worker.components import Parts, WorkerComponents
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.testing.borrowing import Borrowing
@@ -87,7 +87,7 @@ class Stepping(Worker):
         """The server's time."""
         return self.server.clock
 
-    def _prepare(self) -> Opening:
+    def _prepare(self) -> WorkerComponents:
         return replace(super()._prepare(), in_background=False)
 
     async def start(self) -> None:
@@ -195,11 +195,15 @@ class Stepping(Worker):
         self._due.clear()
         exchange.taking = True
         try:
-            exchange.look_for_jobs()
+            exchange.request_jobs()
             if once:
                 exchange.taking = False
             await exchange.until(
-                lambda: exchange.is_settled and exchange.is_recovered and not (exchange.hungry and exchange.may_take)
+                lambda: (
+                    exchange.is_drained
+                    and exchange.is_recovered
+                    and not (exchange.jobs_may_be_ready and exchange.may_fetch)
+                )
             )
         finally:
             exchange.taking = False
@@ -212,7 +216,7 @@ class Stepping(Worker):
         self._catch_up(parts)
         times: list[int] = []
         # (A limit that is used up has its time, whether or not there is a job that waits for it.)
-        if self._due.milliseconds is not None and not await self._is_worked_off(parts.link):
+        if self._due.milliseconds is not None and not await self._is_drained(parts.link):
             times.append(self._due.milliseconds)
         if parts.exchange.throttle.holding:
             times.append(max(1, math.ceil(parts.exchange.throttle.left)))

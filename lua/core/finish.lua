@@ -18,10 +18,10 @@ local ROWS_MAX = 1000
 local REVOKED = 'JobRevokedError' -- the type of what ends the attempt of a job that was revoked while it ran
 
 -- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
-local function batch(q, taking, quiet)
-  local now = taking.now
+local function batch(q, fetching, quiet)
+  local now = fetching.now
   return {
-    q = q, now = now, taking = taking, now_text = G.int(now), quiet = quiet,
+    q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {},
   }
@@ -65,7 +65,7 @@ local function leave_group(b, id, group, completed)
   -- An attempt that is current was activated by this library, which gave it a slot.
   G.groups.free_unread(b.q, group)
   if not completed then redis.call('HSET', b.q.J .. id, 'slot', '0') end
-  G.group_may_go_on(b.taking, group)
+  G.group_may_go_on(b.fetching, group)
 end
 
 local function complete(b, row)
@@ -144,7 +144,7 @@ local function release(b, row)
   if refused then return refused end
   local g = G.requeue(q, id, b.now, G.job_of(q, id))
   leave_source(b, row)
-  if g then G.group_may_go_on(b.taking, g.name) end
+  if g then G.group_may_go_on(b.fetching, g.name) end
   return G.RELEASED
 end
 
@@ -167,11 +167,11 @@ local function write(b, no_metrics)
 end
 
 -- rows: finished attempts, at most ROWS_MAX. Returns their statuses in order; groups with room go into `taking`.
-G.finish = function(q, taking, rows, quiet, no_metrics)
+G.finish = function(q, fetching, rows, quiet, no_metrics)
   local statuses = {}
   if #rows == 0 then return statuses end
   if #rows > ROWS_MAX then error('too many finished rows: ' .. #rows) end
-  local b = batch(q, taking, quiet)
+  local b = batch(q, fetching, quiet)
   local trimming = not quiet and G.trims_events(b.now, #rows) and #rows or 0
   -- A row that fails ends the call, but not before what the others did is written. Handed in again they answer
   -- G.ALREADY.

@@ -29,7 +29,7 @@ local names = {
 G.queue = function(meta_key)
   return setmetatable({
     P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
-    -- What this call knows of groups (features/ordering_groups/group.lua): their records, slots freed of those that it has not read,
+    -- What this call knows of groups (ordering_groups/group.lua): their records, slots freed of those that it has not read,
     -- whether writes wait for the end of the call, whether any group is limited (nil is not allowed here: 0 = not
     -- looked at yet).
     groups = {}, freed = {}, defer = false, any_limited = 0,

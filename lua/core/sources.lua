@@ -21,20 +21,20 @@ end
 
 -- Takes due members of one band out of `found`. Returns how many were met, how many taken, and the band to look at
 -- next where this one has no more that are due. budget: how many may be met.
-local function take_band(q, taking, found, free, budget)
+local function take_band(q, fetching, found, free, budget)
   local band, met, taken = G.band_of(found[2]), 0, 0
   for i = 1, #found, 2 do
     local band_here, at = G.band_of(found[i + 1])
     if band_here ~= band then return met, taken, band_here end
-    if at > taking.now then
-      local wait = at - taking.now
-      if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+    if at > fetching.now then
+      local wait = at - fetching.now
+      if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
       return met, taken, band + 1
     end
-    if taking.bytes >= REPLY_BYTES or taken >= free or met >= budget then return met, taken end
+    if fetching.bytes >= REPLY_BYTES or taken >= free or met >= budget then return met, taken end
     redis.call('ZREM', q.scheduled, found[i])
-    if not taking.quiet then G.emit(q.events, 'promoted', found[i]) end
-    if G.activate(q, taking, found[i], '') then taken = taken + 1 end
+    if not fetching.quiet then G.emit(q.events, 'promoted', found[i]) end
+    if G.activate(q, fetching, found[i], '') then taken = taken + 1 end
     met = met + 1
   end
   return met, taken
@@ -42,13 +42,13 @@ end
 
 -- Due members of the scheduled set that have a priority, most urgent band first (W59, W66). Bands whose first
 -- member is not due yet are skipped, and the earliest of those due times is kept for the worker's timer.
-local function due_priorities(q, taking, free)
+local function due_priorities(q, fetching, free)
   local from, budget, asked = G.int(G.BAND), free + REFUSALS_MAX, free
   for _ = 1, BANDS_MAX + budget do
-    if free <= 0 or budget <= 0 or taking.bytes >= REPLY_BYTES then return false end
+    if free <= 0 or budget <= 0 or fetching.bytes >= REPLY_BYTES then return false end
     local found = read_band(q, from, asked)
     if #found == 0 then return true end
-    local met, taken, next_band = take_band(q, taking, found, free, budget)
+    local met, taken, next_band = take_band(q, fetching, found, free, budget)
     free, budget = free - taken, budget - met
     if next_band then from = G.int(next_band * G.BAND) end
     asked = met > 0 and free or 1
@@ -70,14 +70,14 @@ end
 
 -- A list that is popped at its right end: LIFO jobs, and the due priority jobs of Node peers.
 local function popped(field)
-  return function(q, taking, free)
+  return function(q, fetching, free)
     local budget = free + REFUSALS_MAX
     for _ = 1, budget do
-      if free <= 0 or budget <= 0 or taking.bytes >= REPLY_BYTES then return false end
+      if free <= 0 or budget <= 0 or fetching.bytes >= REPLY_BYTES then return false end
       local asked = math.min(free, STREAM_PAGE)
       local ids = redis.call('RPOP', q[field], asked) or {}
       for i = 1, #ids do
-        if G.activate(q, taking, ids[i], '') then free = free - 1 end
+        if G.activate(q, fetching, ids[i], '') then free = free - 1 end
         budget = budget - 1
       end
       if #ids < asked then return true end
@@ -86,17 +86,17 @@ local function popped(field)
   end
 end
 
-local function stream(q, taking, free)
+local function stream(q, fetching, free)
   local budget = free + REFUSALS_MAX
   for _ = 1, budget do
-    if free <= 0 or budget <= 0 or taking.bytes >= REPLY_BYTES then return false end
+    if free <= 0 or budget <= 0 or fetching.bytes >= REPLY_BYTES then return false end
     local asked = math.min(free, STREAM_PAGE)
-    local entries = G.read_stream(q, taking.consumer, asked)
+    local entries = G.read_stream(q, fetching.consumer, asked)
     for i = 1, #entries do
       local id = G.entry_job(entries[i][2])
       if not id then
-        G.drop(taking, nil, entries[i][1], 'a stream entry without a job id')
-      elseif G.activate(q, taking, id, entries[i][1]) then
+        G.drop(fetching, nil, entries[i][1], 'a stream entry without a job id')
+      elseif G.activate(q, fetching, id, entries[i][1]) then
         free = free - 1
       end
       budget = budget - 1
@@ -113,12 +113,12 @@ local function has_its_turn(q, g, id)
 end
 
 -- The first parked job that may go on now: its id and its place; nil where none may.
-local function next_parked(q, taking, g)
+local function next_parked(q, fetching, g)
   local M = G.groups
   if M.is_full(g) and not M.holder_waits(q, g) then return nil end
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
   local id, seq = head[1], G.num(head[2])
-  if not id or M.limited_until(q, g, taking.now) then return nil end
+  if not id or M.limited_until(q, g, fetching.now) then return nil end
   if g.nextSeq > 0 and seq > g.nextSeq then
     M.skip(g)
     if seq > g.nextSeq and not has_its_turn(q, g, id) then return nil end
@@ -129,17 +129,17 @@ end
 -- Parked jobs of groups that have room again. Such a group is listed by whatever made the room in this call.
 -- refusals: how many this call may still refuse.
 -- Returns how many were taken, whether that is all there is to take, and how many were refused.
-local function pull(q, taking, name, free, refusals)
+local function pull(q, fetching, name, free, refusals)
   local taken, refused = 0, 0
   local g = G.groups.group(q, name)
   for _ = 1, free + refusals do
-    if refused >= refusals or taken >= free or taking.bytes >= REPLY_BYTES then return taken, false, refused end
-    local id, seq = next_parked(q, taking, g)
+    if refused >= refusals or taken >= free or fetching.bytes >= REPLY_BYTES then return taken, false, refused end
+    local id, seq = next_parked(q, fetching, g)
     if not id then return taken, true, refused end
-    taking.refused_by = nil
-    if G.activate(q, taking, id, '') then
+    fetching.refused_by = nil
+    if G.activate(q, fetching, id, '') then
       taken = taken + 1
-    elseif taking.refused_by then
+    elseif fetching.refused_by then
       return taken, true, refused -- parked again, until its time comes
     else
       refused = refused + 1
@@ -153,8 +153,8 @@ end
 -- Most groups that may go on have nobody parked: one look at many of them.
 local GROUPS_PAGE = 25
 
-local function drop_empty_groups(q, taking)
-  local all, left, base = taking.groups, {}, q.P .. 'groupq:'
+local function drop_empty_groups(q, fetching)
+  local all, left, base = fetching.groups, {}, q.P .. 'groupq:'
   for from = 1, #all, GROUPS_PAGE do
     local to, keys = math.min(from + GROUPS_PAGE - 1, #all), {}
     for i = from, to do keys[#keys + 1] = base .. all[i] end
@@ -163,41 +163,41 @@ local function drop_empty_groups(q, taking)
       if some then
         left[#left + 1] = all[i]
       else
-        taking.group_listed[all[i]] = nil
+        fetching.group_listed[all[i]] = nil
       end
     end
   end
-  taking.groups = left
+  fetching.groups = left
   return left
 end
 
-local function ready_groups(q, taking, free)
-  if #taking.groups == 0 then return true end
-  local groups = drop_empty_groups(q, taking)
+local function ready_groups(q, fetching, free)
+  if #fetching.groups == 0 then return true end
+  local groups = drop_empty_groups(q, fetching)
   local refusals = REFUSALS_MAX
-  taking.pulling = true
+  fetching.pulling = true
   for _ = 1, #groups do
     if free <= 0 then break end
     local name = groups[1]
-    local taken, empty, refused = pull(q, taking, name, free, refusals)
+    local taken, empty, refused = pull(q, fetching, name, free, refusals)
     free, refusals = free - taken, refusals - refused
     if not empty then break end
     table.remove(groups, 1)
-    taking.group_listed[name] = nil
+    fetching.group_listed[name] = nil
   end
-  taking.pulling = false
+  fetching.pulling = false
   return #groups == 0
 end
 
 -- What had no room in this call goes to the stream, for whoever has. A group that is too much for this call is listed
 -- as one whose limit is over.
-G.kick_groups = function(q, taking)
+G.kick_groups = function(q, fetching)
   local M, room = G.groups, KICKS_MAX
-  for _, name in ipairs(drop_empty_groups(q, taking)) do
+  for _, name in ipairs(drop_empty_groups(q, fetching)) do
     local g = M.group(q, name)
-    if room > 0 then room = room - M.kick(q, g, taking.now, room) else M.limit_until(q, g, 1, 'NX') end
+    if room > 0 then room = room - M.kick(q, g, fetching.now, room) else M.limit_until(q, g, 1, 'NX') end
   end
-  taking.groups, taking.group_listed = {}, {}
+  fetching.groups, fetching.group_listed = {}, {}
 end
 
 G.sources = { popped('priority'), due_priorities, popped('lifo'), ready_groups, stream, ready_groups }

@@ -142,7 +142,7 @@ async def _work(what: str, url: str, options: argparse.Namespace) -> int:
         elif what == "idle":
             listening = asyncio.create_task(protocol.listen(driver, {"jobs": 400, "concurrency": 10}))
             producer: Any = driver_of(url)
-            await protocol.pace(producer, {"jobs": 400, "gap": 8})
+            await protocol.runtime(producer, {"jobs": 400, "gap": 8})
             result = {**await listening, "jobs": 400}
             await producer.close()
         else:

@@ -5,7 +5,7 @@ from typing import Any
 
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.consistency.checking import Look
+from glidemq_py._features.consistency.checking import ConsistencyScan
 from glidemq_py._features.consistency.findings import CheckReport, FindingKind
 from glidemq_py._features.consistency.queue_api import LOOKS, repairs, report
 from tests.lua.own_support import OwnQueue
@@ -38,8 +38,8 @@ def check(q: OwnQueue, *, repair: bool = False, looks: int = LOOKS) -> CheckRepo
     return report(look, suspects, left, done)
 
 
-def _look(q: OwnQueue, name: str) -> Look:
-    look = Look(QueueKeys("glide", name))
+def _look(q: OwnQueue, name: str) -> ConsistencyScan:
+    look = ConsistencyScan(QueueKeys("glide", name))
     _drive(q, look.steps())
     return look
 

@@ -102,8 +102,8 @@ class FamilyRules:
             for parent, members in rows:
                 ids = [member.rpartition(":")[2] for member in members]
                 assert set(ids) == set(self.model.jobs[parent].open_children()), parent
-                reply = self.run(flows.fates(self.q.meta, ids))
-                assert bool(reply.owes) == bool(self.q.redis("XLEN", "outbox"))
+                reply = self.run(flows.child_outcomes(self.q.meta, ids))
+                assert bool(reply.outbox_pending) == bool(self.q.redis("XLEN", "outbox"))
                 ends += [
                     flows.ChildEnd(parent, member, *fate)
                     for member, fate in zip(members, reply.rows, strict=True)

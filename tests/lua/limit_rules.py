@@ -59,7 +59,7 @@ class LimitRules:
         group = self.model.groups[key]
         # Limits first: what the call lets go on goes by the new ones.
         if rate is not False:
-            group.pace(*(rate if isinstance(rate, tuple) else (0, 0)))
+            group.runtime(*(rate if isinstance(rate, tuple) else (0, 0)))
         if bucket is not False:
             group.fill(*(bucket if isinstance(bucket, tuple) else (0, 0)))
         self.run(limiting.limit_group(self.q.meta, key, False, rate, bucket))

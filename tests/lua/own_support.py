@@ -190,7 +190,7 @@ class OwnQueue:
 
 
 class Taken:
-    """A job as `exchange` and `regain` hand it out."""
+    """A job as `exchange` and `reattach` hand it out."""
 
     def __init__(self, fields: Sequence[Any], processed_on: int) -> None:
         self.fields = dict(zip(TAKEN_FIELDS, fields, strict=False))

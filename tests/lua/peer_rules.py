@@ -203,7 +203,7 @@ class PeerRules:
             self.q.let_idle(entry, 0 if beaten else LOCK + 1, consumer)
         self.model.by_peer = True
         self._notice_failures()
-        self.wire.reclaim(LOCK, MAX_STALLED)
+        self.wire.recover_stalled(LOCK, MAX_STALLED)
         self.wire.reclaim_lists(LOCK, MAX_STALLED)
         for job_id in [job_id for job_id in self.peer if self.q.state(job_id) == "failed"]:
             # Who looks for stalled jobs ends what has expired, at work or not: so it is documented.

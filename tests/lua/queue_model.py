@@ -112,7 +112,7 @@ class Group:
     held_until: int = 0
     added: int = 0
 
-    def pace(self, most: int, duration: int) -> None:
+    def runtime(self, most: int, duration: int) -> None:
         if not most:
             self.window.start = self.window.count = 0
         self.window.most, self.window.duration = most, duration

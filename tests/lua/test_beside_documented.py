@@ -159,13 +159,13 @@ class Fleet:
         self.peer.call("healListActive", ["id"])
 
     def _they_look(self) -> None:
-        self.peer.reclaim(LOCK, 1000)
+        self.peer.recover_stalled(LOCK, 1000)
         self.peer.reclaim_lists(LOCK, 1000)
 
     def _we_look(self) -> None:
         cursor = ""
         while True:
-            reply = self.own.run(working.reclaim(self.own.meta, "py-1", 1, LOCK, 1000, False, cursor))
+            reply = self.own.run(working.recover_stalled(self.own.meta, "py-1", 1, LOCK, 1000, False, cursor))
             cursor = reply.cursor
             if not cursor:
                 return

@@ -104,7 +104,7 @@ class HostileQueue:
         q.redis("ZADD", "remote-children", q.now, "glide:{other}:")
         self._populate_writes_and_messages()
         q.make_group()
-        for call in ("heartbeat", "reclaim", "note", "report_usage", "write_open", "write_stage"):
+        for call in ("heartbeat", "recover_stalled", "update_job", "report_usage", "write_open", "write_stage"):
             q.fcall(call, q.meta, *own_calls()[call](self.scene(random.Random(1), ["1", "2"])))
 
     def _populate_writes_and_messages(self) -> None:

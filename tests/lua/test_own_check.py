@@ -379,7 +379,7 @@ def test_a_group_that_has_moved_on_is_not_judged(q: OwnQueue) -> None:
     facts = checking.GroupFacts("k", [], 2, 1, [1, 2], 3, 0, 1)
     q.take_one()
     assert q.run(checking.check_group(q.meta, facts)).moved
-    assert q.run(checking.mend_group(q.meta, facts)) == []
+    assert q.run(checking.repair_group(q.meta, facts)) == []
 
 
 # -- repairs look once more --------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_job_that_moved_meanwhile_is_not_touched(q: OwnQueue) -> None:
     mark = "waiting|||||||"
     rows = [("lost", job, mark), ("ghost", job), ("member", "stream", job, q.redis("XRANGE", "stream", "-", "+")[0][0])]
     before = q.job(job)
-    assert q.run(checking.mend(q.meta, [*rows, ("orphan", f"log:{job}"), ("orphan", "meta:x")])) == [0] * 5
+    assert q.run(checking.apply_repair(q.meta, [*rows, ("orphan", f"log:{job}"), ("orphan", "meta:x")])) == [0] * 5
     assert q.job(job) == before
     assert len(q.entries()) == 1
 

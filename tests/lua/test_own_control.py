@@ -6,7 +6,7 @@ from glidemq_py._core.calls import control
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.reading import version
 from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import heartbeat, reclaim
+from glidemq_py._core.calls.working import heartbeat, recover_stalled
 from glidemq_py.testing import RespError
 from tests.lua.job_places import (
     BOOKKEEPING,
@@ -106,7 +106,7 @@ def failed(q: OwnQueue) -> str:
 def stalled(q: OwnQueue) -> str:
     q.add_job()
     q.let_idle(q.take_one().entry, 60_000)
-    q.run(reclaim(q.meta, "py-9", 1_000, 30_000, 1, False, ""))
+    q.run(recover_stalled(q.meta, "py-9", 1_000, 30_000, 1, False, ""))
     q.redis("DEL", "lock:reclaim")
     return "1"
 
@@ -218,9 +218,9 @@ def test_notes_of_the_worker_that_runs_the_job(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     token = (job.fence, job.processed_on)
-    assert q.run(control.note_progress(q.meta, "1", '{"at":5}', token)) == S.OK
-    assert q.run(control.note_data(q.meta, "1", '{"new":1}', token)) == S.OK
-    assert q.run(control.note_log(q.meta, "1", "line", 0, token)) == S.OK
+    assert q.run(control.update_job_progress(q.meta, "1", '{"at":5}', token)) == S.OK
+    assert q.run(control.update_job_data(q.meta, "1", '{"new":1}', token)) == S.OK
+    assert q.run(control.append_job_log(q.meta, "1", "line", 0, token)) == S.OK
     record = q.job("1")
     assert (record["progress"], record["data"]) == ('{"at":5}', '{"new":1}')
     assert q.redis("LRANGE", "log:1", 0, -1) == ["line"]
@@ -232,24 +232,24 @@ def test_notes_of_a_worker_that_lost_the_job(q: OwnQueue) -> None:
     job = q.take_one()
     q.finish(job.released())
     before = q.job("1")
-    assert q.run(control.note_progress(q.meta, "1", "5", (job.fence, job.processed_on))) == S.STALE
-    assert q.run(control.note_log(q.meta, "1", "5", 0, (job.fence, job.processed_on))) == S.STALE
+    assert q.run(control.update_job_progress(q.meta, "1", "5", (job.fence, job.processed_on))) == S.STALE
+    assert q.run(control.append_job_log(q.meta, "1", "5", 0, (job.fence, job.processed_on))) == S.STALE
     assert q.job("1") == before
     assert not q.redis("EXISTS", "log:1")
 
 
 def test_notes_of_others_need_only_the_job(q: OwnQueue) -> None:
     q.add_job()
-    assert q.run(control.note_data(q.meta, "1", "2")) == S.OK
-    assert q.run(control.note_log(q.meta, "7", "x", 5)) == S.GONE
-    assert q.run(control.note_progress(q.meta, "7", "x")) == S.GONE
+    assert q.run(control.update_job_data(q.meta, "1", "2")) == S.OK
+    assert q.run(control.append_job_log(q.meta, "7", "x", 5)) == S.GONE
+    assert q.run(control.update_job_progress(q.meta, "7", "x")) == S.GONE
     assert {key for key in q.key_names() if key.endswith(":7")} == set()
 
 
 def test_the_newest_log_lines_stay(q: OwnQueue) -> None:
     q.add_job()
     for i in range(5):
-        q.run(control.note_log(q.meta, "1", str(i), 3))
+        q.run(control.append_job_log(q.meta, "1", str(i), 3))
     assert q.redis("LRANGE", "log:1", 0, -1) == ["2", "3", "4"]
 
 
@@ -291,7 +291,7 @@ def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
     q.redis("ZADD", "suspended", START, q.put_job("8", state="suspended"))
     give_satellites(q, range(1, 9))
     q.run(heartbeat(q.meta, "py-1", "{}", 60_000, []))
-    q.run(reclaim(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
+    q.run(recover_stalled(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
     q.run(control.pause(q.meta))
     q.run(control.resume(q.meta))
     replies = obliterate(q)

@@ -4,7 +4,7 @@ import pytest
 
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import ExchangeFlags, reclaim, waiting_children
+from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled, waiting_children
 from glidemq_py._features.flows import calls as flows
 from tests.lua.own_support import OwnQueue
 
@@ -36,7 +36,7 @@ def test_children_of_the_same_queue_are_counted_in_the_step_that_ends_them(q: Ow
 def test_a_parent_elsewhere_is_owed(q: OwnQueue) -> None:
     q.add(row("child", "{}", "{}", parent=["7", "elsewhere"]))
     reply = q.exchange(0, [q.take_one().completed("1")])
-    assert reply.flags & ExchangeFlags.OWES
+    assert reply.flags & ExchangeFlags.OUTBOX_PENDING
     ((_, fields),) = q.redis("XRANGE", "outbox", "-", "+")
     entry = dict(zip(fields[::2], fields[1::2], strict=True))
     assert entry == {
@@ -83,7 +83,7 @@ def test_the_sweep(q: OwnQueue) -> None:
     q.redis("ZADD", "waiting-children", 1, "released")
     q.put_job("stuck", state="waiting-children")
     q.redis("ZADD", "waiting-children", 1, "stuck")
-    q.run(reclaim(q.meta, "py-1", 1_000, 30_000, 1, False, ""))
+    q.run(recover_stalled(q.meta, "py-1", 1_000, 30_000, 1, False, ""))
     assert q.redis("ZRANGE", "waiting-children", 0, -1) == [parent]
     assert q.state("stuck") == "waiting"
 
@@ -145,11 +145,11 @@ def test_fates(q: OwnQueue) -> None:
     q.put_job("done", state="completed", returnvalue="7")
     q.put_job("failed", state="failed", failedReason="no", opts='{"onFailure":"remove"}')
     q.put_job("waits")
-    reply = q.run(flows.fates(q.meta, ["done", "failed", "waits", "gone"]))
-    assert reply.owes == 0
+    reply = q.run(flows.child_outcomes(q.meta, ["done", "failed", "waits", "gone"]))
+    assert reply.outbox_pending == 0
     assert reply.rows == [
         ["completed", "7", "fail_parent"], ["failed", "no", "remove"], False, ["removed", "it is gone", "fail_parent"],
     ]  # fmt: skip
     q.add(row("child", "{}", "{}", parent=["7", "elsewhere"]))
     q.finish(q.take_one().completed("1"))
-    assert q.run(flows.fates(q.meta, [])).owes == 1
+    assert q.run(flows.child_outcomes(q.meta, [])).outbox_pending == 1

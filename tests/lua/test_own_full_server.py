@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_py._core.calls import control
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.working import heartbeat, leave, reclaim, regain
+from glidemq_py._core.calls.working import heartbeat, leave, reattach, recover_stalled
 from glidemq_py.testing import RespError, ServerProcess
 from tests.lua.own_support import OwnQueue
 
@@ -49,9 +49,9 @@ def test_everything_but_adding_works(full: OwnQueue) -> None:
     job = full.take_one()
     full.run(heartbeat(full.meta, "py-1", "{}", 60_000, [job.token]))
     full.let_idle(job.entry, 60_000)
-    assert full.run(reclaim(full.meta, "py-1", 60_000, 30_000, 1, False, "")).recovered == [job.id]
+    assert full.run(recover_stalled(full.meta, "py-1", 60_000, 30_000, 1, False, "")).recovered == [job.id]
     full.take_one()
-    assert len(full.run(regain(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
+    assert len(full.run(reattach(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
     full.run(control.pause(full.meta))
     full.run(control.resume(full.meta))
     assert full.run(control.lock(full.key("lock:x"), "a", 1_000)) is True

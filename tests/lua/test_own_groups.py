@@ -212,7 +212,7 @@ def test_expired_parked_jobs_give_their_slot_to_the_next(q: OwnQueue) -> None:
     q.take(3)
     q.advance(30_000)
     q.let_idle(taken.entry, 30_000)
-    q.run(working.reclaim(q.meta, "py-2", 1, 30_000, 1, False, ""))
+    q.run(working.recover_stalled(q.meta, "py-2", 1, 30_000, 1, False, ""))
     assert [q.state(str(n)) for n in (1, 2, 3)] == ["failed", "failed", "waiting"]
     assert q.take_one().id == "3"
 
@@ -244,7 +244,7 @@ DAY = 86_400_000
 
 
 def sweep(q: OwnQueue) -> None:
-    q.run(working.reclaim(q.meta, "py-2", 1, 30_000, 1, False, ""))
+    q.run(working.recover_stalled(q.meta, "py-2", 1, 30_000, 1, False, ""))
 
 
 def test_a_group_that_nothing_used_for_a_day_is_forgotten(q: OwnQueue) -> None:

@@ -433,7 +433,7 @@ def test_the_dedup_hash_is_swept_when_nothing_needs_it(q: OwnQueue) -> None:
     job = q.take_one()
     for _ in range(2):
         q.advance(3_600_000)
-        q.run(Call("reclaim", q.meta, (pack(("h", 1, 7_200_001, 1, False, "", "worker-")),), unpack))
+        q.run(Call("recover_stalled", q.meta, (pack(("h", 1, 7_200_001, 1, False, "", "worker-")),), unpack))
         if q.redis("HEXISTS", "dedup", "d"):
             q.redis("DEL", "lock:reclaim")
             q.finish(job.completed())

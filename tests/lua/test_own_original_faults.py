@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import note_progress, remove
-from glidemq_py._core.calls.working import reclaim
+from glidemq_py._core.calls.control import remove, update_job_progress
+from glidemq_py._core.calls.working import recover_stalled
 from tests.lua.own_support import START, OwnQueue, Taken
 
 LOCK = 30_000
@@ -49,7 +49,7 @@ def test_an_entry_that_was_never_activated_gives_no_slot_back(q: OwnQueue) -> No
     (first,) = exchange(q, 1)
     (entry,) = q.read_as("py-2")
     q.let_idle(entry, LOCK)
-    q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 0, False, ""))
+    q.run(recover_stalled(q.meta, "py-9", 60_000, LOCK, 0, False, ""))
     assert q.redis("HMGET", "group:k", "active", "maxConcurrency") == ["1", "1"]
     assert q.state("2") != "failed"
     assert exchange(q, 5) == []
@@ -70,7 +70,7 @@ def test_the_count_of_active_list_jobs_is_never_negative(q: OwnQueue, how: str) 
         q.run(remove(q.meta, job.id))
     else:
         q.advance(LOCK)
-        assert q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
+        assert q.run(recover_stalled(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
     assert int(q.redis("GET", "list-active") or 0) == 0
 
 
@@ -81,7 +81,7 @@ def test_a_lock_beside_a_jobs_hash_stops_no_recovery(q: OwnQueue) -> None:
     q.redis("SET", "job:1:usage-lock", "token")
     q.redis("SET", "job:2:usage-lock", "token")
     q.advance(LOCK)
-    assert q.run(reclaim(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
+    assert q.run(recover_stalled(q.meta, "py-9", 60_000, LOCK, 1, False, "")).recovered == ["1"]
     assert q.job("1")["timestamp"] == str(START)
 
 
@@ -111,5 +111,5 @@ def test_progress_alone_does_not_fill_the_events(q: OwnQueue) -> None:
     """W74: told without a bound."""
     (job,) = q.add(row("a", "{}", "{}"))
     for number in range(1_500):
-        q.run(note_progress(q.meta, job[0], str(number)))
+        q.run(update_job_progress(q.meta, job[0], str(number)))
     assert 1_000 <= q.redis("XLEN", "events") <= 1_200

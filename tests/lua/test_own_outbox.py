@@ -7,7 +7,7 @@ import pytest
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import obliterate
 from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import ExchangeFlags, reclaim
+from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled
 from glidemq_py._features.outbox.calls import OutboxEntry, OutboxReply, dead_letters_to, outbox
 from glidemq_py.testing import RespError
 from tests.lua.own_support import OwnQueue, Taken
@@ -50,7 +50,7 @@ def test_a_failed_attempt_without_another_makes_one(q: OwnQueue) -> None:
     assert owed(q) == []
     again = q.take_one()
     reply = q.exchange(0, [again.failed("no luck", limit=2)])
-    assert (reply.statuses, reply.flags & ExchangeFlags.OWES) == ([S.FAILED], ExchangeFlags.OWES)
+    assert (reply.statuses, reply.flags & ExchangeFlags.OUTBOX_PENDING) == ([S.FAILED], ExchangeFlags.OUTBOX_PENDING)
     assert one_owed(q) == {
         "kind": "dead", "to": "dlq", "id": "1", "activation": "2", "why": "failed", "name": "mail",
         "data": '{"to":1}', "reason": "no luck", "attempts": "1",
@@ -63,7 +63,7 @@ def test_a_failed_attempt_without_another_makes_one(q: OwnQueue) -> None:
 def test_a_queue_without_dead_letters_owes_none(q: OwnQueue) -> None:
     job = take_with(q)
     reply = q.exchange(0, [job.failed()])
-    assert (reply.statuses, reply.flags & ExchangeFlags.OWES) == ([S.FAILED], 0)
+    assert (reply.statuses, reply.flags & ExchangeFlags.OUTBOX_PENDING) == ([S.FAILED], 0)
     assert not q.redis("EXISTS", "outbox")
 
 
@@ -78,7 +78,7 @@ def test_an_expired_job_makes_one(q: OwnQueue) -> None:
     declare(q)
     q.add_job(ttl=10)
     q.advance(11)
-    assert q.exchange(1).flags & ExchangeFlags.OWES
+    assert q.exchange(1).flags & ExchangeFlags.OUTBOX_PENDING
     assert (one_owed(q)["why"], one_owed(q)["reason"]) == ("expired", "expired")
 
 
@@ -94,7 +94,7 @@ def test_a_stalled_job_makes_one(q: OwnQueue) -> None:
     declare(q)
     job = take_with(q, data='"x"')
     q.let_idle(job.entry, 40_000)
-    reply = q.run(reclaim(q.meta, "py-2", 1_000, 30_000, 0, False, ""))
+    reply = q.run(recover_stalled(q.meta, "py-2", 1_000, 30_000, 0, False, ""))
     assert reply.failed == ["1"]
     entry = one_owed(q)
     assert (entry["why"], entry["reason"]) == ("stalled", "job stalled more than maxStalledCount")

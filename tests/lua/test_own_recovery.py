@@ -8,19 +8,21 @@ from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import pause, remove
 from glidemq_py._core.calls.reading import workers
 from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import ReclaimReply, heartbeat, leave, reclaim, regain
+from glidemq_py._core.calls.working import RecoverStalledReply, heartbeat, leave, reattach, recover_stalled
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue, Taken
 
 LOCK = 30_000
 
 
-def look(q: OwnQueue, cursor: str = "", max_stalled: int = 1, holder: str = "py-9", hold: int = 60_000) -> ReclaimReply:
-    reply = q.run(reclaim(q.meta, holder, hold, LOCK, max_stalled, False, cursor))
-    assert isinstance(reply, ReclaimReply)
+def look(
+    q: OwnQueue, cursor: str = "", max_stalled: int = 1, holder: str = "py-9", hold: int = 60_000
+) -> RecoverStalledReply:
+    reply = q.run(recover_stalled(q.meta, holder, hold, LOCK, max_stalled, False, cursor))
+    assert isinstance(reply, RecoverStalledReply)
     return reply
 
 
-def looks(q: OwnQueue, max_stalled: int = 1) -> Iterator[ReclaimReply]:
+def looks(q: OwnQueue, max_stalled: int = 1) -> Iterator[RecoverStalledReply]:
     """One look at everything, page by page."""
     cursor = ""
     while True:
@@ -391,7 +393,7 @@ def ask(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> li
     found: list[Taken] = []
     cursor = ""
     while True:
-        reply = q.run(regain(q.meta, consumer, known, want - len(found), False, cursor, []))
+        reply = q.run(reattach(q.meta, consumer, known, want - len(found), False, cursor, []))
         found += [Taken(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         if not cursor:
@@ -432,7 +434,7 @@ def test_regain_settles_what_cannot_run(q: OwnQueue) -> None:
     q.redis("HSET", "job:2", "state", "completed")
     q.redis("HSET", "job:3", "revoked", "1")
     q.redis("XDEL", "stream", jobs[3].entry)
-    reply = q.run(regain(q.meta, "py-1", [], 100, False, "", []))
+    reply = q.run(reattach(q.meta, "py-1", [], 100, False, "", []))
     assert reply.jobs == []
     assert reply.cursor == "l:0"  # the lists are next
     reasons = [dropped[2] for dropped in reply.dropped]
@@ -445,7 +447,7 @@ def test_regain_pages(q: OwnQueue) -> None:
     q.take(250)
     found, cursor = [], ""
     while True:
-        reply = q.run(regain(q.meta, "py-1", [], 1_000, True, cursor, []))
+        reply = q.run(reattach(q.meta, "py-1", [], 1_000, True, cursor, []))
         found += [job[0] for job in reply.jobs]
         if not (cursor := reply.cursor):
             break
@@ -459,7 +461,7 @@ def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "
     while True:
         known = [*known_ids, *[job.id for job in found]]
         entries = [job.entry for job in found]
-        reply = q.run(regain(q.meta, consumer, entries, want - len(found), False, cursor, known))
+        reply = q.run(reattach(q.meta, consumer, entries, want - len(found), False, cursor, known))
         found += [Taken(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         if not cursor:
@@ -515,7 +517,7 @@ def test_each_workers_own_lock_counts_whoever_looks(q: OwnQueue, lifo: bool) -> 
     wait longer for those of a quick one because it may take its time itself."""
 
     def recovered(lock: int) -> list[str]:
-        reply = q.run(reclaim(q.meta, "py-9", 60_000, lock, 5, False, ""))
+        reply = q.run(recover_stalled(q.meta, "py-9", 60_000, lock, 5, False, ""))
         assert not reply.cursor
         return list(reply.recovered)
 

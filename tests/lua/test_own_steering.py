@@ -11,7 +11,7 @@ import pytest
 from glidemq_py._core.calls import reading, steering
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import retry
-from glidemq_py._core.calls.working import heartbeat, reclaim
+from glidemq_py._core.calls.working import heartbeat, recover_stalled
 from glidemq_py.testing import RespError
 from tests.lua import job_places
 from tests.lua.job_places import (
@@ -627,6 +627,6 @@ def test_metrics_that_nobody_trims_are_trimmed_by_recovery(q: OwnQueue) -> None:
     minute = START - START % 60_000
     fields = [f"m:{minute - n * 60_000}:c" for n in range(3000)]
     q.redis("HSET", "metrics:completed", *itertools.chain.from_iterable((field, 1) for field in fields))
-    q.run(reclaim(q.meta, "py-1", 1000, 30_000, 1, False, ""))
+    q.run(recover_stalled(q.meta, "py-1", 1000, 30_000, 1, False, ""))
     assert q.redis("HLEN", "metrics:completed") == 1441
     q.redis("DEL", "lock:reclaim")

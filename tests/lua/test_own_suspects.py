@@ -24,7 +24,7 @@ def fetch(q: OwnQueue, want: int, held: working.Held | None = FREE, consumer: st
     return [Taken(job, reply.now) for job in reply.jobs]
 
 
-def die(q: OwnQueue, jobs: list[Taken], consumer: str = "py-1", max_stalled: int = 1) -> working.ReclaimReply:
+def die(q: OwnQueue, jobs: list[Taken], consumer: str = "py-1", max_stalled: int = 1) -> working.RecoverStalledReply:
     """The process of `consumer` dies with these jobs, and recovery looks after its locks have run out."""
     for job in jobs:
         if job.entry:
@@ -33,11 +33,11 @@ def die(q: OwnQueue, jobs: list[Taken], consumer: str = "py-1", max_stalled: int
     q.redis("UNLINK", f"w:{consumer}")
     recovered, failed, cursor = list[str](), list[str](), ""
     while True:
-        reply = q.run(working.reclaim(q.meta, "py-9", 1, LOCK, max_stalled, False, cursor))
+        reply = q.run(working.recover_stalled(q.meta, "py-9", 1, LOCK, max_stalled, False, cursor))
         recovered += reply.recovered
         failed += reply.failed
         if not reply.cursor:
-            return working.ReclaimReply(recovered, failed, "", 1)
+            return working.RecoverStalledReply(recovered, failed, "", 1)
         cursor = reply.cursor
 
 

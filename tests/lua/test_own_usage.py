@@ -127,7 +127,7 @@ def budgeted(q: OwnQueue, flow: str, name: str = "task", key: str | None = None)
     return job_id
 
 
-def hand_in(q: OwnQueue, charges: list[BudgetCharge], *rows: Any, want: int = 0) -> ExchangeReply:
+def report_result(q: OwnQueue, charges: list[BudgetCharge], *rows: Any, want: int = 0) -> ExchangeReply:
     reply = q.run(exchange(q.meta, "py-1", want, rows, False, False, charges=charges))
     assert isinstance(reply, ExchangeReply)
     return reply
@@ -155,15 +155,15 @@ def test_what_attempts_have_used_is_counted_once_and_stops_the_next(q: OwnQueue)
     assert told == [{job_id: [key, ""] for job_id in ids[:2]}, []]
     usage = ({"input": 10, "output": 50}, {}, 60, 0)
     row = taken[0].completed()
-    reply = hand_in(q, [(1, key, usage)], row, want=1)
+    reply = report_result(q, [(1, key, usage)], row, want=1)
     assert reply.budgets == [{ids[2]: [key, "pause"]}, [1]]
     fields = q.resp.hash(key)
     assert (fields["usedTokens"], fields["usedTokens:output"], fields["exceeded"]) == ("110", "50", "1")
     # The reply was lost: handed in again, it counts no more.
-    assert hand_in(q, [(1, key, usage)], row).budgets is None
+    assert report_result(q, [(1, key, usage)], row).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "110"
     # A failed attempt has used what it used; the limit is passed once only.
-    assert hand_in(q, [(1, key, usage)], taken[1].failed(limit=3)).budgets is None
+    assert report_result(q, [(1, key, usage)], taken[1].failed(limit=3)).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "220"
     events = [dict(zip(e[::2], e[1::2], strict=True)) for _, e in q.redis("XRANGE", "events", "-", "+")]
     assert [(e["jobId"], e["flowId"]) for e in events if e["event"] == "budget-exceeded"] == [(ids[0], "1")]
@@ -185,7 +185,7 @@ def test_limits(q: OwnQueue, limits: dict[str, Any], usage: Any, passes: bool) -
     key = create(q, "1", **limits)
     budgeted(q, "1")
     (job,), _ = take_all(q)
-    reply = hand_in(q, [(1, key, usage)], job.completed())
+    reply = report_result(q, [(1, key, usage)], job.completed())
     assert (q.resp.hash(key)["exceeded"] == "1") is passes
     assert (reply.budgets == [False, [1]]) is passes
 
@@ -194,10 +194,10 @@ def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
     root = budgeted(q, "1")
     key = create(q, root, max_total_tokens=1)
     (job,), _ = take_all(q)
-    hand_in(q, [(1, key, False)], job.failed(limit=2))
+    report_result(q, [(1, key, False)], job.failed(limit=2))
     assert q.resp.execute("TTL", key) == -1
     (job,), _ = take_all(q)
-    hand_in(q, [(1, key, False)], job.completed())
+    report_result(q, [(1, key, False)], job.completed())
     assert q.resp.execute("TTL", key) == 604_800
 
 
@@ -206,8 +206,8 @@ def test_a_budget_of_another_queue_is_owed(q: OwnQueue) -> None:
     job_id = budgeted(q, "9", key=key)
     (job,), told = take_all(q)
     assert told == [{job_id: [key, "ask"]}, []]
-    reply = hand_in(q, [(1, key, ({"a": 1}, {}, 1, 0))], job.completed())
-    assert reply.flags & ExchangeFlags.OWES
+    reply = report_result(q, [(1, key, ({"a": 1}, {}, 1, 0))], job.completed())
+    assert reply.flags & ExchangeFlags.OUTBOX_PENDING
     ((_, flat),) = q.redis("XRANGE", "outbox", "-", "+")
     owed = dict(zip(flat[::2], flat[1::2], strict=True))
     assert (owed["kind"], owed["key"], owed["id"], owed["activation"]) == ("budget", key, job_id, "1")

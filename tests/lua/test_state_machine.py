@@ -99,7 +99,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         for job_id in self.q.add(*(row("task", "{}", "{}", ordering=ordering, **timed) for _ in range(count))):
             self._added_to_group(job_id, key, width, timed)
             if key == RATED:
-                self.model.group(key).pace(RATE, WINDOW)
+                self.model.group(key).runtime(RATE, WINDOW)
 
     def _added_to_group(self, job_id: str, key: str, width: int, timed: dict[str, int]) -> None:
         now, ttl = self.q.now, timed.get("ttl")
@@ -226,7 +226,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         found: list[Taken] = []
         cursor = ""
         while True:
-            reply = self.run(working.regain(self.q.meta, consumer, entries, 100, False, cursor, ids))
+            reply = self.run(working.reattach(self.q.meta, consumer, entries, 100, False, cursor, ids))
             found += [Taken(job, reply.now) for job in reply.jobs]
             cursor = reply.cursor
             if not cursor:
@@ -351,7 +351,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self._beat()
 
     @rule(forget=st.booleans())
-    def reclaim(self, forget: bool) -> None:
+    def recover_stalled(self, forget: bool) -> None:
         """A lock's time goes by; the living say so, and the jobs of the dead are given to others."""
         if not (self.dead or forget):
             return
@@ -365,7 +365,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             self.q.let_idle(entry, 0 if beaten else LOCK + 1, consumer)
         recovered, failed, cursor = set[str](), set[str](), ""
         while True:
-            reply = self.run(working.reclaim(self.q.meta, "py-1", 1, LOCK, MAX_STALLED, False, cursor))
+            reply = self.run(working.recover_stalled(self.q.meta, "py-1", 1, LOCK, MAX_STALLED, False, cursor))
             recovered |= set(reply.recovered)
             failed |= set(reply.failed)
             cursor = reply.cursor
@@ -571,7 +571,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         rate = {"rate_max": RATE, "rate_duration": WINDOW} if key == RATED else {}
         job_id = self.wire.add(ordering=key, concurrency=width, **rate, **options)
         # What a peer does not say is taken away.
-        self.model.group(key).pace(RATE if rate else 0, WINDOW)
+        self.model.group(key).runtime(RATE if rate else 0, WINDOW)
         self.model.group(key).fill(0, 0)
         self._added_to_group(job_id, key, width, options)
 

@@ -71,7 +71,7 @@ def test_check_reports_and_repairs_unusable_scores(q: OwnQueue) -> None:
         q.redis("ZADD", suffix, "inf", job_id)
     lost = q.run(checking.check_jobs(q.meta, [delayed, completed])).lost
     assert [row[0] for row in lost] == [delayed, completed]
-    assert q.run(checking.mend(q.meta, [["lost", row[0], row[2]] for row in lost])) == [1, 1]
+    assert q.run(checking.apply_repair(q.meta, [["lost", row[0], row[2]] for row in lost])) == [1, 1]
     assert score_of(q, delayed) == START + 1000
     assert score_of(q, completed, "completed") == START
 
@@ -160,7 +160,7 @@ def test_parked_job_with_infinite_score_gets_its_place(q: OwnQueue) -> None:
     (running,) = q.take(2)
     assert running.id == first
     q.redis("ZADD", "groupq:k", "inf", second)
-    q.run(working.reclaim(q.meta, "holder", 1000, 30_000, 1, False, ""))
+    q.run(working.recover_stalled(q.meta, "holder", 1000, 30_000, 1, False, ""))
     assert score_of(q, second, "groupq:k") == 2
     q.finish(running.completed())
     assert [job.id for job in q.take(1)] == [second]
@@ -189,10 +189,10 @@ def test_stalled_job_with_a_heartbeat_of_the_future_is_recovered(q: OwnQueue) ->
     job_id = q.add_job(lifo=True)
     q.take_one()
     q.redis("ZADD", "list-active-ids", "inf", job_id)
-    reclaim = working.reclaim(q.meta, "holder", 1000, 30_000, 1, False, "")
-    assert q.run(reclaim).recovered == []
+    recover_stalled = working.recover_stalled(q.meta, "holder", 1000, 30_000, 1, False, "")
+    assert q.run(recover_stalled).recovered == []
     q.advance(60_000)
-    assert q.run(reclaim).recovered == [job_id]
+    assert q.run(recover_stalled).recovered == [job_id]
 
 
 @pytest.mark.parametrize("junk", ["junk", "inf", "nan", "1e308", str(2**63 - 1)])

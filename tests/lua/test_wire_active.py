@@ -107,7 +107,7 @@ def test_completing_nothing_leaves_no_ghost(wire: WireQueue) -> None:
 def test_a_late_worker_cannot_finish_a_newer_attempt(wire: WireQueue) -> None:
     job_id, old = wire.add() and wire.take_id()
     wire.now += 60_000
-    assert wire.reclaim() == 1
+    assert wire.recover_stalled() == 1
     _, entry = wire.take_id()
     assert wire.complete(job_id, old, "1") == 1
     assert wire.fail(job_id, old) == "retrying"

@@ -56,7 +56,7 @@ def test_our_attempt_is_stale_once_a_peer_has_recovered_it(wire: WireQueue, own:
     own.add_job()
     job = own.take_one()
     wire.now = own.now + 60_000
-    assert wire.reclaim() == 1
+    assert wire.recover_stalled() == 1
     _, entry = wire.take_id()
     assert own.finish(job.completed()) == [3]
     assert (wire.complete(job.id, entry), wire.state(job.id)) == (1, "completed")
@@ -113,9 +113,9 @@ def test_a_parent_that_goes_on_because_its_child_was_drained_is_not_lost(wire: W
 LOCK = 30_000
 
 
-def _reclaim(own: OwnQueue) -> working.ReclaimReply:
-    reply = own.run(working.reclaim(own.meta, "py-1", 1, LOCK, 1, False, ""))
-    assert isinstance(reply, working.ReclaimReply)
+def _reclaim(own: OwnQueue) -> working.RecoverStalledReply:
+    reply = own.run(working.recover_stalled(own.meta, "py-1", 1, LOCK, 1, False, ""))
+    assert isinstance(reply, working.RecoverStalledReply)
     return reply
 
 

@@ -86,7 +86,7 @@ class Driver:
         for job_id, _ in self.running:
             if wire.state(job_id) == "active":
                 wire.redis("HSET", f"job:{job_id}", "lastActive", wire.now)
-        wire.reclaim(min_idle=0, max_stalled=1) if self.random.random() < 0.3 else None
+        wire.recover_stalled(min_idle=0, max_stalled=1) if self.random.random() < 0.3 else None
         wire.reclaim_lists(min_idle=35)
 
     def check(self) -> None:

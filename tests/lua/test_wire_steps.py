@@ -71,7 +71,7 @@ def test_a_subscription_s_delay_is_its_own(wire: WireQueue) -> None:
 def test_a_worker_that_lost_its_job_moves_nothing(wire: WireQueue) -> None:
     job_id, old = wire.add() and wire.take_id()
     wire.now += 60_000
-    wire.reclaim()
+    wire.recover_stalled()
     wire.take_id()
     assert delay(wire, job_id, old, START) == "error:not_active"
     assert suspend(wire, job_id, old) == "error:not_active"
@@ -142,7 +142,7 @@ def test_suspension_times_out(wire: WireQueue) -> None:
 def test_a_stalled_job_runs_again_then_fails(wire: WireQueue) -> None:
     job_id, entry = wire.add() and wire.take_id()
     wire.now += 30_000
-    assert wire.reclaim() == 1
+    assert wire.recover_stalled() == 1
     job = wire.job(job_id)
     assert (job["state"], job["stalledCount"]) == ("waiting", "1")
     assert not {"processedOn", "lastActive"} & job.keys()
@@ -150,7 +150,7 @@ def test_a_stalled_job_runs_again_then_fails(wire: WireQueue) -> None:
     again, second = wire.take_id()
     assert (again, second != entry) == (job_id, True)
     wire.now += 30_000
-    assert wire.reclaim() == 1
+    assert wire.recover_stalled() == 1
     assert wire.job(job_id)["failedReason"] == "job stalled more than maxStalledCount"
     assert (wire.entries(), wire.scores("failed")) == ([], {job_id: wire.now})
     assert wire.metric("failed") == {"c": 1, "d": 30_000}
@@ -175,16 +175,16 @@ def test_healthy_jobs_stay_with_their_worker(wire: WireQueue) -> None:
 def test_a_lock_of_the_job_s_own(wire: WireQueue) -> None:
     job_id, _ = wire.add(opts='{"lockDuration":60000}') and wire.take_id()
     wire.now += 59_999
-    assert (wire.reclaim(), wire.state(job_id)) == (1, "active")
+    assert (wire.recover_stalled(), wire.state(job_id)) == (1, "active")
     wire.now += 1
-    assert (wire.reclaim(), wire.state(job_id)) == (1, "waiting")
+    assert (wire.recover_stalled(), wire.state(job_id)) == (1, "waiting")
 
 
 def test_recent_entries_are_not_looked_at(wire: WireQueue) -> None:
     wire.add()
     wire.take_id()
     wire.now += 90_000
-    assert wire.reclaim(min_idle=60_000) == 0
+    assert wire.recover_stalled(min_idle=60_000) == 0
 
 
 def test_left_over_entries_make_no_ghosts(wire: WireQueue) -> None:
@@ -193,14 +193,14 @@ def test_left_over_entries_make_no_ghosts(wire: WireQueue) -> None:
     wire.read(2)
     wire.redis("DEL", f"job:{gone}")
     wire.redis("HSET", f"job:{done}", "state", "completed")
-    assert wire.reclaim() == 2
+    assert wire.recover_stalled() == 2
     assert (wire.redis("EXISTS", f"job:{gone}"), wire.state(done), wire.entries()) == (0, "completed", [])
 
 
 def test_a_stalled_job_can_have_expired(wire: WireQueue) -> None:
     job_id, _ = wire.add(ttl=100) and wire.take_id()
     wire.now += 101
-    assert wire.reclaim() == 1
+    assert wire.recover_stalled() == 1
     assert (wire.job(job_id)["failedReason"], wire.entries()) == ("expired", [])
 
 
@@ -208,11 +208,11 @@ def test_a_grouped_job_keeps_its_slot_through_a_stall(wire: WireQueue) -> None:
     job_id, _ = wire.add(ordering="k") and wire.take_id()
     wire.redis("HDEL", f"job:{job_id}", "slot")  # activated by another library
     wire.now += 60_000
-    wire.reclaim()
+    wire.recover_stalled()
     assert wire.group("k")["active"] == "1"
     assert wire.take_id()[0] == job_id
     wire.now += 60_000
-    wire.reclaim()
+    wire.recover_stalled()
     assert (wire.state(job_id), wire.group("k")["active"]) == ("failed", "0")
 
 
@@ -222,7 +222,7 @@ def test_a_dead_subscription_gets_its_message_again(wire: WireQueue) -> None:
     ((entry, _),) = wire.read(group="mail")
     wire.activate(job_id, entry, "mail", 1)
     wire.now += 60_000
-    assert wire.reclaim(broadcast=1, group="mail") == 1
+    assert wire.recover_stalled(broadcast=1, group="mail") == 1
     assert wire.state(job_id) == "active"
     ((again, fields),) = wire.read(group="mail")
     assert (fields["jobId"], fields["retryGroup"]) == (job_id, "mail")

@@ -179,7 +179,7 @@ class WireQueue:
         keys = [f"job:{job_id}", "stream", "scheduled", "failed", "events"]
         return str(self.call("revoke", keys, job_id, self.now, GROUP))
 
-    def reclaim(self, min_idle: int = 0, max_stalled: int = 1, broadcast: int = 0, group: str = GROUP) -> int:
+    def recover_stalled(self, min_idle: int = 0, max_stalled: int = 1, broadcast: int = 0, group: str = GROUP) -> int:
         args = (group, "worker-2", min_idle, max_stalled, self.now, self.key("failed"), broadcast, 0)
         return int(self.call("reclaimStalled", ["stream", "events"], *args))
 

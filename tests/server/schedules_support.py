@@ -8,7 +8,7 @@ from glidemq_py import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.schedulers.maintenance import ScheduleDuty
+from glidemq_py._features.schedulers.maintenance import SchedulerTask
 from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
 from tests.lua.own_support import OwnQueue
@@ -42,10 +42,10 @@ class Clockwork:
         transport = cast("Transport", _Direct(self.own))
         return QueueLink(transport=transport, keys=QueueKeys("glide", name), waiter=cast("Any", None), **options)
 
-    def another_duty(self, **options: Any) -> ScheduleDuty:
-        return ScheduleDuty(link=self.link(**options))
+    def another_duty(self, **options: Any) -> SchedulerTask:
+        return SchedulerTask(link=self.link(**options))
 
-    async def fire(self, duty: ScheduleDuty | None = None) -> int:
+    async def fire(self, duty: SchedulerTask | None = None) -> int:
         """Everything that is due now; ms until the next."""
         while not (wait := await (duty or self.duty).fire()):
             pass

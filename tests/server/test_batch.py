@@ -147,8 +147,8 @@ async def test_no_more_batches_run_than_may_even_if_they_are_not_full(core_url: 
 async def worker_is_quiet(worker: Worker) -> None:
     exchange = worker._exchange
     assert exchange is not None
-    exchange.look_for_jobs()
-    await soon(until(lambda: exchange.asked == 0 and not exchange.under_way))
+    exchange.request_jobs()
+    await soon(until(lambda: exchange.requested_slots == 0 and not exchange.under_way))
 
 
 async def test_global_concurrency_bounds_batches_and_strands_nothing(

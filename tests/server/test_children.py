@@ -23,7 +23,7 @@ from glidemq_py import (
     UnsupportedOptionError,
     Worker,
 )
-from glidemq_py._maintenance.waiting_parents import ChildrenWatch
+from glidemq_py._maintenance.waiting_parents import WaitingParentsTask
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import PATIENCE, Raw, Told, soon
 
@@ -196,7 +196,7 @@ async def test_a_child_that_a_node_worker_ends_without_a_word(
     resp.execute("EVAL", LOSE, 1, f"glide:{{{children.name}}}:", "b", how)
     assert parents._link is not None
     owed = asyncio.Event()
-    watch = ChildrenWatch(link=parents._link, owes=owed.set, age=0)
+    watch = WaitingParentsTask(link=parents._link, owes=owed.set, age=0)
     assert not await watch.look()
     if end is None:
         with pytest.raises(JobFailedError, match="child"):
@@ -220,7 +220,7 @@ async def test_the_children_s_queue_is_obliterated(url: str, parents: Queue) -> 
             await asyncio.sleep(0.01)
         await others.obliterate()
         assert parents._link is not None
-        await ChildrenWatch(link=parents._link, owes=lambda: None, age=0).look()
+        await WaitingParentsTask(link=parents._link, owes=lambda: None, age=0).look()
         with pytest.raises(JobFailedError, match="it is gone"):
             await job.wait_until_finished()
 

@@ -64,7 +64,7 @@ async def test_jobs_taken_by_a_call_that_was_sent_ahead_come_back_too(
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=10) as worker:
         told = Told(worker)
-        await soon(until(lambda: worker._exchange is not None and worker._exchange.ahead.asked > 0))
+        await soon(until(lambda: worker._exchange is not None and worker._exchange.ahead.requested_slots > 0))
         proxy.lose("_exchange")
         # The call under way ends with this marker; the next one is sent ahead, and doomed.
         resp.execute("XADD", f"glide:{{{queue_name}}}:wake", "*", "w", "1")

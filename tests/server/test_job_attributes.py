@@ -12,7 +12,7 @@ from glidemq_py import (
     FlowProducer,
     Job,
     JobNotFoundError,
-    JobNotReadError,
+    JobNotLoadedError,
     JobState,
     Message,
     Queue,
@@ -40,9 +40,9 @@ def picture(job: Job) -> dict[str, Any]:
             continue
         try:
             found[name] = getattr(job, name)
-        except JobNotReadError as error:
+        except JobNotLoadedError as error:
             assert name == error.attribute  # noqa: PT017  one of many
-            found[name] = JobNotReadError
+            found[name] = JobNotLoadedError
     return found
 
 
@@ -56,7 +56,7 @@ async def in_hand(queue: Queue[Any, Any], job: Job) -> tuple[dict[str, Any], dic
 
 
 def assert_true(before: dict[str, Any], after: dict[str, Any], read: dict[str, Any]) -> None:
-    said = {name: value for name, value in before.items() if value is not JobNotReadError and name != "usage"}
+    said = {name: value for name, value in before.items() if value is not JobNotLoadedError and name != "usage"}
     assert said == {name: read[name] for name in said}
     after.pop("usage")
     read.pop("usage")
@@ -116,7 +116,7 @@ async def test_members_of_flows_know_their_family_after_reload(url: str, queue_n
         for each in pictures.values():
             assert_true(*each)
         before, after, _ = pictures["leaf"]
-        assert before["parent_id"] is JobNotReadError
+        assert before["parent_id"] is JobNotLoadedError
         assert (after["parent_id"], after["parent_queue"]) == (tree.job.id, queue_name)
         assert before["budget_key"] == after["budget_key"] is not None
 
@@ -147,14 +147,14 @@ async def test_jobs_of_lists_and_adds(url: str, queue_name: str):
         assert added.opts == {"attempts": 3, "ttl": 60_000, "delay": 5}
         (listed,) = await queue.get_jobs("delayed")
         for job in (added, listed):
-            with pytest.raises(JobNotReadError, match=r"reload"):
+            with pytest.raises(JobNotLoadedError, match=r"reload"):
                 _ = job.expire_at
             assert getattr(job, "parent_id", "unknown") == "unknown"
             await job.reload()
             assert job.expire_at == job.timestamp + 60_000
             assert (job.parent_id, job.parent_ids, job.delay) == (None, (), 5)
         twice = await queue.add("n", 1, job_id=added.id, delay=70)
-        with pytest.raises(JobNotReadError):
+        with pytest.raises(JobNotLoadedError):
             _ = twice.delay  # that is the other's to say
         await added.remove()
         with pytest.raises(JobNotFoundError):

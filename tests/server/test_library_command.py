@@ -13,7 +13,7 @@ from glidemq_py import ConnectionOptions, Queue, Worker, library
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.library_source import Face, assemble
 from glidemq_py._maintenance import libraries as library_sweep
-from glidemq_py._maintenance.libraries import LOCK_KEY, REGISTRY, UNUSED_MS, LibrarySweep
+from glidemq_py._maintenance.libraries import LOCK_KEY, REGISTRY, UNUSED_MS, UnusedLibrariesTask
 from glidemq_py.testing import RespClient, ServerProcess
 
 OWN, WIRE = assemble(Face.OWN), assemble(Face.WIRE)
@@ -151,7 +151,7 @@ async def sweep(url: str) -> list[str]:
     library_sweep._said.clear()
     transport = await AsyncTransport.connect(url)
     try:
-        return await LibrarySweep(transport).sweep()
+        return await UnusedLibrariesTask(transport).sweep()
     finally:
         await transport.close()
 
@@ -222,7 +222,7 @@ async def test_a_user_who_may_not_is_left_in_peace(
     monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
     library_sweep._said.clear()
     transport = await AsyncTransport.connect(server.url.replace("://", "://app:pw@"))
-    duty = LibrarySweep(transport)
+    duty = UnusedLibrariesTask(transport)
     with caplog.at_level(logging.DEBUG, logger="glidemq_py"):
         duty.start()
         assert duty._task is not None
@@ -237,9 +237,9 @@ async def test_a_user_who_may_not_is_left_in_peace(
 
 async def test_every_worker_has_the_duty(private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server, swept = private_server(), asyncio.Event()
-    original = LibrarySweep.sweep
+    original = UnusedLibrariesTask.sweep
 
-    async def sweep_and_tell(duty: LibrarySweep) -> list[str]:
+    async def sweep_and_tell(duty: UnusedLibrariesTask) -> list[str]:
         deleted = await original(duty)
         swept.set()
         return deleted
@@ -247,7 +247,7 @@ async def test_every_worker_has_the_duty(private_server: PrivateServer, monkeypa
     async def handle(job: object) -> None: ...
 
     monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
-    monkeypatch.setattr(LibrarySweep, "sweep", sweep_and_tell)
+    monkeypatch.setattr(UnusedLibrariesTask, "sweep", sweep_and_tell)
     library_sweep._said.clear()
     async with Worker("q", handle, server.url):
         await swept.wait()

@@ -165,7 +165,7 @@ async def test_a_worker_pauses_when_it_is_told_to_without_any_limiter(url: str, 
             await plain(queue, 2)
             await told.wait("completed", 2)
         assert meter.begun[0] - began >= 0.18
-        assert worker.silence == 0.0
+        assert worker.unresponsive_seconds == 0.0
 
 
 async def test_a_paused_worker_leaves_jobs_to_others(url: str, queue_name: str) -> None:

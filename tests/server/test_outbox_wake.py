@@ -12,7 +12,7 @@ import pytest
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
 from glidemq_py._maintenance import outbox as outbox_duty
-from glidemq_py._maintenance.waiting_parents import ChildrenWatch
+from glidemq_py._maintenance.waiting_parents import WaitingParentsTask
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, soon, until
@@ -72,7 +72,7 @@ async def test_a_queue_of_children_without_workers(core_url: str, queue_name: st
         assert await node.children[0].job.remove()
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 1
         assert queue._link is not None
-        await ChildrenWatch(link=queue._link, owes=lambda: None, age=0).look()
+        await WaitingParentsTask(link=queue._link, owes=lambda: None, age=0).look()
         with pytest.raises(JobFailedError, match="removed"):
             await soon(node.job.wait_until_finished())
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
@@ -96,14 +96,14 @@ async def test_entries_of_an_unknown_kind_are_not_reported_in_vain(
 ) -> None:
     """Every exchange reports them; the task looks less and less often."""
     rounds = 0
-    look = outbox_duty.OutboxDuty.look
+    look = outbox_duty.OutboxTask.look
 
-    async def counted(self: outbox_duty.OutboxDuty) -> None:
+    async def counted(self: outbox_duty.OutboxTask) -> None:
         nonlocal rounds
         rounds += 1
         await look(self)
 
-    monkeypatch.setattr(outbox_duty.OutboxDuty, "look", counted)
+    monkeypatch.setattr(outbox_duty.OutboxTask, "look", counted)
     Raw(core_resp, queue_name).run("XADD", "outbox", "*", "kind", "of a later version")
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
         for _ in range(200):

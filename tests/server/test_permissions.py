@@ -26,7 +26,7 @@ from glidemq_py import (
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.library_source import assemble
 from glidemq_py._maintenance import libraries as library_sweep
-from glidemq_py._maintenance.libraries import LibrarySweep
+from glidemq_py._maintenance.libraries import UnusedLibrariesTask
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.health import check_health
 from glidemq_py.testing import RespClient, RespError, ServerProcess
@@ -123,9 +123,9 @@ async def work(url: str) -> None:
         parts = worker._life.parts
         assert parts is not None
         assert isinstance(parts.link.transport, AsyncTransport)
-        await LibrarySweep(parts.link.transport).sweep()
+        await UnusedLibrariesTask(parts.link.transport).sweep()
         await parts.recovery.look()
-        await parts.exchange.recovery.regain()
+        await parts.exchange.recovery.reattach()
         await queue.add("long")
         await began.get()
         await worker.close(force=True)
@@ -185,7 +185,7 @@ async def broadcast(url: str) -> None:
             parts = worker._life.parts
             assert parts is not None
             await parts.recovery.look()
-            await parts.exchange.recovery.regain()
+            await parts.exchange.recovery.reattach()
             await worker.drain()
         assert await messages.remove_subscription("left")
         await messages.queue.check()

@@ -177,19 +177,19 @@ async def test_what_a_slice_passes_over_is_not_read(url: str, queue_name: str):
         await queue.add_bulk([("n",)] * 2_500)
         await queue.add_bulk([("n", None, {"delay": 60_000})] * 2_500)
         link = await queue._connected()
-        asked: list[Any] = []
+        requested_slots: list[Any] = []
         call = link.transport.call
 
         async def counted(what: Any) -> Any:
             reply = await call(what)
-            asked.extend([row for row in reply.rows if row != 1])
+            requested_slots.extend([row for row in reply.rows if row != 1])
             return reply
 
         link.transport.call = counted  # type: ignore[method-assign]
         for state in ("waiting", "delayed"):
-            asked.clear()
+            requested_slots.clear()
             assert len(await queue.get_jobs(state, 2_490, 2_492)) == 3
-            assert len(asked) == 3
+            assert len(requested_slots) == 3
 
 
 async def test_counts(url: str, queue_name: str):

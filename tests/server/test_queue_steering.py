@@ -39,17 +39,17 @@ async def noop(job: Job) -> Any:
 
 async def test_a_queue_keeps_as_many_events_as_it_is_told(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url) as queue:
-        assert await queue.get_events_kept() == 1_000
+        assert await queue.get_event_retention() == 1_000
         for count in (-1, 100_000_001, 1.5, True):
             with pytest.raises(GlideMQValidationError, match="count"):
-                await queue.set_events_kept(count)  # type: ignore[arg-type]
-        await queue.set_events_kept(5_000)
-        assert await queue.get_events_kept() == 5_000
+                await queue.set_event_retention(count)  # type: ignore[arg-type]
+        await queue.set_event_retention(5_000)
+        assert await queue.get_event_retention() == 5_000
         await queue.add_bulk(("n", i) for i in range(4_000))
         await asyncio.gather(*(queue.add("n", i) for i in range(50)))
         assert raw.run("XLEN", "events") == 4_050
-        await queue.set_events_kept(0)
-        assert await queue.get_events_kept() == 1_000
+        await queue.set_event_retention(0)
+        assert await queue.get_event_retention() == 1_000
 
 
 # -- pause ------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from glidemq_py import (
 )
 from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.runtime import run_now
+from glidemq_py._client.runtime import run_immediately
 from glidemq_py.testing import ServerProcess
 from tests.key_leaks import KeyLeaks
 
@@ -110,8 +110,8 @@ def test_steering(url: str, queue_name: str, key_leaks: KeyLeaks) -> None:
         assert late.get_state() == "delayed"
         assert queue.revoke(late.id) == "revoked"
         assert queue.retry_jobs() == 1
-        queue.set_events_kept(5_000)
-        assert queue.get_events_kept() == 5_000
+        queue.set_event_retention(5_000)
+        assert queue.get_event_retention() == 5_000
         queue.set_global_concurrency(3)
         assert queue.get_global_concurrency() == 3
         queue.set_global_concurrency(0)
@@ -330,7 +330,7 @@ def test_after_a_fork(url: str, queue_name: str, tmp_path: Any) -> None:
 
 def test_what_waits_for_a_loop_is_refused() -> None:
     with pytest.raises(RuntimeError, match="event loop"):
-        run_now(_asks_for_a_loop())
+        run_immediately(_asks_for_a_loop())
 
 
 async def _asks_for_a_loop() -> None:

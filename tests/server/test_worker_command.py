@@ -450,14 +450,22 @@ async def test_check_without_a_server(start: Start, queue_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beat", "silence", "message"),
+    ("beat", "unresponsive_seconds", "message"),
     [(40_000, 0, r"has not been heard of for 4\d s"), (1_000, 60_000, r"is alive but has fetched nothing for 6\d s")],
 )
 async def test_check_of_a_worker_that_is_stuck(
-    start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, message: str
+    start: Start, resp: RespClient, queue_name: str, beat: int, unresponsive_seconds: int, message: str
 ) -> None:
     base = f"glide:{{{queue_name}}}"
-    info = json.dumps({"addr": socket.gethostname(), "pid": 7, "startedAt": 1, "activeJobs": 0, "silence": silence})
+    info = json.dumps(
+        {
+            "addr": socket.gethostname(),
+            "pid": 7,
+            "startedAt": 1,
+            "activeJobs": 0,
+            "unresponsive_seconds": unresponsive_seconds,
+        }
+    )
     now = int(resp.execute("TIME")[0]) * 1000
     resp.execute("SET", f"{base}:w:py-x", info, "PX", 60_000)
     resp.execute("ZADD", f"{base}:workers", now - beat, "py-x")

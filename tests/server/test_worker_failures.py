@@ -93,15 +93,15 @@ async def test_jitter_stays_within_its_share(url: str, queue_name: str):
 
 
 async def test_a_named_strategy_is_asked(url: str, queue_name: str):
-    asked: list[tuple[int, str]] = []
+    requested_slots: list[tuple[int, str]] = []
 
     def steps(failures: int, error: BaseException) -> int | timedelta:
-        asked.append((failures, str(error)))
+        requested_slots.append((failures, str(error)))
         return timedelta(milliseconds=7) if failures == 2 else failures * 5
 
     delays = await _delays(url, queue_name, {"type": "steps"}, backoff_strategies={"steps": steps})
     assert delays == [5, 7, 15]
-    assert asked == [(1, "attempt 1"), (2, "attempt 2"), (3, "attempt 3")]
+    assert requested_slots == [(1, "attempt 1"), (2, "attempt 2"), (3, "attempt 3")]
 
 
 def _raises(failures: int, error: BaseException) -> int:

@@ -130,7 +130,7 @@ async def test_a_worker_may_be_paused_before_it_starts(url: str, queue_name: str
     async with Queue(queue_name, url) as queue, worker:
         job = await queue.add("n")
         assert gate.begun == []
-        assert worker.silence == 0
+        assert worker.unresponsive_seconds == 0
         assert worker.is_healthy
         worker.resume()
         await job.wait_until_finished()
@@ -141,7 +141,7 @@ async def test_a_busy_worker_is_healthy(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
         job = await queue.add("n")
         await gate.next()
-        assert worker.silence == 0
+        assert worker.unresponsive_seconds == 0
         gate.open()
         await job.wait_until_finished()
         assert worker.is_healthy

@@ -227,7 +227,7 @@ async def test_two_queues_and_two_prefixes_keep_apart(url: str, queue_name: str)
 
 async def test_a_thousand_jobs_that_fail_at_random_end_once_each(url: str, resp: RespClient, queue_name: str):
     chance = random.Random(7)
-    fates = [chance.choice(["good", "good", "good", "once", "bad", "never"]) for _ in range(1_000)]
+    child_outcomes = [chance.choice(["good", "good", "good", "once", "bad", "never"]) for _ in range(1_000)]
     succeeded: Counter[str] = Counter()
 
     async def handle(job: Job) -> str:
@@ -255,12 +255,12 @@ async def test_a_thousand_jobs_that_fail_at_random_end_once_each(url: str, resp:
                         return
 
         following = asyncio.create_task(follow())
-        jobs = await queue.add_bulk([("n", fate, {"attempts": 3}) for fate in fates])
+        jobs = await queue.add_bulk([("n", fate, {"attempts": 3}) for fate in child_outcomes])
         await told.until(lambda told: told.count["completed"] + told.count["failed"] == 1_000)
         await soon(following)
         await asyncio.gather(*(worker.close() for worker in workers))
         counts = await queue.get_job_counts()
-    good = {job.id for job, fate in zip(jobs, fates, strict=True) if fate != "never"}
+    good = {job.id for job, fate in zip(jobs, child_outcomes, strict=True) if fate != "never"}
     bad = {job.id for job in jobs} - good
     assert succeeded == Counter(good)
     assert Counter(told.job_ids("completed")) == ends["completed"] == Counter(good)

@@ -29,7 +29,7 @@ EXPORTED = {
     "AuthenticationError", "ConnectionRejectedError", "ServerConfigurationError", "ServerModeError", "TlsError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
-    "JobNotReadError",
+    "JobNotLoadedError",
     "JobRevokedError", "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
     "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError", "SlotMigratingError",
     "StagedWriteError", "StaleAttemptError",

@@ -7,7 +7,7 @@ from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py._client.failures import Fate, classify, classify_reply, meaning_of, translate
+from glidemq_py._client.failures import CallOutcome, classify, classify_reply, meaning_of, translate
 from glidemq_py._client.interruptions import Interruptions
 from glidemq_py._client.retrying import CallRetry
 from glidemq_py.errors import (
@@ -61,7 +61,7 @@ PERMANENT = [
 @pytest.mark.parametrize(("text", "name", "error"), NOT_EXECUTED)
 def test_transient_replies_are_not_executed(text: str, name: str, error: type[GlideMQError]):
     failure = classify_reply(text)
-    assert (failure.name, failure.fate) == (name, Fate.NOT_EXECUTED)
+    assert (failure.name, failure.fate) == (name, CallOutcome.NOT_EXECUTED)
     ours = translate(RequestError(text))
     assert type(ours) is error
     assert isinstance(ours, GlideMQConnectionError)  # every loop that waits for a server catches this
@@ -71,7 +71,7 @@ def test_transient_replies_are_not_executed(text: str, name: str, error: type[Gl
 @pytest.mark.parametrize(("text", "name", "error"), PERMANENT)
 def test_permanent_replies_are_not_retried(text: str, name: str, error: type[GlideMQError]):
     failure = classify_reply(text)
-    assert (failure.name, failure.fate) == (name, Fate.PERMANENT)
+    assert (failure.name, failure.fate) == (name, CallOutcome.PERMANENT)
     assert type(meaning_of(text, None)) is error
     assert not isinstance(meaning_of(text, None), GlideMQConnectionError)
 
@@ -79,14 +79,14 @@ def test_permanent_replies_are_not_retried(text: str, name: str, error: type[Gli
 @pytest.mark.parametrize(
     ("error", "fate", "ours"),
     [
-        (GlideTimeoutError("timed out"), Fate.AMBIGUOUS, AmbiguousResultError),
-        (GlideConnectionError("broken pipe"), Fate.AMBIGUOUS, AmbiguousResultError),
-        (RequestError("FatalReceiveError: connection reset"), Fate.AMBIGUOUS, AmbiguousResultError),
-        (RequestError("IoError: broken pipe"), Fate.AMBIGUOUS, AmbiguousResultError),
-        (ClosingError("the client is closed"), Fate.PERMANENT, ClosedError),
+        (GlideTimeoutError("timed out"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
+        (GlideConnectionError("broken pipe"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
+        (RequestError("FatalReceiveError: connection reset"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
+        (RequestError("IoError: broken pipe"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
+        (ClosingError("the client is closed"), CallOutcome.PERMANENT, ClosedError),
     ],
 )
-def test_errors_without_a_reply(error: GlideError, fate: Fate, ours: type[GlideMQError]):
+def test_errors_without_a_reply(error: GlideError, fate: CallOutcome, ours: type[GlideMQError]):
     assert classify(error).fate is fate
     assert type(translate(error)) is ours
 

@@ -13,8 +13,8 @@ from glidemq_py.testing import RespClient, RespError, ServerProcess
 
 OWN_FUNCTIONS = frozenset(
     {
-        *("add", "counts", "exchange", "heartbeat", "leave", "lock", "note", "obliterate", "page", "pause"),
-        *("reclaim", "regain", "remove", "renew", "resume", "retry", "unlock", "version", "workers"),
+        *("add", "counts", "exchange", "heartbeat", "leave", "lock", "update_job", "obliterate", "page", "pause"),
+        *("recover_stalled", "reattach", "remove", "renew", "resume", "retry", "unlock", "version", "workers"),
     }
 )
 

@@ -95,7 +95,7 @@ def test_every_logger_of_the_package_escapes() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger" and node.args
     ]
-    assert found == ["logs.py"]
+    assert found == ["_core/logs.py"]
 
 
 # -- the command's formats ------------------------------------------------------------------------------------

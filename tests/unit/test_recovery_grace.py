@@ -4,9 +4,9 @@ import time
 from typing import Any, cast
 
 from glidemq_py._client.interruptions import Interruptions
-from glidemq_py._core.calls.working import ReclaimReply
+from glidemq_py._core.calls.working import RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._maintenance.stalled_jobs import StalledRecovery
+from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 
 
@@ -17,17 +17,17 @@ class FakeTransport:
         self.interruptions = Interruptions()
         self.calls = 0
 
-    async def call(self, _: object) -> ReclaimReply:
+    async def call(self, _: object) -> RecoverStalledReply:
         self.calls += 1
-        return ReclaimReply([], [], "", 1)
+        return RecoverStalledReply([], [], "", 1)
 
 
-def recovery(transport: FakeTransport) -> StalledRecovery:
+def recovery(transport: FakeTransport) -> StalledJobsTask:
     link = type("Link", (), {"transport": transport, "keys": QueueKeys("glide", "q")})()
-    source = type("Source", (), {"reclaim": lambda self, cursor: cursor})()
+    source = type("Source", (), {"recover_stalled": lambda self, cursor: cursor})()
     options = WorkerOptions(lock_duration=60_000, stalled_interval=30_000)
     fake = cast("Any", None)
-    return StalledRecovery(link=link, source=source, options=options, listeners=fake, failure_log=fake)
+    return StalledJobsTask(link=link, source=source, options=options, listeners=fake, failure_log=fake)
 
 
 async def test_recovery_runs_without_an_interruption():

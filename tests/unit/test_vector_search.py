@@ -122,10 +122,10 @@ class Server:
 
     def __init__(self, **answers: Callable[..., Any]) -> None:
         self.answers = answers
-        self.asked: list[tuple[Any, ...]] = []
+        self.requested_slots: list[tuple[Any, ...]] = []
 
     async def command(self, *words: Any) -> Any:
-        self.asked.append(words)
+        self.requested_slots.append(words)
         return self.answers[words[0].replace("FT.", "").lower()](*words[1:])
 
 
@@ -150,7 +150,7 @@ async def test_a_prefix_without_braces_where_the_module_takes_none() -> None:
 
     server = Server(create=create)
     assert await queue_over(server).create_job_index(vector=VectorField(name="v", dimensions=3)) == "q-idx"
-    assert [words[6] for words in server.asked] == ["glide:{q}:job:", "glide:{q"]
+    assert [words[6] for words in server.requested_slots] == ["glide:{q}:job:", "glide:{q"]
 
 
 async def test_found_keys_that_are_no_jobs_of_this_queue_are_left_out() -> None:
@@ -166,7 +166,7 @@ async def test_found_keys_that_are_no_jobs_of_this_queue_are_left_out() -> None:
     )  # fmt: skip
     (match,) = await queue_over(server).vector_search([1, 2, 3])
     assert (match.job.id, match.job.name, match.score) == ("1", "n", 0.5)
-    assert server.asked[1][:3] == ("FT.SEARCH", "q-idx", "*=>[KNN 10 @v $BLOB AS __score]")
+    assert server.requested_slots[1][:3] == ("FT.SEARCH", "q-idx", "*=>[KNN 10 @v $BLOB AS __score]")
 
 
 async def test_what_the_module_refuses() -> None:

@@ -9,11 +9,9 @@ from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 
 __all__ = [
+    "append_job_log",
     "keep_events",
     "lock",
-    "note_data",
-    "note_log",
-    "note_progress",
     "note_tokens",
     "obliterate",
     "pause",
@@ -25,6 +23,8 @@ __all__ = [
     "resume",
     "retry",
     "unlock",
+    "update_job_data",
+    "update_job_progress",
 ]
 
 NO_TOKEN = (0, 0)
@@ -83,20 +83,22 @@ def _pair(reply: bytes) -> tuple[str, int]:
 
 
 def _note(meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int) -> Call[AttemptStatus]:
-    return Call("note", meta, (pack((kind, job_id, text, *token, keep)),), AttemptStatus)
+    return Call("update_job", meta, (pack((kind, job_id, text, *token, keep)),), AttemptStatus)
 
 
-def note_progress(meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+def update_job_progress(meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Write a job's progress (number text or JSON) and tell listeners."""
     return _note(meta, 1, job_id, text, token, 0)
 
 
-def note_log(meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+def append_job_log(
+    meta: str, job_id: str, line: str, keep: int, token: tuple[int, int] = NO_TOKEN
+) -> Call[AttemptStatus]:
     """Append a line to a job's log; the newest ``keep`` stay (0 = all)."""
     return _note(meta, 2, job_id, line, token, keep)
 
 
-def note_data(meta: str, job_id: str, data: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+def update_job_data(meta: str, job_id: str, data: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Replace a job's data (encoded text)."""
     return _note(meta, 3, job_id, data, token, 0)
 

@@ -59,7 +59,8 @@ def _late(reply: list[int]) -> tuple[int, int]:
 
 
 def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], name: str = "") -> Call[Page]:
-    """One page of jobs, of those called ``name`` alone if it is given; see ``lua/core/functions/page.lua`` for what a cursor
+    """One page of jobs, of those called ``name`` alone if it is given; see
+    ``lua/core/functions/page.lua`` for what a cursor
     promises."""
     request = (state, cursor, count, fields, name) if name else (state, cursor, count, fields)
     return Call("page", meta, (pack(request),), _paged, repeatable=True)

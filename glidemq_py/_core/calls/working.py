@@ -15,11 +15,11 @@ __all__ = [
     "BudgetCharge",
     "ExchangeFlags",
     "ExchangeReply",
+    "FetchedJob",
     "HeartbeatReply",
     "Held",
-    "ReclaimReply",
-    "RegainReply",
-    "TakenJob",
+    "ReattachReply",
+    "RecoverStalledReply",
     "completed",
     "delayed",
     "exchange",
@@ -28,8 +28,8 @@ __all__ = [
     "heartbeat",
     "idle_exchange",
     "leave",
-    "reclaim",
-    "regain",
+    "reattach",
+    "recover_stalled",
     "released",
     "retire",
     "waiting_children",
@@ -38,9 +38,9 @@ __all__ = [
 FOREIGN_CONSUMER_PREFIX = "worker-"
 """How the consumer names of Node peers begin (data-model.md section 3)."""
 
-TakenJob = list[Any]
+FetchedJob = list[Any]
 """id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
-stacktrace; absent fields are False (``lua/core/take.lua``). Of a job that has run before also
+stacktrace; absent fields are False (``lua/core/fetch.lua``). Of a job that has run before also
 signals, fallbackIndex, failedReason, failedType and suspectLimit."""
 
 Held = tuple[int, int, int]
@@ -74,7 +74,7 @@ class ExchangeFlags(IntFlag):
     PAUSED = 1
     EXHAUSTED = 2
     LIMITED = 4
-    OWES = 8
+    OUTBOX_PENDING = 8
     """The outbox has entries: this call or another one put them there."""
 
 
@@ -88,7 +88,7 @@ class ExchangeReply(NamedTuple):
     now: int
     """Server time, epoch ms: ``processedOn`` of every job in it."""
     statuses: list[int]
-    jobs: list[TakenJob]
+    jobs: list[FetchedJob]
     next_due: int
     """Milliseconds until the next scheduled job is due; -1 = none is scheduled."""
     flags: int
@@ -106,8 +106,8 @@ class HeartbeatReply(NamedTuple):
     statuses: list[int]
 
 
-class ReclaimReply(NamedTuple):
-    """Reply of `reclaim`."""
+class RecoverStalledReply(NamedTuple):
+    """Reply of `recover_stalled`."""
 
     recovered: list[str]
     failed: list[str]
@@ -115,11 +115,11 @@ class ReclaimReply(NamedTuple):
     held: int
 
 
-class RegainReply(NamedTuple):
-    """Reply of `regain`."""
+class ReattachReply(NamedTuple):
+    """Reply of `reattach`."""
 
     now: int
-    jobs: list[TakenJob]
+    jobs: list[FetchedJob]
     dropped: list[list[str]]
     cursor: str
     budgets: list[Any] | None = None
@@ -216,7 +216,7 @@ def exchange(
     """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's limits.
 
     Repeatable for the finished rows (fencing makes a second hand-in answer `ALREADY`); the jobs of a lost reply come
-    back through `regain`. ``held``: what the worker has in hand, if this call may bring suspects.
+    back through `reattach`. ``held``: what the worker has in hand, if this call may bring suspects.
     """
     request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
     if held is not None:
@@ -259,28 +259,28 @@ def _beaten(reply: bytes) -> HeartbeatReply:
     return HeartbeatReply(*unpack(reply))
 
 
-def reclaim(
+def recover_stalled(
     meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str
-) -> Call[ReclaimReply]:
+) -> Call[RecoverStalledReply]:
     """Recover jobs whose worker died; ``hold`` ms during which only ``holder`` may do it."""
     arg = pack((holder, hold, lock_duration, max_stalled, quiet, cursor, FOREIGN_CONSUMER_PREFIX))
-    return Call("reclaim", meta, (arg,), _reclaimed, repeatable=True)
+    return Call("recover_stalled", meta, (arg,), _recovered_jobs, repeatable=True)
 
 
-def _reclaimed(reply: bytes) -> ReclaimReply:
-    return ReclaimReply(*unpack(reply))
+def _recovered_jobs(reply: bytes) -> RecoverStalledReply:
+    return RecoverStalledReply(*unpack(reply))
 
 
-def regain(
+def reattach(
     meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, known_ids: Sequence[str]
-) -> Call[RegainReply]:
+) -> Call[ReattachReply]:
     """Ask for jobs that are this consumer's beside those it knows: ``known`` are stream entries, ``known_ids`` the
     ids of jobs that came without one."""
-    return Call("regain", meta, (pack((consumer, known, want, quiet, cursor, known_ids)),), _regained)
+    return Call("reattach", meta, (pack((consumer, known, want, quiet, cursor, known_ids)),), _reattached)
 
 
-def _regained(reply: bytes) -> RegainReply:
-    return RegainReply(*unpack(reply))
+def _reattached(reply: bytes) -> ReattachReply:
+    return ReattachReply(*unpack(reply))
 
 
 def leave(meta: str, consumer: str) -> Call[bool]:

@@ -18,7 +18,7 @@ from glidemq_py._core.names import validate_given_id, validate_job_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast import calls as broadcasting
-from glidemq_py._features.broadcast.dead_letters import BroadcastLetters
+from glidemq_py._features.broadcast.dead_letters import BroadcastDeadLetters
 from glidemq_py._features.broadcast.options import (
     PublishOptionsDict,
     check_message_options,
@@ -34,7 +34,7 @@ __all__ = ["Broadcast"]
 DataT = TypeVar("DataT", default=Any)
 
 
-class Broadcast(BroadcastLetters, Generic[DataT]):
+class Broadcast(BroadcastDeadLetters, Generic[DataT]):
     """Publishes messages of which every subscription gets each; ``Broadcast[DataT]`` names what they carry.
 
     It connects when it is first used. Close it, or use it as ``async with``.

@@ -13,8 +13,8 @@ from glidemq_py._core.calls.working import (
     ExchangeReply,
     Finished,
     HeartbeatReply,
-    ReclaimReply,
-    RegainReply,
+    ReattachReply,
+    RecoverStalledReply,
     Tokens,
 )
 
@@ -27,9 +27,9 @@ __all__ = [
     "heartbeat",
     "leave",
     "publish",
-    "reclaim",
+    "reattach",
+    "recover_stalled",
     "redeliver",
-    "regain",
     "subscribe",
     "subscriptions",
     "unsubscribe",
@@ -71,26 +71,26 @@ def _published(reply: bytes) -> AddReply:
 
 def exchange(
     meta: str, consumer: str, want: int, finished: Sequence[Finished], quiet: bool, no_metrics: bool, group: str,
-    patterns: Sequence[str] | None, start: str, note: Callable[[Marks], None],
+    patterns: Sequence[str] | None, start: str, keep_marks: Callable[[Marks], None],
     limiter: tuple[int, int] | None = None, token: str | None = None, tokens: Tokens | None = None,
 ) -> Call[ExchangeReply]:  # fmt: skip
     """Hand in ``finished``, take up to ``want`` messages for the subscription ``group``.
 
-    ``patterns``: Lua patterns of subjects, None = all. ``start``: where the group begins if it is missing. ``note``
-    is told the marks of an answer that left nothing. ``token``: as in `working.idle_exchange`.
+    ``patterns``: Lua patterns of subjects, None = all. ``start``: where the group begins if it is missing.
+    ``keep_marks`` is called with the marks of a reply that left nothing. ``token``: as in `working.idle_exchange`.
     ``tokens``: as in `working.exchange`.
     """
     of_group: tuple[Any, ...] = (group, patterns or False, start, token or False)
     if tokens is not None:
         of_group = (*of_group, tokens)
     request = (consumer, want, finished, quiet, no_metrics, limiter or False, *of_group)
-    return Call("broadcast_exchange", meta, (pack(request),), partial(_exchanged, note))
+    return Call("broadcast_exchange", meta, (pack(request),), partial(_exchanged, keep_marks))
 
 
-def _exchanged(note: Callable[[Marks], None], reply: bytes) -> ExchangeReply:
+def _exchanged(keep_marks: Callable[[Marks], None], reply: bytes) -> ExchangeReply:
     *rest, marks = unpack(reply)
     if marks:
-        note((marks[0], marks[1]))
+        keep_marks((marks[0], marks[1]))
     return ExchangeReply(*rest)
 
 
@@ -105,28 +105,28 @@ def _beaten(reply: bytes) -> HeartbeatReply:
     return HeartbeatReply(*unpack(reply))
 
 
-def regain(
+def reattach(
     meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, group: str, start: str
-) -> Call[RegainReply]:
+) -> Call[ReattachReply]:
     """Ask for messages that pend for this consumer beside those whose entries it knows."""
     request = (consumer, known, want, quiet, cursor, group, start)
-    return Call("broadcast_regain", meta, (pack(request),), _regained)
+    return Call("broadcast_reattach", meta, (pack(request),), _reattached)
 
 
-def _regained(reply: bytes) -> RegainReply:
-    return RegainReply(*unpack(reply))
+def _reattached(reply: bytes) -> ReattachReply:
+    return ReattachReply(*unpack(reply))
 
 
-def reclaim(
+def recover_stalled(
     meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, group: str
-) -> Call[ReclaimReply]:
+) -> Call[RecoverStalledReply]:
     """Hand back messages whose worker died; ``hold`` ms during which only ``holder`` may do it."""
     request = (holder, hold, lock_duration, max_stalled, quiet, cursor, group, FOREIGN_CONSUMER_PREFIX)
-    return Call("broadcast_reclaim", meta, (pack(request),), _reclaimed, repeatable=True)
+    return Call("broadcast_recover_stalled", meta, (pack(request),), _recovered_jobs, repeatable=True)
 
 
-def _reclaimed(reply: bytes) -> ReclaimReply:
-    return ReclaimReply(*unpack(reply))
+def _recovered_jobs(reply: bytes) -> RecoverStalledReply:
+    return RecoverStalledReply(*unpack(reply))
 
 
 def leave(meta: str, group: str, consumer: str) -> Call[bool]:

@@ -10,16 +10,16 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import validate_given_id
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.options import validate_subscription
-from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_letter
+from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
-__all__ = ["BroadcastLetters"]
+__all__ = ["BroadcastDeadLetters"]
 
 _PAGE = 500
 
 
-class BroadcastLetters:
+class BroadcastDeadLetters:
     """The part of `Broadcast` that looks after what has failed."""
 
     _queue: Queue[Any, Any]
@@ -48,7 +48,7 @@ class BroadcastLetters:
         """
         first = check_int("start", start, 0, 2**53)
         last = check_int("end", end, -1, 2**53)
-        letters = await self._letters(subscription)
+        letters = await self._dead_letters(subscription)
         found: list[Job[Any, Any]] = []
         if letters is None:
             return found
@@ -80,13 +80,13 @@ class BroadcastLetters:
         letters, letter = found
         envelope = cast("dict[str, Any]", letter.data)
         await self._redeliver(str(envelope["originalJobId"]), str(envelope["subscription"]), letter_id)
-        await remove_letter(letters, letter)
+        await remove_dead_letter(letters, letter)
         return True
 
     async def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
         """Delete a dead letter; False if there is none of that id. Arguments as for `replay_dead_letter_job`."""
         found = await self._letter(validate_given_id(job_id), subscription)
-        return False if found is None else await remove_letter(*found)
+        return False if found is None else await remove_dead_letter(*found)
 
     async def _redeliver(self, message_id: str, subscription: str, once: str) -> None:
         link = await self._queue._connected()
@@ -99,11 +99,11 @@ class BroadcastLetters:
         if answer not in ("ok", "duplicate"):
             raise JobStateError(message_id, answer, f"deliver anew to the subscription {subscription!r}")
 
-    async def _letters(self, subscription: str | None) -> QueueLink | None:
-        return await self._queue._letters("" if subscription is None else validate_subscription(subscription))
+    async def _dead_letters(self, subscription: str | None) -> QueueLink | None:
+        return await self._queue._dead_letters("" if subscription is None else validate_subscription(subscription))
 
     async def _letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job[Any, Any]] | None:
-        letters = await self._letters(subscription)
+        letters = await self._dead_letters(subscription)
         job = None if letters is None else await reading.get_job(letters, job_id)
         if letters is None or job is None or not self._is_ours(job, subscription):
             return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReclaimReply, RegainReply
+from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import QueueOptions
@@ -109,16 +109,16 @@ class SubscriptionSource(QueueSource):
         """See `broadcasting.heartbeat`."""
         return broadcasting.heartbeat(self._meta, self._consumer, info, ttl, jobs, self._group)
 
-    def regain(self, known: Sequence[str], want: int, cursor: str, known_ids: Sequence[str]) -> Call[RegainReply]:
-        """See `broadcasting.regain`."""
-        return broadcasting.regain(
+    def reattach(self, known: Sequence[str], want: int, cursor: str, known_ids: Sequence[str]) -> Call[ReattachReply]:
+        """See `broadcasting.reattach`."""
+        return broadcasting.reattach(
             self._meta, self._consumer, known, want, self._quiet, cursor, self._group, self._start
         )
 
-    def reclaim(self, cursor: str) -> Call[ReclaimReply]:
-        """See `broadcasting.reclaim`."""
+    def recover_stalled(self, cursor: str) -> Call[RecoverStalledReply]:
+        """See `broadcasting.recover_stalled`."""
         options = self._options
-        return broadcasting.reclaim(
+        return broadcasting.recover_stalled(
             self._meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
             options.max_stalled_count, self._quiet, cursor, self._group,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._job import QueueLink
 from glidemq_py._worker.batch_options import BatchDict, BatchOptions
-from glidemq_py._worker.components import Opening
+from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions
 from glidemq_py._worker.options import BackoffStrategy, ExceptionTypes
 from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
@@ -102,7 +102,7 @@ class BroadcastWorker(Worker):
 
     _job_type = Message
 
-    def _prepare(self) -> Opening:
+    def _prepare(self) -> WorkerComponents:
         source = SubscriptionSource(
             self._keys, self.consumer, self.options, self.subscription, self.subjects, self.start_from
         )
@@ -117,7 +117,7 @@ class BroadcastWorker(Worker):
         """Work until the subscription has read everything and nothing is in hand or due later any more, then close."""
         await super().drain()
 
-    async def _is_worked_off(self, link: QueueLink) -> bool:
+    async def _is_drained(self, link: QueueLink) -> bool:
         if await link.transport.command("ZCARD", link.keys.scheduled):
             return False
         mine = [each for each in await get_subscriptions(link) if each.name == self.subscription]

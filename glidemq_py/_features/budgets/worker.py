@@ -13,8 +13,8 @@ from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.usage.calls import check_budget
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.ending import Endings
-from glidemq_py._worker.finished import Finished
+from glidemq_py._worker.ending import AttemptRunner
+from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import BudgetExceededError, DelayedError, GlideMQError
@@ -42,7 +42,7 @@ class BudgetGate:
         self.met = False
         """A job with a budget has been taken."""
 
-    def starter(self, runner: Endings, told: list[Any], batch: list[Finished]) -> Callable[[Run], None]:
+    def starter(self, runner: AttemptRunner, told: list[Any], batch: list[FinishedAttempt]) -> Callable[[Run], None]:
         """What starts the jobs of a reply in place of ``runner.start``.
 
         Args:
@@ -69,7 +69,7 @@ class BudgetGate:
 
         return start
 
-    async def _ask(self, runner: Endings, run: Run, key: str) -> None:
+    async def _ask(self, runner: AttemptRunner, run: Run, key: str) -> None:
         try:
             meta, flow_id = split_budget_key(key)
         except ValueError:
@@ -91,7 +91,7 @@ class BudgetGate:
         else:
             self._heed(runner, run, verdict)
 
-    def _heed(self, runner: Endings, run: Run, verdict: str) -> None:
+    def _heed(self, runner: AttemptRunner, run: Run, verdict: str) -> None:
         if not verdict:
             runner.start(run)
             return
@@ -101,7 +101,7 @@ class BudgetGate:
     def _tell(self, run: Run) -> None:
         self._listeners.tell("budget_exceeded", run.job)
 
-    def charges(self, batch: Iterable[Finished]) -> list[BudgetCharge]:
+    def charges(self, batch: Iterable[FinishedAttempt]) -> list[BudgetCharge]:
         """What the attempts of a call have used of their budgets, for `exchange`."""
         charges: list[BudgetCharge] = []
         for row, finished in enumerate(batch, 1):

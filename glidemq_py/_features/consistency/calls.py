@@ -13,6 +13,7 @@ __all__ = [
     "GroupVerdict",
     "JobsChecked",
     "PlacesChecked",
+    "apply_repair",
     "check_counters",
     "check_group",
     "check_groups",
@@ -20,9 +21,8 @@ __all__ = [
     "check_keys",
     "check_places",
     "check_scope",
-    "mend",
-    "mend_counters",
-    "mend_group",
+    "repair_counters",
+    "repair_group",
 ]
 
 
@@ -59,7 +59,7 @@ class GroupRow(NamedTuple):
 
 
 class GroupFacts(NamedTuple):
-    """What is known of a group's jobs; the server judges by it (``lua/features/consistency/functions/check_groups.lua``)."""
+    """Facts about a group's jobs, for the server to judge (``lua/features/consistency/functions/check_groups.lua``)."""
 
     name: str
     ids: Sequence[str]
@@ -144,19 +144,19 @@ def check_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> C
     return Call("check_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
 
 
-def mend(meta: str, rows: Sequence[Sequence[str]]) -> Call[list[int]]:
+def apply_repair(meta: str, rows: Sequence[Sequence[str]]) -> Call[list[int]]:
     """Repair; 1 for each row that was."""
-    return Call("mend", meta, (pack(rows),), _unpacked, repeatable=True)
+    return Call("repair", meta, (pack(rows),), _unpacked, repeatable=True)
 
 
-def mend_group(meta: str, group: GroupFacts) -> Call[list[str]]:
+def repair_group(meta: str, group: GroupFacts) -> Call[list[str]]:
     """Repair a group; the kinds that were."""
-    return Call("mend_group", meta, (pack(group),), _unpacked, repeatable=True)
+    return Call("repair_group", meta, (pack(group),), _unpacked, repeatable=True)
 
 
-def mend_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[str]]:
+def repair_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[str]]:
     """Repair the counters; the names of those that were set."""
-    return Call("mend_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
+    return Call("repair_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
 
 
 def _unpacked(reply: bytes) -> Any:

@@ -21,7 +21,7 @@ from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.findings import FindingKind
 from glidemq_py._features.consistency.groups import GroupBook
 
-__all__ = ["FEW", "GROUP", "NEXT_KEYS", "QUEUE", "Key", "Look", "Steps", "Suspect"]
+__all__ = ["FEW", "GROUP", "NEXT_KEYS", "QUEUE", "ConsistencyScan", "Key", "Steps", "Suspect"]
 
 NEXT_KEYS: Final = "next keys"
 """Asks for the next batch of keys: a list of names, or None after the last."""
@@ -65,16 +65,16 @@ Key: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """Something that looked wrong; `mend` is the row that repairs it, () where another call does or none can."""
+    """Something that looked wrong; `repair_row` is the row that repairs it, () where another call does or none can."""
 
     kind: FindingKind
     subject: str
     detail: str
-    mend: Sequence[str] = ()
+    repair_row: Sequence[str] = ()
     of_group: bool = False
 
 
-class Look:
+class ConsistencyScan:
     """One look at the queue of ``keys``; drive `steps` to its end, then read what it found."""
 
     def __init__(self, keys: QueueKeys) -> None:
@@ -117,17 +117,17 @@ class Look:
         while True:
             page = yield checking.check_places(self.keys.meta, source, cursor, PAGE)
             for job_id, member, why, mark in page.rows:
-                self._misfit(source, job_id, member, why, mark)
+                self._mismatch(source, job_id, member, why, mark)
             for job_id, where in zip(page.seen[::2], page.seen[1::2], strict=True):
                 self._met(source, job_id, where)
             cursor = page.cursor
             if not cursor:
                 return
 
-    def _misfit(self, source: str, job_id: str, member: str, why: str, mark: str) -> None:
+    def _mismatch(self, source: str, job_id: str, member: str, why: str, mark: str) -> None:
         kind, where = _KINDS[why], f"{source} {member}" if source in ("stream", "pending") else source
-        mend = () if kind is FindingKind.FOREIGN_KEY else ("member", source, job_id, member)
-        suspect = Suspect(kind=kind, subject=job_id or member, detail=f"{where}: {_WHY[why]}", mend=mend)
+        repair_row = () if kind is FindingKind.FOREIGN_KEY else ("member", source, job_id, member)
+        suspect = Suspect(kind=kind, subject=job_id or member, detail=f"{where}: {_WHY[why]}", repair_row=repair_row)
         self._note(suspect, source, job_id, member, mark)
 
     def _met(self, source: str, job_id: str, where: str) -> None:
@@ -137,8 +137,10 @@ class Look:
         before = self._seen.setdefault(job_id, where)
         if before != where:
             detail = f"stands in {before} and in {where}"
-            mend = ("twice", job_id, before, where)
-            self._note(Suspect(kind=FindingKind.TWICE, subject=job_id, detail=detail, mend=mend), job_id, where)
+            repair_row = ("twice", job_id, before, where)
+            self._note(
+                Suspect(kind=FindingKind.TWICE, subject=job_id, detail=detail, repair_row=repair_row), job_id, where
+            )
 
     # -- keys ---------------------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Look:
         for suffix in (yield checking.check_keys(self.keys.meta, suffixes)) if suffixes else ():
             suspect = Suspect(
                 kind=FindingKind.ORPHAN_KEY, subject=self.keys.stem + suffix, detail="its job does not exist",
-                mend=("orphan", suffix),
+                repair_row=("orphan", suffix),
             )  # fmt: skip
             self._note(suspect, suffix)
 
@@ -201,9 +203,9 @@ class Look:
 
     def _lost(self, job_id: str, state: str, mark: str) -> None:
         kind, detail = FindingKind.LOST_JOB, f"is {state}, and stands nowhere"
-        mend: Sequence[str] = ("lost", job_id, mark)
+        repair_row: Sequence[str] = ("lost", job_id, mark)
         if state == "ghost":
-            kind, detail, mend = FindingKind.GHOST, "a record without a name or a state", ("ghost", job_id)
+            kind, detail, repair_row = FindingKind.GHOST, "a record without a name or a state", ("ghost", job_id)
         elif state == "foreign":
-            kind, detail, mend = FindingKind.FOREIGN_KEY, "its key is no hash", ()
-        self._note(Suspect(kind=kind, subject=job_id, detail=detail, mend=mend), job_id, mark)
+            kind, detail, repair_row = FindingKind.FOREIGN_KEY, "its key is no hash", ()
+        self._note(Suspect(kind=kind, subject=job_id, detail=detail, repair_row=repair_row), job_id, mark)

@@ -1,7 +1,8 @@
 """Ordering groups in a consistency check: what their records say beside what their jobs say.
 
 The records are read before the jobs are gone through. So every job that has not ended, with a sequence up to the one
-issued last then, is known afterwards; by that the server judges a group in one step (``lua/features/consistency/functions/check_groups.lua``),
+issued last then, is known afterwards; by that the server judges a group in one step
+(``lua/features/consistency/functions/check_groups.lua``),
 however busy it is.
 """
 
@@ -148,13 +149,13 @@ class GroupBook:
             calm=int(not jobs.restless),
         )
 
-    def mend(self, name: str) -> Generator[Call[Any], Any, None]:
+    def apply_repair(self, name: str) -> Generator[Call[Any], Any, None]:
         """Repair the group."""
         for _ in range(TRIES):
             facts = yield from self.facts(name)
             if facts is None:
                 break
-            if (yield checking.mend_group(self._meta, facts)):
+            if (yield checking.repair_group(self._meta, facts)):
                 break
 
 

@@ -15,7 +15,7 @@ from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
-from glidemq_py._features.consistency.checking import FEW, Key, Look, Suspect
+from glidemq_py._features.consistency.checking import FEW, ConsistencyScan, Key, Suspect
 from glidemq_py._features.consistency.findings import CheckReport, Finding
 from glidemq_py._job import QueueLink
 
@@ -55,7 +55,7 @@ async def check(link: QueueLink, *, repair: bool, settle: int) -> CheckReport:
     look, looks = await _look(link), 1
     suspects: Mapping[Key, Suspect] = look.suspects
     while suspects and looks < LOOKS:
-        await link.pace.sleep(settle / 1000)
+        await link.runtime.sleep(settle / 1000)
         look, looks = await _look(link), looks + 1
         suspects = {key: look.suspects[key] for key in suspects if key in look.suspects}
     left = suspects
@@ -75,16 +75,16 @@ async def repair_groups(link: QueueLink, names: Container[str], *, settle: int) 
     suspects = {key: each for key, each in suspects.items() if each.of_group and each.subject in names}
     if not suspects:
         return []
-    await link.pace.sleep(settle / 1000)
+    await link.runtime.sleep(settle / 1000)
     look = await _look(link)
     found = [look.suspects[key] for key in suspects if key in look.suspects]
     for name in dict.fromkeys(suspect.subject for suspect in found):
-        await _drive(link, look.groups.mend(name))
+        await _drive(link, look.groups.apply_repair(name))
     return found
 
 
-async def _look(link: QueueLink) -> Look:
-    look = Look(link.keys)
+async def _look(link: QueueLink) -> ConsistencyScan:
+    look = ConsistencyScan(link.keys)
     await _drive(link, look.steps())
     return look
 
@@ -100,7 +100,7 @@ async def _drive(link: QueueLink, steps: Generator[Call[Any] | str, Any, None]) 
         reply = await (link.transport.call(step) if isinstance(step, Call) else anext(keys, None))
 
 
-def report(look: Look, suspects: Mapping[Key, Suspect], left: Container[Key], looks: int) -> CheckReport:
+def report(look: ConsistencyScan, suspects: Mapping[Key, Suspect], left: Container[Key], looks: int) -> CheckReport:
     """What is told of a check whose last look was ``look``; what is not ``left`` has been repaired."""
     findings = [
         Finding(kind=suspect.kind, subject=suspect.subject, detail=suspect.detail, repaired=key not in left)
@@ -111,12 +111,12 @@ def report(look: Look, suspects: Mapping[Key, Suspect], left: Container[Key], lo
     )
 
 
-def repairs(look: Look, suspects: Mapping[Key, Suspect]) -> Generator[Call[Any], Any, None]:
+def repairs(look: ConsistencyScan, suspects: Mapping[Key, Suspect]) -> Generator[Call[Any], Any, None]:
     """Mend the suspects: jobs and places first, then what counts them."""
     meta = look.keys.meta
-    rows = [suspect.mend for suspect in suspects.values() if suspect.mend]
+    rows = [suspect.repair_row for suspect in suspects.values() if suspect.repair_row]
     for i in range(0, len(rows), FEW):
-        yield checking.mend(meta, rows[i : i + FEW])
+        yield checking.apply_repair(meta, rows[i : i + FEW])
     for name in dict.fromkeys(suspect.subject for suspect in suspects.values() if suspect.of_group):
-        yield from look.groups.mend(name)
-    yield checking.mend_counters(meta, look.top_id, look.others, look.peers)
+        yield from look.groups.apply_repair(name)
+    yield checking.repair_counters(meta, look.top_id, look.others, look.peers)

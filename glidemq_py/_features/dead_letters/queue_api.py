@@ -30,7 +30,7 @@ from glidemq_py._job.link import Waiter
 from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 
-__all__ = ["DeadLetters", "declare_dead_letters", "envelope_of", "remove_letter"]
+__all__ = ["DeadLetters", "declare_dead_letters", "envelope_of", "remove_dead_letter"]
 
 _log = get_logger(__name__)
 
@@ -55,15 +55,15 @@ class DeadLetters:
     """The part of `Queue` that looks after its dead letters."""
 
     options: QueueOptions
-    _letter_link: QueueLink | None = None
-    _letter_waiter: Waiter | None = None
+    _dead_letter_link: QueueLink | None = None
+    _dead_letter_waiter: Waiter | None = None
     _outbox: tuple[object, Outbox] | None = None
     """With the event loop that its lock belongs to."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
 
-    async def _letters(self, subscription: str = "") -> QueueLink | None:
+    async def _dead_letters(self, subscription: str = "") -> QueueLink | None:
         """The dead letter queue, with everything in it that this queue owes it; None if there is none.
 
         ``subscription``: of a broadcast, '' = the queue's own.
@@ -72,32 +72,32 @@ class DeadLetters:
         name = await link.transport.call(dead_letters_to(link.keys.meta, subscription=subscription))
         if not name:
             return None
-        loop, held = link.pace.current_loop(), self._outbox
+        loop, held = link.runtime.current_loop(), self._outbox
         outbox = held[1] if held is not None and held[0] is loop else Outbox(link)
         self._outbox = loop, outbox
         try:
             await outbox.deliver(_PATIENCE_S)
         except GlideMQError as error:
             _log.warning("queue %r: delivering dead letters failed, will be retried: %s", link.keys.name, error)
-        if self._letter_link is None or self._letter_link.keys.name != name:
+        if self._dead_letter_link is None or self._dead_letter_link.keys.name != name:
             keys = QueueKeys(link.keys.prefix, name)
-            await self._close_letters()
-            self._letter_waiter = link.waiter.beside(keys)
+            await self._close_dead_letters()
+            self._dead_letter_waiter = link.waiter.beside(keys)
             # Letters are JSON, however the queue's own jobs are written.
-            self._letter_link = QueueLink(
-                transport=link.transport, keys=keys, waiter=self._letter_waiter, compression=link.compression,
-                pace=link.pace,
+            self._dead_letter_link = QueueLink(
+                transport=link.transport, keys=keys, waiter=self._dead_letter_waiter, compression=link.compression,
+                runtime=link.runtime,
             )  # fmt: skip
-        return self._letter_link
+        return self._dead_letter_link
 
-    async def _close_letters(self) -> None:
-        if self._letter_waiter is not None:
-            await self._letter_waiter.close()
+    async def _close_dead_letters(self) -> None:
+        if self._dead_letter_waiter is not None:
+            await self._dead_letter_waiter.close()
 
     async def iter_dead_letter_jobs(self, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
         """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
         check_int("page", page, 1, 1_000)
-        letters = await self._letters()
+        letters = await self._dead_letters()
         if letters is None:
             return
         name = (await self._connected()).keys.name
@@ -125,7 +125,7 @@ class DeadLetters:
     async def remove_dead_letter_job(self, job_id: str) -> bool:
         """Delete one of this queue's dead letters; False if there is none of that id."""
         found = await self._find(job_id)
-        return False if found is None else await remove_letter(*found)
+        return False if found is None else await remove_dead_letter(*found)
 
     async def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
         """Add the job of a dead letter to this queue again, and delete the letter.
@@ -161,12 +161,12 @@ class DeadLetters:
         job: Job[Any, Any] = Job.from_record(link, record)
         if not isinstance(result, str):
             job.outcome = JobOutcome(result[0])
-        await remove_letter(letters, letter)
+        await remove_dead_letter(letters, letter)
         return job
 
     async def _find(self, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
         letter = validate_given_id(job_id)
-        letters = await self._letters()
+        letters = await self._dead_letters()
         if letters is None:
             return None
         job = await reading.get_job(letters, letter)
@@ -200,7 +200,7 @@ async def _original(link: QueueLink, letter: Job[Any, Any]) -> tuple[str, str, s
     return letter.name, encode_data(data, link.serializer, link.compression), "{}", JobOptions()
 
 
-async def remove_letter(letters: QueueLink, letter: Job[Any, Any]) -> bool:
+async def remove_dead_letter(letters: QueueLink, letter: Job[Any, Any]) -> bool:
     """Delete a letter and its stream entry (W76). Of those that a Node peer wrote nothing says which entry that is."""
     entry = await letters.transport.command("HGET", letters.keys.job(letter.id), "eid")
     position = await _entry_of(letters, letter.id) if entry is None and letter.state is JobState.WAITING else ""

@@ -10,18 +10,18 @@ from glidemq_py._core.calls.packing import Call, pack, unpack
 
 __all__ = [
     "ChildEnd",
+    "ChildOutcomes",
     "Children",
-    "Fates",
     "FlowAdded",
     "Open",
-    "RemoteTold",
+    "RemoteNotified",
     "Reserved",
     "Watched",
     "adopt",
+    "child_outcomes",
     "children",
     "children_ended",
     "family",
-    "fates",
     "flow_add",
     "flow_done",
     "flow_request",
@@ -29,10 +29,10 @@ __all__ = [
     "flow_stage",
     "flow_step",
     "flows_due",
+    "notify_remote_parents",
     "open_children",
     "remote_children",
     "sweep_parents",
-    "tell_remote_parents",
     "watch_children",
 ]
 
@@ -73,10 +73,10 @@ class Watched(NamedTuple):
     more: int
 
 
-class Fates(NamedTuple):
+class ChildOutcomes(NamedTuple):
     """What became of jobs."""
 
-    owes: int
+    outbox_pending: int
     """1: what their queue owes to others is not all delivered."""
     rows: list[tuple[str, str, str] | bool]
     """How it ended, its result or why it failed, and its policy; False for one that has not ended."""
@@ -111,8 +111,8 @@ def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
     return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
 
 
-class RemoteTold(NamedTuple):
-    """Reply of `tell_remote_parents`."""
+class RemoteNotified(NamedTuple):
+    """Reply of `notify_remote_parents`."""
 
     told: int
     """Entries that the outbox of the queue has got."""
@@ -121,14 +121,14 @@ class RemoteTold(NamedTuple):
     """Children of the queue whose end a parent in another slot is still to learn of."""
 
 
-def tell_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteTold]:
+def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNotified]:
     """Write into the outbox which children with parents in other slots have ended without telling them, a page per
     call. A round (cursor '') that begins within ``pause`` ms of another one does nothing."""
-    return Call("tell_remote_parents", meta, (pack((cursor, pause)),), _remote_told, repeatable=True)
+    return Call("notify_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
 
 
-def _remote_told(reply: bytes) -> RemoteTold:
-    return RemoteTold(*unpack(reply))
+def _remote_notified(reply: bytes) -> RemoteNotified:
+    return RemoteNotified(*unpack(reply))
 
 
 def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
@@ -177,13 +177,13 @@ def _watched(reply: bytes) -> Watched:
     return Watched(*unpack(reply))
 
 
-def fates(meta: str, ids: Sequence[str]) -> Call[Fates]:
+def child_outcomes(meta: str, ids: Sequence[str]) -> Call[ChildOutcomes]:
     """How jobs have ended."""
-    return Call("fates", meta, (pack(ids),), _fates, repeatable=True)
+    return Call("child_outcomes", meta, (pack(ids),), _child_outcomes, repeatable=True)
 
 
-def _fates(reply: bytes) -> Fates:
-    return Fates(*unpack(reply))
+def _child_outcomes(reply: bytes) -> ChildOutcomes:
+    return ChildOutcomes(*unpack(reply))
 
 
 # -- adding ----------------------------------------------------------------------------------------------------

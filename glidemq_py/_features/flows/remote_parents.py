@@ -17,12 +17,12 @@ from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import JobNotFoundError, JobStateError
 
-__all__ = ["adopt_children", "ask_parents", "parents_elsewhere", "unfit_parent"]
+__all__ = ["attach_children", "check_remote_parents", "invalid_parent", "remote_parents"]
 
 _AT_A_TIME: Final = 500
 
 
-def parents_elsewhere(link: QueueLink, options: Iterable[JobOptions]) -> dict[JobRef, list[int]]:
+def remote_parents(link: QueueLink, options: Iterable[JobOptions]) -> dict[JobRef, list[int]]:
     """Parents in other queues, and which positions are their children."""
     found: dict[JobRef, list[int]] = {}
     for i, each in enumerate(options):
@@ -31,18 +31,18 @@ def parents_elsewhere(link: QueueLink, options: Iterable[JobOptions]) -> dict[Jo
     return found
 
 
-def unfit_parent(parent: JobRef, answer: str) -> Exception:
+def invalid_parent(parent: JobRef, answer: str) -> Exception:
     """The error for a parent that is gone or has ended."""
     return JobNotFoundError(parent.id) if answer == "gone" else JobStateError(parent.id, answer, "add a child to")
 
 
-async def ask_parents(link: QueueLink, parents: Iterable[JobRef]) -> None:
+async def check_remote_parents(link: QueueLink, parents: Iterable[JobRef]) -> None:
     """Raises JobNotFoundError, JobStateError for one that can have no more children."""
     for parent in parents:
         await _tell(link, parent, [])
 
 
-async def adopt_children(link: QueueLink, parent: JobRef, results: Iterable[Any]) -> None:
+async def attach_children(link: QueueLink, parent: JobRef, results: Iterable[Any]) -> None:
     """Have ``parent`` wait for the children that ``results`` of an add name."""
     ids = [result if isinstance(result, str) else await _standing(link, parent, result) for result in results]
     members = [link.keys.member(job_id) for job_id in ids if job_id]
@@ -67,4 +67,4 @@ async def _tell(link: QueueLink, parent: JobRef, members: list[str]) -> None:
     meta = QueueKeys(link.keys.prefix, parent.queue).meta
     answer = await link.transport.call(adopt(meta, parent.id, members))
     if answer != "ok":
-        raise unfit_parent(parent, answer)
+        raise invalid_parent(parent, answer)

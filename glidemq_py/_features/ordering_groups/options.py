@@ -104,7 +104,7 @@ class Ordering:
         return wire
 
     def to_row(self, cost: float | None) -> list[object]:
-        """Field 11 of an `add` row: numbers 0 where not given, tokens in thousandths (``lua/core/functions/add.lua``)."""
+        """Return field 11 of an `add` row: 0 if not given, tokens in thousandths (``lua/core/functions/add.lua``)."""
         rate, bucket = self.rate_limit, self.token_bucket
         return [
             self.key,

@@ -46,7 +46,7 @@ class Outbox:
         self._link = link
         self._kinds = kinds
         self._holder = secrets.token_hex(8)
-        self._busy = link.pace.lock()
+        self._busy = link.runtime.lock()
         self._elsewhere = False
         self.left = False
         """Whether the last round left entries: of a kind that is not delivered here, or for another holder."""
@@ -65,7 +65,7 @@ class Outbox:
         async with self._busy:
             count = await self._round()
             while self._elsewhere and patience > 0:
-                await self._link.pace.sleep(_LOOK_AGAIN_S)
+                await self._link.runtime.sleep(_LOOK_AGAIN_S)
                 patience -= _LOOK_AGAIN_S
                 count += await self._round()
             return count
@@ -114,13 +114,13 @@ def _by_target(entries: list[OutboxEntry]) -> dict[tuple[str, str], list[OutboxE
     return by_target
 
 
-async def _deliver_letters(link: QueueLink, queue: str, letters: list[OutboxEntry]) -> None:
+async def _deliver_dead_letters(link: QueueLink, queue: str, letters: list[OutboxEntry]) -> None:
     keys = QueueKeys(link.keys.prefix, queue)
     rows = [_letter_row(link, entry) for entry in letters]
     await link.transport.call(add(keys.meta, rows, False))
 
 
-async def _tell_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> None:
+async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> None:
     """Children of ours have ended; ``stem`` is that of their parents' queue, which may owe that to others now."""
     names = ("parent", "child", "how", "text", "policy")
     ends = [ChildEnd(*(entry.fields[name] for name in names)) for entry in entries]
@@ -139,7 +139,7 @@ async def _charge(link: QueueLink, _: str, entries: list[OutboxEntry]) -> None:
         await deliver_charge(link, entry)
 
 
-_DELIVERIES: Final = {"dead": _deliver_letters, "child": _tell_parents, "budget": _charge}
+_DELIVERIES: Final = {"dead": _deliver_dead_letters, "child": _notify_parents, "budget": _charge}
 
 
 def dead_letter_id(queue: str, job_id: str, activation: str) -> str:

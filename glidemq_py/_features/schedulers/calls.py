@@ -1,4 +1,4 @@
-"""Calls about schedulers (``lua/features/schedulers/functions/schedules.lua``, ``lua/features/schedulers/functions/schedules_fire.lua``)."""
+"""Calls about schedulers (``lua/features/schedulers/functions``)."""
 
 from __future__ import annotations
 

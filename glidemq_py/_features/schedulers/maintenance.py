@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from glidemq_py._client.background import Duty
+from glidemq_py._client.background import BackgroundTask
 from glidemq_py._core.calls.working import SCHEDULES
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.calls import DueRow, FireRow, schedules_due, schedules_fire
@@ -21,7 +21,7 @@ from glidemq_py._features.schedulers.plan import plan, postponed
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
-__all__ = ["ScheduleDuty"]
+__all__ = ["SchedulerTask"]
 
 _log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ def _nobody(_: BaseException) -> None:
     """Nobody listens."""
 
 
-class ScheduleDuty(Duty):
+class SchedulerTask(BackgroundTask):
     """Fires the schedulers of one queue for as long as it runs.
 
     Args:

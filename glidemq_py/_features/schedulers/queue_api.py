@@ -91,7 +91,7 @@ class QueueSchedulers:
             if outcome == "ok":
                 return read_scheduler(link, StoredRow(name, home, text))
             if outcome == "busy":
-                await link.pace.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+                await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
         raise SchedulerBusyError(name)
 
     async def remove_job_scheduler(self, name: str) -> bool:
@@ -109,7 +109,7 @@ class QueueSchedulers:
             if outcome == "ok":
                 return True
             if outcome == "busy":
-                await link.pace.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+                await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
         raise SchedulerBusyError(name)
 
     async def get_job_scheduler(self, name: str) -> JobScheduler | None:

@@ -1,6 +1,7 @@
 """Calls about staged writes: many jobs, put down by many processes, that become jobs together or not at all.
 
-The protocol is `docs/reference/functions.md`, "Staged writes"; what to call next is for ``_features/staged_writes/resolve.py`` to know.
+The protocol is `docs/reference/functions.md`, "Staged writes"; ``_features/staged_writes/resolve.py`` decides
+what to call next.
 """
 
 from __future__ import annotations

@@ -48,18 +48,18 @@ class ChunkWatch:
         self._link = link
         self._lock = threading.Lock()  # for the twins' threads; nobody awaits anything while holding it
         self._watches: set[_Watch] = set()
-        self._wanted = link.pace.signal()
+        self._wanted = link.runtime.signal()
         self._reader: Background | None = None
         self._dedicated: Transport | None = None
         self._closed = False
 
     async def wait(self, job_id: str, position: str, seconds: float) -> None:
         """Wait for a chunk behind ``position``, the end of the job, or so many seconds."""
-        watch = _Watch(job_id, position, self._link.pace.signal())
+        watch = _Watch(job_id, position, self._link.runtime.signal())
         with self._lock:
             self._watches.add(watch)
             if not self._closed and (self._reader is None or self._reader.done()):
-                self._reader = self._link.pace.spawn(self._read(), f"glidemq-chunks-{self._link.keys.name}")
+                self._reader = self._link.runtime.spawn(self._read(), f"glidemq-chunks-{self._link.keys.name}")
         self._wanted.set()
         try:
             await watch.signal.wait(seconds)

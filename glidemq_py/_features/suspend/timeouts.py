@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from glidemq_py._client.background import Duty
+from glidemq_py._client.background import BackgroundTask
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._features.suspend import calls as suspending
 from glidemq_py._job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, SuspendError
 
-__all__ = ["SuspendedSweep"]
+__all__ = ["SuspendTimeoutsTask"]
 
 _log = get_logger("glidemq_py.failures")
 
@@ -26,7 +26,7 @@ _NEVER: Final = 9_999_999_999_999
 """The deadline of those that have none (data-model.md section 2)."""
 
 
-class SuspendedSweep(Duty):
+class SuspendTimeoutsTask(BackgroundTask):
     """Looks at the next deadline every five seconds, and fails what is overdue when it is.
 
     A look is one read of the sorted set; the function is called where there is something to do.

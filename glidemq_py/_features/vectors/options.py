@@ -26,7 +26,7 @@ RESERVED: Final = frozenset({
     "id", "name", "data", "opts", "timestamp", "attemptsMade", "delay", "priority", "maxAttempts", "state", "groupKey",
     "orderingSeq", "orderingKey", "cost", "expireAt", "lifo", "parentId", "parentQueue", "parentIds", "parentQueues",
     "schedulerName", "processedOn", "lastActive", "finishedOn", "returnvalue", "failedReason", "stalledCount",
-    "progress", "revoked", "depsCompleted", "suspendedAt", "suspendReason", "suspendTimeout", "signals",
+    "suspectLimit", "progress", "revoked", "depsCompleted", "suspendedAt", "suspendReason", "suspendTimeout", "signals",
     "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy", "failedType", "stacktrace",
     "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
 })  # fmt: skip

@@ -91,13 +91,13 @@ async def _ask(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     reports: list[_Report] = []
     for consumer, text in await transport.call(reading.workers(keys.meta)):
         info = _info(text)
-        if info.get("addr") != host or "silence" not in info:
+        if info.get("addr") != host or "unresponsive_seconds" not in info:
             elsewhere.add(str(info.get("addr", "?")))
             continue
         beaten = await transport.command("ZSCORE", keys.stem + "workers", consumer)
         if beaten is not None:
             age = max(0, now - int(float(beaten)))
-            reports.append(_Report(int(info["pid"]), age, int(info["silence"])))
+            reports.append(_Report(int(info["pid"]), age, int(info["unresponsive_seconds"])))
     if not reports:
         others = f" (there are on {', '.join(sorted(elsewhere))})" if elsewhere else ""
         return False, f"queue {keys.name!r} has no worker on {host}{others}"

@@ -12,7 +12,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._job.link import Outcome
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["Ask", "AskingTransport", "AskingWaiter"]
+__all__ = ["Ask", "SandboxTransport", "SandboxWaiter"]
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ Ask = Callable[..., Awaitable[Any]]
 """(what, arguments...) -> the worker's answer; raises what the worker met."""
 
 
-class AskingTransport:
+class SandboxTransport:
     """A `Transport` that has the worker do it."""
 
     def __init__(self, ask: Ask) -> None:
@@ -43,7 +43,7 @@ class AskingTransport:
         """Not in a sandbox."""
         raise GlideMQError("a sandboxed handler has no connection of its own")
 
-    async def dedicated(self) -> AskingTransport:
+    async def dedicated(self) -> SandboxTransport:
         """Not in a sandbox."""
         raise GlideMQError("a sandboxed handler has no connection of its own")
 
@@ -58,7 +58,7 @@ class AskingTransport:
         """The connection is the worker's."""
 
 
-class AskingWaiter:
+class SandboxWaiter:
     """A `Waiter` that has the worker wait."""
 
     def __init__(self, ask: Ask, prefix: str, name: str) -> None:
@@ -72,9 +72,9 @@ class AskingWaiter:
         """See `Waiter.wait`."""
         return Outcome(*await self._ask("wait", *self._queue, job_id, timeout_ms))
 
-    def beside(self, keys: QueueKeys) -> AskingWaiter:
+    def beside(self, keys: QueueKeys) -> SandboxWaiter:
         """See `Waiter.beside`."""
-        return AskingWaiter(self._ask, keys.prefix, keys.name)
+        return SandboxWaiter(self._ask, keys.prefix, keys.name)
 
     async def close(self) -> None:
         """Nothing is held."""

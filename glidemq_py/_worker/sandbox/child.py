@@ -30,7 +30,7 @@ from glidemq_py._job.current import label_log_records, running_job
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.routes import is_async
-from glidemq_py._worker.sandbox.asking import AskingTransport, AskingWaiter
+from glidemq_py._worker.sandbox.asking import SandboxTransport, SandboxWaiter
 from glidemq_py._worker.sandbox.crossing import pack_error, unpack_error
 from glidemq_py._worker.sandbox.framing import Message, pack_message, packable, read_message, receive_message
 from glidemq_py._worker.sandbox.target import Target, load_target
@@ -158,7 +158,7 @@ class _Session:
         self._job_type: type[Job[Any, Any]] = getattr(importlib.import_module(module), name)
         keys = QueueKeys(start["prefix"], start["queue"])
         self._link = QueueLink(
-            transport=AskingTransport(self._ask), keys=keys, waiter=AskingWaiter(self._ask, keys.prefix, keys.name),
+            transport=SandboxTransport(self._ask), keys=keys, waiter=SandboxWaiter(self._ask, keys.prefix, keys.name),
             serializer=start["serializer"], compression=start["compression"], no_continuations=_NO_CONTINUATIONS,
         )  # fmt: skip
         self._job: Job[Any, Any] | None = None

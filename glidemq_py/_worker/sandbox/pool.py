@@ -147,7 +147,7 @@ class Sandbox:
         after = self._options.recycle_after
         if process.gone.done():
             self._count -= 1
-        elif self._closed or process.is_worn or (after is not None and process.jobs >= after):
+        elif self._closed or process.should_recycle or (after is not None and process.jobs >= after):
             self._count -= 1
             self._end(process)
         else:

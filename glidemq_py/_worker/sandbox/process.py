@@ -39,7 +39,7 @@ class SandboxProcess:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.jobs = 0
         """How many it was given."""
-        self.is_worn = False
+        self.should_recycle = False
         """Its memory is not what it was; better start another."""
         self.gone: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         """Its exit code, once it has ended."""
@@ -112,7 +112,7 @@ class SandboxProcess:
         token = (attempt.entry, *attempt.token)
         self._write(pack_message("job", job=packable(fields), attempt=token))
         message = await asyncio.shield(outcome)
-        self.is_worn = self.is_worn or message["worn"]
+        self.should_recycle = self.should_recycle or message["worn"]
         for name, value in message["attempt"].items():
             setattr(attempt, name, value)
         if message["job"].get("_data_text") != job._data_text:

@@ -95,10 +95,10 @@ end
 local function is_own(q, key) return string.sub(key, 1, #q.P + 7) == q.P .. 'budget:' end
 
 -- A job of a flow with a budget is taken: the reply says whether it may begin. 'ask': its budget is in another queue.
-M.gate = function(q, taking, id, key)
-  taking.budgets = taking.budgets or {}
+M.gate = function(q, fetching, id, key)
+  fetching.budgets = fetching.budgets or {}
   local own = is_own(q, key)
-  taking.budgets[id] = { key, own and M.barred(key) or 'ask' }
+  fetching.budgets[id] = { key, own and M.barred(key) or 'ask' }
   -- The root of a flow that had ended runs again, and its budget stands.
   if key == q.P .. 'budget:' .. id then redis.call('PERSIST', key) end
 end
@@ -126,9 +126,9 @@ M.settle = function(q, charges, finished, statuses)
 end
 
 -- What a reply says of budgets: nil where no job of such a flow is concerned.
-M.told = function(taking, passed)
-  if not taking.budgets and not (passed and #passed > 0) then return nil end
-  return { taking.budgets or false, passed or {} }
+M.told = function(fetching, passed)
+  if not fetching.budgets and not (passed and #passed > 0) then return nil end
+  return { fetching.budgets or false, passed or {} }
 end
 
 -- Roots that were deleted before they ended.

@@ -63,16 +63,16 @@ G.next_group = function(q, now)
 end
 
 -- Groups whose limit is over may go on; returns what next_group does.
-G.due_groups = function(q, taking)
-  local wait = G.next_group(q, taking.now)
+G.due_groups = function(q, fetching)
+  local wait = G.next_group(q, fetching.now)
   if wait < 0 then return wait end
   G.repair_times(q.ratelimited, G.TIME_MAX, 0)
-  wait = G.next_group(q, taking.now)
+  wait = G.next_group(q, fetching.now)
   if wait ~= 0 then return wait end
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', taking.now_text, 'LIMIT', 0, GROUPS_MAX)) do
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', fetching.now_text, 'LIMIT', 0, GROUPS_MAX)) do
     redis.call('ZREM', q.ratelimited, name)
     G.groups.skip(G.groups.group(q, name)) -- it may be here because there was more to pass over than one call does
-    G.group_may_go_on(taking, name)
+    G.group_may_go_on(fetching, name)
   end
-  return G.next_group(q, taking.now)
+  return G.next_group(q, fetching.now)
 end

@@ -56,7 +56,7 @@ F.release = function(q, id, now)
   G.emit(q.events, 'active', id)
 end
 
--- A parent whose children have all ended goes on, but not before all of its flow is there (features/flows/functions/flow_add.lua): until
+-- A parent whose children have all ended goes on, but not before all of its flow is there (flow_add.lua): until
 -- then the set of its children may be short.
 local function go_on(q, id, open, now)
   if open > 0 then return end

@@ -23,15 +23,15 @@ local function window(q, rate, now)
   return rate.max - rate.count, rate.start + rate.duration - now
 end
 
-local function none_before(limits, taking, left, wait)
+local function none_before(limits, fetching, left, wait)
   limits.want = math.max(0, left)
-  if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+  if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
 end
 
 -- limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max, duration}
 -- or nil (limit_tokens.lua).
 -- Returns a table: paused, want (what may be taken), limited, and the rate whose permits are to be spent.
-G.limits = function(q, taking, want, limiter, tokens)
+G.limits = function(q, fetching, want, limiter, tokens)
   local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
   local limits = { paused = meta[1] == '1', want = want, limited = false }
   if meta[5] then rawset(q, 'schedules_flag', G.schedules_flag(meta[5])) end
@@ -44,12 +44,12 @@ G.limits = function(q, taking, want, limiter, tokens)
   if max <= 0 and limiter then max, duration = limiter[1], limiter[2] end
   if max > 0 and duration > 0 then
     local rate = { max = max, duration = duration }
-    local left, wait = window(q, rate, taking.now)
+    local left, wait = window(q, rate, fetching.now)
     limits.rate = rate
-    if left < limits.want then none_before(limits, taking, left, wait) end
+    if left < limits.want then none_before(limits, fetching, left, wait) end
   end
-  local spent_for = tokens and G.tokens_spent(q, tokens[1], tokens[2], taking.now)
-  if spent_for then none_before(limits, taking, 0, spent_for) end
+  local spent_for = tokens and G.tokens_spent(q, tokens[1], tokens[2], fetching.now)
+  if spent_for then none_before(limits, fetching, 0, spent_for) end
   limits.limited = limits.want < want
   return limits
 end

@@ -16,7 +16,7 @@ G.hold_group = function(q, name, now, duration, replace, id)
   local key = q.P .. 'group:' .. name
   redis.call('ZADD', q.ratelimited, G.score(at), name)
   q.any_limited = true
-  -- Tells this from what a window or a bucket made wait (features/limits/functions/limits.lua); a group that has no jobs has no such.
+  -- Tells this from what a window or a bucket made wait (limits.lua); a group that has no jobs has no such.
   if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'heldUntil', G.text(at)) end
   G.emit(q.events, 'group-rate-limited', id, 'groupKey', name, 'duration', G.int(duration), 'resumeAt', G.text(at))
   return at
@@ -49,7 +49,7 @@ G.finish_kinds[5] = function(b, row)
   if how ~= 'fail' then
     park(b, id, h, how)
     F.leave_source(b, row)
-    G.group_may_go_on(b.taking, h.groupKey)
+    G.group_may_go_on(b.fetching, h.groupKey)
     return G.LIMITED
   end
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')

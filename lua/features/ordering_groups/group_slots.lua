@@ -38,8 +38,8 @@ end
 M.leave_group = function(q, id, h, now, gone)
   local g = M.leave(q, id, h, gone)
   if not g then return end
-  local taking = rawget(q, 'taking')
-  if taking then G.group_may_go_on(taking, g.name) else M.kick(q, g, now) end
+  local fetching = rawget(q, 'fetching')
+  if fetching then G.group_may_go_on(fetching, g.name) else M.kick(q, g, now) end
 end
 
 -- A job that holds a slot by the old rule is written down as one that does, before its state says otherwise.

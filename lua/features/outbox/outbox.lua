@@ -6,9 +6,9 @@
 G.outbox_put = function(q, kind, ...)
   redis.call('XADD', q.outbox, '*', 'kind', kind, ...)
   -- An exchange says so in its reply. Every other call wakes one idle worker, whose exchange then reports the entries.
-  if not q.defer and not G.owes(q) then G.wake(q, 1) end
-  rawset(q, 'owes', true)
+  if not q.defer and not G.outbox_pending(q) then G.wake(q, 1) end
+  rawset(q, 'outbox_pending', true)
 end
 
 -- Whether this call has put something there: a worker is told to deliver at once.
-G.owes = function(q) return rawget(q, 'owes') == true end
+G.outbox_pending = function(q) return rawget(q, 'outbox_pending') == true end

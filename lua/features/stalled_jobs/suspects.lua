@@ -93,77 +93,77 @@ local function host_of(q, now)
   return { name = name, wait = math.max(0, wait) }
 end
 
-local function become_host(q, taking, mode)
-  local till = G.int(taking.now + HOST_MS)
-  redis.call('SET', q.suspect_host, taking.consumer .. '|' .. till .. '|' .. mode, 'PX', 2 * HOST_MS)
+local function become_host(q, fetching, mode)
+  local till = G.int(fetching.now + HOST_MS)
+  redis.call('SET', q.suspect_host, fetching.consumer .. '|' .. till .. '|' .. mode, 'PX', 2 * HOST_MS)
 end
 
-local function ask_again_in(taking, wait)
-  if taking.next_due < 0 or wait < taking.next_due then taking.next_due = wait end
+local function ask_again_in(fetching, wait)
+  if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
 end
 
-local function is_empty(q, taking)
-  if not taking.held or taking.held[1] > 0 or #taking.jobs > 0 then return false end
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, taking.consumer)
+local function is_empty(q, fetching)
+  if not fetching.held or fetching.held[1] > 0 or #fetching.jobs > 0 then return false end
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, fetching.consumer)
   return pending.err ~= nil or #pending == 0
 end
 
-local function fetch(q, taking, id)
+local function fetch(q, fetching, id)
   redis.call('ZREM', q.suspects, id)
-  return G.activate(q, taking, id, '')
+  return G.activate(q, fetching, id, '')
 end
 
 -- What the host runs takes too long: the suspect runs beside other jobs, as the only suspect of its worker.
-local function take_beside_others(q, taking, id)
-  if taking.held[2] > 0 then return end
+local function take_beside_others(q, fetching, id)
+  if fetching.held[2] > 0 then return end
   redis.call('DEL', q.suspect_host)
-  if fetch(q, taking, id) then taking.held = { taking.held[1] + 1, 1, 1 } end
+  if fetch(q, fetching, id) then fetching.held = { fetching.held[1] + 1, 1, 1 } end
 end
 
 -- Suspects with limit 1. True if this worker gets no other jobs now.
-local function take_alone(q, taking)
-  local host = host_of(q, taking.now)
+local function take_alone(q, fetching)
+  local host = host_of(q, fetching.now)
   if host and host.wait > 0 then
-    if host.name ~= taking.consumer then return false end
-    if not is_empty(q, taking) then
-      ask_again_in(taking, host.wait)
+    if host.name ~= fetching.consumer then return false end
+    if not is_empty(q, fetching) then
+      ask_again_in(fetching, host.wait)
       return true
     end
   end
-  if not taking.held then return false end
+  if not fetching.held then return false end
   local id = redis.call('ZRANGEBYSCORE', q.suspects, '-inf', 1, 'LIMIT', 0, 1)[1]
   if not id then
     if host then redis.call('DEL', q.suspect_host) end
     return false
   end
   if host and host.wait == 0 then
-    take_beside_others(q, taking, id)
+    take_beside_others(q, fetching, id)
     return false
   end
-  local empty = is_empty(q, taking)
-  if empty and not fetch(q, taking, id) then return false end
-  become_host(q, taking, empty and 'run' or 'drain')
-  ask_again_in(taking, HOST_MS)
+  local empty = is_empty(q, fetching)
+  if empty and not fetch(q, fetching, id) then return false end
+  become_host(q, fetching, empty and 'run' or 'drain')
+  ask_again_in(fetching, HOST_MS)
   return true
 end
 
 -- The others, smallest limit first. One that finds no room stops those behind it, or they would never let it in.
-local function take_some(q, taking, want)
-  local held = taking.held[2]
-  local most = taking.held[3] > 0 and taking.held[3] or math.huge
+local function take_some(q, fetching, want)
+  local held = fetching.held[2]
+  local most = fetching.held[3] > 0 and fetching.held[3] or math.huge
   local found = redis.call('ZRANGEBYSCORE', q.suspects, '(1', '+inf', 'WITHSCORES', 'LIMIT', 0, math.min(want, PAGE))
   for i = 1, #found, 2 do
     most = math.min(most, tonumber(found[i + 1]))
-    if held + 1 > most or #taking.jobs >= want or taking.bytes >= REPLY_BYTES then return end
-    if fetch(q, taking, found[i]) then held = held + 1 end
+    if held + 1 > most or #fetching.jobs >= want or fetching.bytes >= REPLY_BYTES then return end
+    if fetch(q, fetching, found[i]) then held = held + 1 end
   end
 end
 
 -- taking.held: {jobs, suspects, smallest limit} in the worker's hands; nil = another of its calls may bring suspects.
 -- Returns true if the worker gets no other jobs now. Bound: PAGE jobs.
-S.take = function(q, taking, want)
+S.fetch = function(q, fetching, want)
   if redis.call('EXISTS', q.suspects, q.suspect_host) == 0 then return false end
-  if take_alone(q, taking) then return true end
-  if taking.held then take_some(q, taking, want) end
+  if take_alone(q, fetching) then return true end
+  if fetching.held then take_some(q, fetching, want) end
   return false
 end

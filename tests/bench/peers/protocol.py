@@ -133,7 +133,7 @@ async def listen(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
     return gauge.result()
 
 
-async def pace(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
+async def runtime(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
     """The producer of `listen`: one job each `gap` ms; with `delay` [low, high], a delayed one at a time."""
     low, high = params.get("delay", (0, 0))
     chance = random.Random(20)
@@ -174,7 +174,7 @@ async def add(driver: Driver, params: dict[str, Any]) -> dict[str, Any]:
     return {"jobs": jobs, "seconds": time.perf_counter() - began}
 
 
-ROLES = {"fill": fill, "drain": drain, "listen": listen, "pace": pace, "add": add}
+ROLES = {"fill": fill, "drain": drain, "listen": listen, "pace": runtime, "add": add}
 
 
 async def _play(open_driver: Callable[[str], Driver], role: str, url: str, params: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ from glidemq_py import (
     validate_dag,
 )
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._maintenance.unfinished_flows import FlowDuty
+from glidemq_py._maintenance.unfinished_flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, Told, soon
 
@@ -173,8 +173,8 @@ async def test_a_flow_that_its_producer_leaves_is_finished(
     with pytest.raises(AmbiguousResultError, match="accepted"):
         await flows.add(FlowJob("root", queue.name, 0, {"job_id": "r"}, children))
     link = await queue._connected()
-    assert await FlowDuty(link=link, age=0).look() == 1
-    assert await FlowDuty(link=link, age=0).look() == 0
+    assert await UnfinishedFlowsTask(link=link, age=0).look() == 1
+    assert await UnfinishedFlowsTask(link=link, age=0).look() == 0
     root = await queue.get_job("r")
     assert root is not None
     assert root.state is JobState.WAITING_CHILDREN
@@ -189,7 +189,7 @@ async def test_a_flow_that_was_not_committed_has_not_happened(
     flows._transport = Dying(await flows._connected(), "flow_stage", 0)
     with pytest.raises(GlideMQConnectionError):
         await flows.add(FlowJob("root", queue.name, 0, children=[FlowJob("leaf", queue.name)] * 900))
-    assert await FlowDuty(link=await queue._connected(), age=0).look() == 0
+    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).look() == 0
     assert (await queue.get_job_counts()).total == 0
 
 
@@ -203,7 +203,7 @@ async def test_steps_that_are_done_twice(url: str, queue: Queue, flows: FlowProd
     assert root is not None
     handler = Adder()
     assert await work(url, handler, root, queue.name, concurrency=50) == 450
-    assert await FlowDuty(link=await queue._connected(), age=0).look() == 1
+    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).look() == 1
     assert (await queue.get_job_counts()).unfinished == 0
     assert handler.order.count("leaf") == 450
 

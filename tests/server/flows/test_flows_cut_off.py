@@ -28,7 +28,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._maintenance.unfinished_flows import FlowDuty
+from glidemq_py._maintenance.unfinished_flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import soon
@@ -110,7 +110,7 @@ async def all_done(*queues: Queue) -> None:
 
 async def finish(queue: Queue) -> int:
     """What a worker's duty does when the time has come."""
-    return await FlowDuty(link=await queue._connected(), age=0).look()
+    return await UnfinishedFlowsTask(link=await queue._connected(), age=0).look()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

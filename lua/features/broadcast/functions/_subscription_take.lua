@@ -9,7 +9,7 @@ local STREAM_PAGE = 16 -- entries read at a time, so that few are in hand when t
 local SKIPPED_MAX = 2000 -- entries that concern others, looked at by one call
 
 -- patterns: Lua patterns of subjects, or false for all.
-S.taking = function(now, consumer, group, patterns, start, quiet)
+S.fetching = function(now, consumer, group, patterns, start, quiet)
   return { now = now, consumer = consumer, group = group, patterns = patterns, start = start, quiet = quiet,
     jobs = {}, dropped = {}, settled = {}, own = {}, subjects = {}, next_due = -1, bytes = 0, looked = 0 }
 end
@@ -40,7 +40,7 @@ local function drop(t, id, entry, alone, why)
 end
 
 -- The message may not run; why not.
-local function hindrance(h, now)
+local function reject_reason(h, now)
   if not h[NAME] or not h[DATA] or not h[OPTS] then return 'malformed' end
   if h[REVOKED] == '1' then return 'revoked' end
   local expire_at = tonumber(h[EXPIRE_AT] or '')
@@ -48,7 +48,14 @@ local function hindrance(h, now)
   return nil
 end
 
--- Takes one entry that pends for the consumer by now.
+-- End a message that may not run, for this subscription only.
+local function reject(q, t, id, entry, why, fence)
+  G.dead_message(q, t.group, id, why, why, entry, fence, S.attempts(q, id, t.group))
+  S.write_record(q, id, t.group, 0, 'state', 'failed', 'failedReason', why, 'finishedOn', G.int(t.now))
+  if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
+end
+
+-- Take one entry that is pending for the consumer.
 S.take_entry = function(q, t, entry, fields, deliveries)
   local id, subject, only_for = S.parse(fields)
   t.looked = t.looked + 1
@@ -61,11 +68,9 @@ S.take_entry = function(q, t, entry, fields, deliveries)
     S.report_trimmed(q, t.group, id, entry)
     return drop(t, id, entry, alone, 'the message is gone')
   end
-  local why = hindrance(h, t.now)
+  local why = reject_reason(h, t.now)
   if why then
-    G.dead_message(q, t.group, id, why, why, entry, S.fence(deliveries, alone), S.attempts(q, id, t.group))
-    S.write_record(q, id, t.group, 0, 'state', 'failed', 'failedReason', why, 'finishedOn', G.int(t.now))
-    if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
+    reject(q, t, id, entry, why, S.fence(deliveries, alone))
     return drop(t, id, entry, alone, why)
   end
   local attempts, stalled, trace, record = '0', false, false, nil
@@ -110,7 +115,7 @@ local function read(q, t, count)
 end
 
 -- Up to `want` messages; true if nothing new was left.
-S.take = function(q, t, want)
+S.fetch = function(q, t, want)
   take_handed_back(q, t, want)
   for _ = 1, want + SKIPPED_MAX do
     if #t.jobs >= want then return false end

@@ -8,7 +8,7 @@
 local S = G.subscriptions
 
 local PROMOTE_MAX, WANT_MAX = 200, 1000
-local PAUSED, EXHAUSTED, LIMITED, OWES = 1, 2, 4, 8
+local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING = 1, 2, 4, 8
 
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
@@ -29,7 +29,7 @@ local function take(q, t, want, limiter, tokens)
   end
   local flags = 0
   if limits.want > 0 then
-    if S.take(q, t, limits.want) then flags = EXHAUSTED end
+    if S.fetch(q, t, limits.want) then flags = EXHAUSTED end
     G.spend(q, limits, #t.jobs)
   end
   if flags == 0 and limits.limited and #t.jobs == limits.want then flags = LIMITED end
@@ -40,7 +40,7 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local now, want, finished = G.now(q), math.min(r[2], WANT_MAX), r[3]
   if r[10] and redis.call('ZSCORE', q.retired, r[10]) then want = 0 end
-  local t = S.taking(now, r[1], r[7], r[8], r[9], r[4])
+  local t = S.fetching(now, r[1], r[7], r[8], r[9], r[4])
   local statuses = #finished > 0 and S.finish(q, now, r[1], r[7], finished, r[4], r[5]) or {}
   local tokens = r[11]
   if tokens then G.count_tokens(q, tokens[2], now, tokens[3], statuses) end
@@ -53,7 +53,7 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
     G.wake(q, 1) -- a place is free, and this worker does not want it
   end
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
-  if G.owes(q) then flags = flags + OWES end
+  if G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
   return cmsgpack.pack({ now, statuses, t.jobs, earlier(next_due, t.next_due), flags, t.dropped, marks })
 end)

@@ -1,9 +1,9 @@
 -- How messages stay with the worker that has them, and come back from one that died.
 -- broadcast_heartbeat: as `heartbeat`.   KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, messages, group}
--- broadcast_regain: after a lost reply: what pends for the consumer without its knowing.
+-- broadcast_reattach: after a lost reply: what pends for the consumer without its knowing.
 --   KEYS 1 meta   ARGV 1 packed {consumer, known entries, want, quiet, cursor, group, start}
 --   -> packed {now, messages, dropped, cursor}   Bound: a page of 200 entries; again with the cursor until it is ''
--- broadcast_reclaim: entries of dead workers are handed back, in their old place; one worker at a time does it.
+-- broadcast_recover_stalled: entries of dead workers are handed back, in their old place; one worker at a time does it.
 --   KEYS 1 meta   ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, group, foreign_prefix}
 --   -> packed {recovered ids, failed ids, cursor, held}, as `reclaim`   Bound: 100 entries
 -- broadcast_leave: as `leave`.   KEYS 1 meta   ARGV 1 group, 2 consumer
@@ -35,9 +35,9 @@ G.export('broadcast_heartbeat', { 'allow-oom' }, function(keys, args)
   return cmsgpack.pack({ now, statuses })
 end)
 
-G.export('broadcast_regain', { 'allow-oom' }, function(keys, args)
+G.export('broadcast_reattach', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local t, known = S.taking(G.now(q), r[1], r[6], false, r[7], r[4]), {}
+  local t, known = S.fetching(G.now(q), r[1], r[6], false, r[7], r[4]), {}
   for _, entry in ipairs(r[2]) do known[entry] = true end
   local from = r[5] == '' and '-' or '(' .. r[5]
   local pending = redis.pcall('XPENDING', q.stream, t.group, from, '+', REGAIN_PAGE, t.consumer)
@@ -102,7 +102,7 @@ local function sweep_consumers(q, run)
   end
 end
 
-G.export('broadcast_reclaim', { 'allow-oom' }, function(keys, args)
+G.export('broadcast_recover_stalled', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local run = { now = G.now(q), lock = r[3], max_stalled = r[4], quiet = r[5], group = r[7], foreign = r[8],
     recovered = {}, failed = {} }

@@ -72,7 +72,7 @@ G.export('children_ended', { 'allow-oom' }, function(keys, args)
   for _, row in ipairs(cmsgpack.unpack(args[1])) do
     F.told(q, row[1], row[2], row[3], row[4], row[5], now, row[2] ~= q.P .. (string.match(row[2], '([^:]*)$')))
   end
-  return G.owes(q) and 1 or 0
+  return G.outbox_pending(q) and 1 or 0
 end)
 
 G.export('adopt', { 'allow-oom' }, function(keys, args)

@@ -4,7 +4,7 @@
 -- watch_children: KEYS 1 meta   ARGV 1 packed {age ms, pause ms}   -> packed {rows, more 0|1}
 --   row: {parent id, children not counted yet}; more: the index was not at its end
 --   All who ask share one cursor (`children-watch`). At the end of the index it rests for the pause.
--- fates: KEYS 1 meta   ARGV 1 packed ids   -> packed {owes 0|1, rows}
+-- child_outcomes: KEYS 1 meta   ARGV 1 packed ids   -> packed {owes 0|1, rows}
 --   row: {how, text, policy}, or false for a job that has not ended. owes: what this queue owes to parents is not all
 --   delivered, so what looks untold may be on its way. Bound: the ids.
 local F = G.flows
@@ -74,7 +74,7 @@ F.fate = function(q, id)
   return false
 end
 
-G.export('fates', { 'no-writes' }, function(keys, args)
+G.export('child_outcomes', { 'no-writes' }, function(keys, args)
   local q, rows = G.queue(keys[1]), {}
   for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = F.fate(q, id) end
   return cmsgpack.pack({ redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows })

@@ -1,4 +1,4 @@
--- reclaim: find jobs whose worker died, and give them to others. Any worker may call it; one at a time does it.
+-- recover_stalled: find jobs whose worker died, and give them to others. Any worker may call it; one at a time does it.
 -- KEYS 1 meta
 -- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix}
 -- -> packed {recovered ids, failed ids, cursor, held}     held = 0: somebody else does it now, nothing was looked at
@@ -164,7 +164,7 @@ local function sweep_consumers(q, foreign)
   end
 end
 
-G.export('reclaim', { 'allow-oom' }, function(keys, args)
+G.export('recover_stalled', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local lock_key, holder = q.P .. 'lock:reclaim', request[1]
   if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', request[2]) then

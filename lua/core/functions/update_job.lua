@@ -1,4 +1,4 @@
--- note: what a handler or an operator writes onto a job: progress, a log line, new data.
+-- update_job: what a handler or an operator writes onto a job: progress, a log line, new data.
 -- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep}   -> status (0 ok, 2 gone, 3 stale)
 -- kind: 1 progress, 2 log line, 3 data, 4 tokens used. fence 0 = not from a worker: the job only has to exist.
 -- keep > 0: log lines kept, the oldest go first.
@@ -25,7 +25,7 @@ end
 
 local KINDS = { progress, log, data, tokens }
 
-G.export('note', { 'allow-oom' }, function(keys, args)
+G.export('update_job', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local h = redis.call('HMGET', q.J .. r[2], 'state', 'fence', 'processedOn')
   if not h[1] then return G.GONE end

@@ -1,4 +1,4 @@
--- mend_group, mend_counters: the repairs that belong to check_group and check_counters, judged anew in the same step.
+-- repair_group, mend_counters: the repairs that belong to check_group and check_counters, judged anew in the same step.
 -- KEYS 1 meta   ARGV 1 packed group | counters (as for the check)
 -- mend_group    -> packed kinds repaired; its parked jobs go on
 -- mend_counters -> packed names of the counters set
@@ -14,7 +14,7 @@ local function close_gaps(g, v)
   if v.jump then redis.call('HSET', g.key, 'nextSeq', G.int(v.jump)) end
 end
 
-G.export('mend_group', { 'allow-oom' }, function(keys, args)
+G.export('repair_group', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local v, kinds = C.judge_group(q, r), {}
   if not v or #v.rows == 0 then return cmsgpack.pack(kinds) end
@@ -29,7 +29,7 @@ G.export('mend_group', { 'allow-oom' }, function(keys, args)
   return cmsgpack.pack(kinds)
 end)
 
-G.export('mend_counters', { 'allow-oom' }, function(keys, args)
+G.export('repair_counters', { 'allow-oom' }, function(keys, args)
   local q, names = G.queue(keys[1]), {}
   for i, row in ipairs(C.judge_counters(q, cmsgpack.unpack(args[1]))) do
     redis.call('SET', row[1] == 'id' and q.id or q.list_active, G.int(row[3]))

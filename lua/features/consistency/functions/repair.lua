@@ -1,4 +1,4 @@
--- mend: repairs of what a consistency check has found, each looked at once more in the step that repairs it.
+-- repair: repairs of what a consistency check has found, each looked at once more in the step that repairs it.
 -- KEYS 1 meta   ARGV 1 packed rows   -> packed flags, one a row: 1 repaired, 0 it is in order by now or cannot be mended
 -- row: {'member', place, id, entry or member}     take out of a place what should not be there
 --      {'twice', id, the place to stay, the other one}   each a stream entry, 'lifo' or 'priority'
@@ -154,7 +154,7 @@ MEND.orphan = function(q, _, suffix)
   return redis.call('UNLINK', q.P .. suffix)
 end
 
-G.export('mend', { 'allow-oom' }, function(keys, args)
+G.export('repair', { 'allow-oom' }, function(keys, args)
   local q, rows, flags = G.queue(keys[1]), cmsgpack.unpack(args[1]), {}
   local now = G.now(q)
   for i, row in ipairs(rows) do flags[i] = MEND[row[1]](q, now, row[2], row[3], row[4]) end

@@ -11,83 +11,83 @@ local M = G.groups
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
 -- A taking in progress: what was taken, what was set aside, entries to acknowledge.
-G.taking = function(_, now, consumer, quiet)
+G.fetching = function(_, now, consumer, quiet)
   return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
     settled = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
 end
 
 -- Set something aside for good: acknowledge its entry, tell the worker why.
-G.drop = function(taking, id, entry, reason)
-  if entry ~= '' then taking.settled[#taking.settled + 1] = entry end
-  taking.dropped[#taking.dropped + 1] = { entry, id or '', reason }
+G.drop = function(fetching, id, entry, reason)
+  if entry ~= '' then fetching.settled[#fetching.settled + 1] = entry end
+  fetching.dropped[#fetching.dropped + 1] = { entry, id or '', reason }
 end
 
-local function refuse(q, taking, id, entry, h)
+local function refuse(q, fetching, id, entry, h)
   local state = h[STATE]
-  if not (RUNNABLE[state] or (taking.regain and state == 'active') or (taking.pulling and state == 'group-waiting')) then
-    G.drop(taking, id, entry, 'state is ' .. state)
+  if not (RUNNABLE[state] or (fetching.reattach and state == 'active') or (fetching.pulling and state == 'group-waiting')) then
+    G.drop(fetching, id, entry, 'state is ' .. state)
     return true
   end
   if not h[NAME] or not h[DATA] or not h[OPTS] then
-    G.end_job(q, id, taking.now, 'malformed job record: no name, data or opts', 'failed')
-    G.drop(taking, id, entry, 'malformed')
+    G.end_job(q, id, fetching.now, 'malformed job record: no name, data or opts', 'failed')
+    G.drop(fetching, id, entry, 'malformed')
     return true
   end
   if h[REVOKED] == '1' then
-    G.end_job(q, id, taking.now, 'revoked', 'revoked')
-    G.drop(taking, id, entry, 'revoked')
+    G.end_job(q, id, fetching.now, 'revoked', 'revoked')
+    G.drop(fetching, id, entry, 'revoked')
     return true
   end
   local expire_at = tonumber(h[EXPIRE_AT] or '')
-  if expire_at and expire_at > 0 and taking.now > expire_at then
-    G.end_job(q, id, taking.now, 'expired', 'expired', h[PROCESSED_ON])
-    G.drop(taking, id, entry, 'expired')
+  if expire_at and expire_at > 0 and fetching.now > expire_at then
+    G.end_job(q, id, fetching.now, 'expired', 'expired', h[PROCESSED_ON])
+    G.drop(fetching, id, entry, 'expired')
     return true
   end
   return false
 end
 
 -- A group whose parked jobs may go on: they are taken in this call (G.sources), or sent to the stream at its end.
-G.group_may_go_on = function(taking, name)
-  if taking.group_listed[name] then return end
-  taking.group_listed[name] = true
-  taking.groups[#taking.groups + 1] = name
+G.group_may_go_on = function(fetching, name)
+  if fetching.group_listed[name] then return end
+  fetching.group_listed[name] = true
+  fetching.groups[#fetching.groups + 1] = name
 end
 
 -- The gates of the job's group; true if it may run. What is refused is parked or has failed.
-local function enter_group(q, taking, id, entry, h)
+local function enter_group(q, fetching, id, entry, h)
   local job = G.pick(q.J .. id, 'orderingSeq', 'slot', 'cost', 'timestamp')
   job.state, job.groupKey, job.processedOn = h[STATE], h[GROUP_KEY], h[PROCESSED_ON] or nil
-  local refused, g = M.enter(q, id, job, taking.now)
+  local refused, g = M.enter(q, id, job, fetching.now)
   if refused then
-    taking.refused_by, taking.parked = g, true
-    if entry ~= '' then taking.settled[#taking.settled + 1] = entry end
+    fetching.refused_by, fetching.parked = g, true
+    if entry ~= '' then fetching.settled[#fetching.settled + 1] = entry end
     return false
   end
-  if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.group_may_go_on(taking, g.name) end
+  if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.group_may_go_on(fetching, g.name) end
   return true
 end
 
 -- The job is the worker's now: its record says so, and the reply will bring it.
-local function write_active(q, taking, id, entry, h)
+local function write_active(q, fetching, id, entry, h)
   local key = q.J .. id
-  local fence, now_text = G.count_of(h[FENCE]) + 1, taking.now_text
+  local fence, now_text = G.count_of(h[FENCE]) + 1, fetching.now_text
   if h[GROUP_KEY] then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'slot', '1', 'takenBy', entry == '' and taking.consumer or '')
+      'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
   else
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   end
   if entry == '' then
     -- Nothing pends for it that would say whose it is.
-    taking.from_lists[#taking.from_lists + 1] = id
-    if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', taking.consumer) end
-    if not taking.quiet then G.emit(q.events, 'active', id) end
+    fetching.from_lists[#fetching.from_lists + 1] = id
+    if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', fetching.consumer) end
+    if not fetching.quiet then G.emit(q.events, 'active', id) end
   end
-  taking.bytes = taking.bytes + #h[DATA]
+  fetching.bytes = fetching.bytes + #h[DATA]
   local job = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
     h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
-  taking.jobs[#taking.jobs + 1] = job
+  fetching.jobs[#fetching.jobs + 1] = job
   -- It has run before: what only such a job can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
     local more = redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType', 'suspectLimit')
@@ -96,22 +96,22 @@ local function write_active(q, taking, id, entry, h)
 end
 
 -- Activate one job found under `entry` (a stream entry id, or '' for a list); returns true if it was taken.
-G.activate = function(q, taking, id, entry)
+G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
   local h = redis.pcall('HMGET', key, unpack(FIELDS))
   if h.err then
-    G.drop(taking, id, entry, 'the job key is not a hash')
+    G.drop(fetching, id, entry, 'the job key is not a hash')
     return false
   end
   if not h[STATE] then
-    G.drop(taking, id, entry, 'the job is gone')
+    G.drop(fetching, id, entry, 'the job is gone')
     return false
   end
-  if refuse(q, taking, id, entry, h) then return false end
-  if h[GROUP_KEY] and not (taking.regain and h[STATE] == 'active') and not enter_group(q, taking, id, entry, h) then
+  if refuse(q, fetching, id, entry, h) then return false end
+  if h[GROUP_KEY] and not (fetching.reattach and h[STATE] == 'active') and not enter_group(q, fetching, id, entry, h) then
     return false
   end
-  if taking.regain then
+  if fetching.reattach then
     -- A job of ours, taken by a call whose reply was lost: its entry pends already, its attempt never began.
     redis.call('HDEL', q.stall_watch, id)
   end
@@ -119,33 +119,33 @@ G.activate = function(q, taking, id, entry)
     -- A peer that schedules without a function may leave a job in two places; it runs from one of them.
     redis.call('ZREM', q.scheduled, id)
   end
-  write_active(q, taking, id, entry, h)
-  if h[BUDGET_KEY] then G.budgets.gate(q, taking, id, h[BUDGET_KEY]) end
+  write_active(q, fetching, id, entry, h)
+  if h[BUDGET_KEY] then G.budgets.gate(q, fetching, id, h[BUDGET_KEY]) end
   return true
 end
 
 -- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
-G.take = function(q, taking, want)
+G.fetch = function(q, fetching, want)
   local exhausted, failure = true, nil
-  local blocked = not taking.stream_only and G.suspects.take(q, taking, want)
-  local sources = taking.stream_only and G.stream_sources or G.sources
+  local blocked = not fetching.stream_only and G.suspects.fetch(q, fetching, want)
+  local sources = fetching.stream_only and G.stream_sources or G.sources
   for i = 1, blocked and 0 or #sources do
-    local free = want - #taking.jobs
+    local free = want - #fetching.jobs
     if free <= 0 then
       exhausted = false
       break
     end
-    local ok, empty = pcall(sources[i], q, taking, free)
+    local ok, empty = pcall(sources[i], q, fetching, free)
     if not ok then
       exhausted, failure = false, empty
       break
     end
     if not empty then exhausted = false end
   end
-  G.list_taken(q, taking.from_lists, taking.now_text)
-  G.kick_groups(q, taking)
-  G.settle_entries(q, taking.settled)
+  G.list_taken(q, fetching.from_lists, fetching.now_text)
+  G.kick_groups(q, fetching)
+  G.settle_entries(q, fetching.settled)
   -- A source that cannot be read fails the call, but not before what was taken on the way is handed out.
-  if failure and #taking.jobs == 0 then error(failure, 0) end
+  if failure and #fetching.jobs == 0 then error(failure, 0) end
   return exhausted
 end

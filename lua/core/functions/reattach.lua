@@ -1,4 +1,4 @@
--- regain: after a lost reply or a reconnect, a worker asks for the jobs that pend for it and that it does not know.
+-- reattach: after a lost reply or a reconnect, a worker asks for the jobs that pend for it and that it does not know.
 -- KEYS 1 meta
 -- ARGV 1 packed {consumer, known entries, want, quiet, cursor, known ids}   -> packed {now, jobs, dropped, cursor, budgets}
 -- budgets: as in exchange
@@ -22,49 +22,49 @@ local function is_ours(q, consumer, id, beat)
 end
 
 -- Those found move to the end of the set, hence the rank to go on from.
-local function from_lists(q, taking, known, want, rank)
+local function from_lists(q, fetching, known, want, rank)
   local found = redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
   local moved, full = 0, false
   for i = 1, #found, 2 do
     local id = found[i]
-    full = #taking.jobs >= want
+    full = #fetching.jobs >= want
     if full then break end
-    if not known[id] and is_ours(q, taking.consumer, id, tonumber(found[i + 1])) then
+    if not known[id] and is_ours(q, fetching.consumer, id, tonumber(found[i + 1])) then
       moved = moved + 1
-      if not G.activate(q, taking, id, '') then G.list_left(q, id) end
+      if not G.activate(q, fetching, id, '') then G.list_left(q, id) end
     end
   end
-  for _, id in ipairs(taking.from_lists) do redis.call('ZADD', q.list_active_ids, 'XX', taking.now_text, id) end
+  for _, id in ipairs(fetching.from_lists) do redis.call('ZADD', q.list_active_ids, 'XX', fetching.now_text, id) end
   return not full and #found == 2 * PAGE and LISTS .. G.int(rank + PAGE - moved) or ''
 end
 
-local function from_stream(q, taking, known, want, cursor)
+local function from_stream(q, fetching, known, want, cursor)
   local from = cursor == '' and '-' or '(' .. cursor
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, taking.consumer)
+  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, fetching.consumer)
   if pending.err then pending = {} end
   for _, p in ipairs(pending) do
     if not known[p[1]] then
-      if #taking.jobs >= want then return '' end
+      if #fetching.jobs >= want then return '' end
       local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
       local id = found and G.entry_job(found[2])
-      if id then G.activate(q, taking, id, p[1]) else G.drop(taking, nil, p[1], 'a stream entry without a job id') end
+      if id then G.activate(q, fetching, id, p[1]) else G.drop(fetching, nil, p[1], 'a stream entry without a job id') end
     end
   end
   return #pending == PAGE and pending[PAGE][1] or LISTS .. '0'
 end
 
-G.export('regain', { 'allow-oom' }, function(keys, args)
+G.export('reattach', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local want, cursor, known_ids = request[3], request[5], request[6]
-  local taking = G.taking(q, G.now(q), request[1], request[4])
-  taking.regain = true
+  local fetching = G.fetching(q, G.now(q), request[1], request[4])
+  fetching.reattach = true
   local in_lists = string.sub(cursor, 1, 2) == LISTS
   if in_lists then
-    cursor = from_lists(q, taking, set_of(known_ids), want, tonumber(string.sub(cursor, 3)))
+    cursor = from_lists(q, fetching, set_of(known_ids), want, tonumber(string.sub(cursor, 3)))
   else
-    cursor = from_stream(q, taking, set_of(request[2]), want, cursor)
+    cursor = from_stream(q, fetching, set_of(request[2]), want, cursor)
   end
-  G.kick_groups(q, taking)
-  G.settle_entries(q, taking.settled)
-  return cmsgpack.pack({ taking.now, taking.jobs, taking.dropped, cursor, G.budgets.told(taking) })
+  G.kick_groups(q, fetching)
+  G.settle_entries(q, fetching.settled)
+  return cmsgpack.pack({ fetching.now, fetching.jobs, fetching.dropped, cursor, G.budgets.told(fetching) })
 end)
