@@ -50,11 +50,14 @@ async def work(url: str) -> None:
     worker = Worker(
         QUEUE,
         measure,
-        url,
+        # The demo's server keeps nothing on disk.
+        url if "?" in url else f"{url}?allow_no_aof=true",
         concurrency=THREADS,
-        # What is no Python will not become Python: these fail at once, everything else is retried.
+        # Failures are expected here, and listed at the end. A service keeps this log.
+        log_failures=False,
+        # A file that is not Python is not retried.
         no_retry_on=(SyntaxError, UnicodeDecodeError, ValueError, RecursionError),
-        # A worker that is silent for two seconds loses its jobs to another (the default is 30).
+        # Jobs of a killed worker are recovered after two seconds (the default is 30).
         lock_duration=2_000,
         stalled_interval=1_000,
     )

@@ -169,6 +169,8 @@ async def main(url, queue, number):
                 if calls == number:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return await call(one)
+            def __getattr__(self, name):
+                return getattr(transport, name)
         flows._transport = Deadly()
         await flows.add(FlowJob("job", queue, 250, {"job_id": "root"}, leaves))
 
@@ -386,6 +388,9 @@ async def test_a_server_that_is_full_in_the_middle(url: str, queue_name: str, qu
                 if self.steps == 2:
                     raise ServerOutOfMemoryError
                 return await transport.call(call)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(transport, name)
 
         flows._transport = Full()  # type: ignore[assignment]
         with pytest.raises(AmbiguousResultError, match="accepted"):
