@@ -122,7 +122,7 @@ async def clean_check(request: pytest.FixtureRequest, queue_name: str) -> AsyncI
     server_url: str = request.getfixturevalue(place)
     yield
     async with Queue(queue_name, server_url) as queue:
-        report = await queue.check(settle=50)
+        report = await queue.check(recheck_after=50)
     assert not report.findings, str(report)
 
 

@@ -25,7 +25,7 @@ _LOOK_S: Final = 10.0
 _HOLD_MS: Final = 30_000
 _BLOCKED_MS: Final = 30_000
 _FULL_MS: Final = 300_000
-_SETTLE_MS: Final = 1_000
+_RECHECK_AFTER_MS: Final = 1_000
 _PAGES_MAX: Final = 50
 
 
@@ -57,7 +57,7 @@ class GroupRepair(PeriodicTask):
                 break
         if not names:
             return []
-        found = await repair_groups(link, names, settle=_SETTLE_MS)
+        found = await repair_groups(link, names, recheck_after=_RECHECK_AFTER_MS)
         for suspect in found:
             _log.warning(
                 "queue %r: ordering group %r was blocked (%s); repaired",

@@ -26,7 +26,7 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.consistency.findings import CheckReport
-from glidemq_py._features.consistency.queue_api import SETTLE_MS
+from glidemq_py._features.consistency.queue_api import RECHECK_AFTER_MS
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
@@ -306,11 +306,11 @@ class Queue(Generic[DataT, ResultT]):
         """A group as it is now; None where no job of that key was ever added."""
         return run_immediately(self._core.get_group(key))
 
-    def check(self, *, repair: bool = False, settle: Milliseconds = SETTLE_MS) -> CheckReport:
-        """Go through the whole queue and name what does not fit together; it may be at work meanwhile. See
-        `Queue.check`.
-        """
-        return run_immediately(self._core.check(repair=repair, settle=settle))
+    def check(
+        self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
+    ) -> CheckReport:
+        """Check the whole queue for inconsistent state, and repair it if ``repair`` is True. See `Queue.check`."""
+        return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after, settle=settle))
 
     @property
     def name(self) -> str:

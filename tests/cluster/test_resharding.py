@@ -44,7 +44,7 @@ async def under_load(cluster: ClusterProcess, mover: SlotMover, name: str) -> As
         await soon(asyncio.gather(*(worker.close() for worker in both)), 60)
         with cluster.client() as client:
             assert_each_ended_once(Raw(client, name), told, producers.acknowledged)
-        assert (await queue.check(settle=50)).findings == ()
+        assert (await queue.check(recheck_after=50)).findings == ()
         assert mover.leftovers() == {}
         assert told.count["stalled"] == 0
         assert producers.refused == 0
@@ -98,7 +98,7 @@ async def test_move_that_stops_half_way_and_is_finished_later(
                 assert len(set(told.job_ids("completed"))) == 21
                 assert len({job.id for job in held}) == 10
         assert mover.leftovers() == {}
-        assert (await queue.check(settle=50)).findings == ()
+        assert (await queue.check(recheck_after=50)).findings == ()
 
 
 async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, mover: SlotMover, queue_name: str):
@@ -196,7 +196,7 @@ async def test_flows_schedulers_and_blocking_calls_survive_moves(
         assert sum(job.name != "tick" for job, _ in told.of("completed")) == expected
         assert any(job.name == "tick" for job, _ in told.of("completed"))
         await soon(asyncio.gather(*(worker.drain() for worker in both)), 60)
-        assert (await queue.check(settle=50)).findings == ()
-        assert (await second.check(settle=50)).findings == ()
+        assert (await queue.check(recheck_after=50)).findings == ()
+        assert (await second.check(recheck_after=50)).findings == ()
         assert told.count["stalled"] == 0
         assert mover.leftovers() == {}

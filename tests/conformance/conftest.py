@@ -25,5 +25,5 @@ async def queue(place: MemoryServer | str, queue_name: str) -> AsyncIterator[Que
     """A queue of the test's own; when the test is over, it is in order."""
     async with Queue[Any, Any](queue_name, place) as queue:
         yield queue
-        report = await queue.check(settle=50)
+        report = await queue.check(recheck_after=50)
         assert not report.findings, str(report)

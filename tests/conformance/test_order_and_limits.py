@@ -171,7 +171,7 @@ async def test_dead_letters_are_delivered_and_replayed(place: Place, queue_name:
         async with Worker(queue_name, handle, place):
             assert await again.wait_until_finished() == {"a": 1}
         assert await queue.get_dead_letter_jobs() == []
-        assert not (await queue.check(settle=50)).findings
+        assert not (await queue.check(recheck_after=50)).findings
 
 
 async def test_jobs_are_found_and_cleared_away(place: Place, queue: Queue) -> None:

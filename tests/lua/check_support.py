@@ -7,7 +7,7 @@ from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.consistency.checking import ConsistencyScan
 from glidemq_py._features.consistency.findings import CheckReport, FindingKind
-from glidemq_py._features.consistency.queue_api import LOOKS, repairs, report
+from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
 from tests.lua.own_support import OwnQueue
 
 
@@ -22,23 +22,23 @@ def _drive(q: OwnQueue, steps: Generator[Any, Any, None]) -> None:
         reply = q.run(step) if isinstance(step, Call) else next(batches, None)
 
 
-def check(q: OwnQueue, *, repair: bool = False, looks: int = LOOKS) -> CheckReport:
+def check(q: OwnQueue, *, repair: bool = False, looks: int = MAX_SCANS) -> CheckReport:
     """`Queue.check` of a queue at which nobody else is at work meanwhile."""
     name = q.base[q.base.index("{") + 1 : -1]
-    look, done = _look(q, name), 1
+    look, done = _scan(q, name), 1
     suspects = look.suspects
     while suspects and done < looks:
-        look, done = _look(q, name), done + 1
+        look, done = _scan(q, name), done + 1
         suspects = {key: look.suspects[key] for key in suspects if key in look.suspects}
     left = suspects
     if repair and suspects:
         _drive(q, repairs(look, suspects))
-        look = _look(q, name)
+        look = _scan(q, name)
         left = look.suspects
     return report(look, suspects, left, done)
 
 
-def _look(q: OwnQueue, name: str) -> ConsistencyScan:
+def _scan(q: OwnQueue, name: str) -> ConsistencyScan:
     look = ConsistencyScan(QueueKeys("glide", name))
     _drive(q, look.steps())
     return look

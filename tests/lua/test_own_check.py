@@ -40,7 +40,7 @@ def test_a_healthy_queue_is_in_order(q: OwnQueue) -> None:
     assert found.ok
     assert found.findings == (), str(found)
     assert (found.jobs, found.groups, found.looks) == (19, 2, 1)
-    assert "in order" in str(found)
+    assert "consistent" in str(found)
 
 
 def test_an_empty_queue_is_in_order(q: OwnQueue) -> None:

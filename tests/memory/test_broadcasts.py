@@ -53,7 +53,7 @@ async def test_subscriptions_step_by_themselves() -> None:
         assert (last.result, last.job.attempts_made) == ("orders.new!", 1)
         await broadcast.assert_published("orders.new", "weak", count=1)
         await broadcast.assert_not_published("users.gone")
-        assert not (await broadcast.queue.check(settle=50)).findings
+        assert not (await broadcast.queue.check(recheck_after=50)).findings
 
 
 async def test_time_moves_to_what_is_due_and_dead_letters_are_there() -> None:

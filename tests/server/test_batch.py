@@ -528,5 +528,5 @@ async def test_batches_with_every_option_at_once(url: str, queue_name: str) -> N
         assert [n for n, end in enumerate(ends) if end != n] == [n for n in range(60) if n % 5 in (0, 2)]
         letters = await queue.get_dead_letter_jobs()
         assert sorted(letter.data["data"] for letter in letters) == [n for n in range(60) if n % 5 in (0, 2)]
-        report = await queue.check(settle=50)
+        report = await queue.check(recheck_after=50)
         assert not report.findings, str(report)

@@ -90,7 +90,7 @@ async def test_a_letter_is_replayed_to_its_subscription_alone(url: str, queue_na
             assert delivery is not None
             assert (delivery.state, delivery.attempts_made) == ("completed", 0)
         assert (seen.ids, elsewhere.ids) == ([message], [message])
-        assert not (await broadcast.queue.check(settle=50)).findings
+        assert not (await broadcast.queue.check(recheck_after=50)).findings
 
 
 async def test_the_letter_of_a_message_that_is_gone_stays(url: str, queue_name: str):

@@ -28,7 +28,7 @@ async def clean(url: str, queue_name: str) -> AsyncIterator[None]:
     """However it was injured, the queue is in order again."""
     yield
     async with Queue(queue_name, url) as queue:
-        assert (await queue.check(settle=50)).findings == ()
+        assert (await queue.check(recheck_after=50)).findings == ()
 
 
 async def test_messages_of_a_lost_reply_are_regained_at_once(url: str, queue_name: str, proxy: LossyProxy):

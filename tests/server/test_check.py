@@ -1,13 +1,16 @@
-"""`Queue.check` as users call it: on queues that are at work, and on ones that are not in order."""
+"""`Queue.check` on consistent, damaged and busy queues."""
 
 import asyncio
+from typing import Any
 
-from glidemq_py import FindingKind, Job, Queue, Worker
+import pytest
+
+from glidemq_py import FindingKind, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, Told
 
 
-async def test_a_queue_in_order(url: str, queue_name: str):
+async def test_consistent_queue_has_no_findings(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         assert (await queue.check()).ok
         await queue.add_bulk([("n", n, {"priority": n % 3, "delay": 1_000 * (n % 2)}) for n in range(600)])
@@ -16,17 +19,17 @@ async def test_a_queue_in_order(url: str, queue_name: str):
         assert (report.jobs, report.looks) == (600, 1)
 
 
-async def test_what_is_wrong_is_named_and_repaired(url: str, resp: RespClient, queue_name: str):
+async def test_findings_are_reported_and_repaired(url: str, resp: RespClient, queue_name: str):
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         raw = Raw(resp, queue_name)
         raw.run("XTRIM", "stream", "MAXLEN", 0)
         raw.run("RPUSH", "log:gone", "line")
-        report = await queue.check(settle=1)
+        report = await queue.check(recheck_after=1)
         assert not report.ok
         assert report.counts == {FindingKind.LOST_JOB: 1, FindingKind.ORPHAN_KEY: 1}
-        assert f"lost_job: {job.id}: is waiting, and stands nowhere" in str(report)
-        report = await queue.check(repair=True, settle=1)
+        assert f"lost_job: {job.id}: is waiting, but no stream, list or set contains it" in str(report)
+        report = await queue.check(repair=True, recheck_after=1)
         assert report.ok
         assert str(report).count("(repaired)") == 2
         assert (await queue.check()).findings == ()
@@ -38,8 +41,21 @@ async def test_what_is_wrong_is_named_and_repaired(url: str, resp: RespClient, q
             assert await job.wait_until_finished() == job.id
 
 
-async def test_a_queue_at_work_is_in_order(url: str, queue_name: str):
-    """Workers take, retry and complete all the while; nothing is told, and a repair touches nothing."""
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"settle": 50}, r"option 'settle' = 50: was renamed; use 'recheck_after'"),
+        ({"recheck_after": -1}, r"option 'recheck_after' = -1: "),
+    ],
+)
+async def test_invalid_arguments_are_rejected(url: str, queue_name: str, arguments: dict[str, Any], message: str):
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError, match=message):
+            await queue.check(**arguments)
+
+
+async def test_busy_queue_has_no_findings(url: str, queue_name: str):
+    """Workers fetch, retry and complete jobs during the checks. Nothing is reported, and repairs touch nothing."""
     failed_once: set[str] = set()
 
     async def handle(job: Job) -> None:
@@ -59,7 +75,7 @@ async def test_a_queue_at_work_is_in_order(url: str, queue_name: str):
             await queue.add_bulk(
                 [("fails" if n % 7 == 0 else "n", n, {"attempts": 2, **options[n % 6]}) for n in range(300)]
             )
-            reports.append(await queue.check(repair=round_ % 2 == 1, settle=20))
+            reports.append(await queue.check(repair=round_ % 2 == 1, recheck_after=20))
         await told.wait("completed", 1_800)
         reports.append(await queue.check())
         assert [str(report) for report in reports if report.findings] == []

@@ -112,7 +112,7 @@ async def test_a_server_that_restarts_under_load(restartable_server: MakeServer,
             await told.wait("completed", len(producers.acknowledged))
         with server.client() as client:
             assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
-            assert (await queue.check(settle=50)).findings == ()
+            assert (await queue.check(recheck_after=50)).findings == ()
 
 
 async def test_functions_that_are_flushed_under_load(private_server: MakeServer, queue_name: str):
@@ -126,7 +126,7 @@ async def test_functions_that_are_flushed_under_load(private_server: MakeServer,
                 await producers.more(40)
             await told.wait("completed", len(producers.acknowledged))
             assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
-            assert (await queue.check(settle=50)).findings == ()
+            assert (await queue.check(recheck_after=50)).findings == ()
             assert producers.refused == 0
             assert told.count["error"] == 0
 
@@ -295,4 +295,4 @@ async def test_a_reload_of_the_data_changes_nothing(private_server: MakeServer, 
                     client.execute("DEBUG", "RELOAD")
             await told.wait("completed", len(producers.acknowledged))
             assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
-            assert (await queue.check(settle=50)).findings == ()
+            assert (await queue.check(recheck_after=50)).findings == ()

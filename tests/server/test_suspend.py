@@ -354,12 +354,12 @@ async def test_the_check_finds_nothing_amiss(core_url: str, queue_name: str) -> 
         for job in jobs:
             await queue.signal(job.id, "other")
         await told.wait("suspended", 16)
-        report = await queue.check(settle=50)
+        report = await queue.check(recheck_after=50)
         assert report.ok, str(report)
         for job in jobs:
             await queue.signal(job.id, "go")
         await told.wait("completed", len(jobs))
-        assert (await queue.check(settle=50)).ok
+        assert (await queue.check(recheck_after=50)).ok
 
 
 async def test_drain_leaves_suspended_jobs_alone(url: str, queue_name: str) -> None:

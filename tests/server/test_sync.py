@@ -127,7 +127,7 @@ def test_steering(url: str, queue_name: str, key_leaks: KeyLeaks) -> None:
         queue.add_bulk([("n", i) for i in range(700)])
         assert queue.drain() == 700
         assert queue.clean(0) == []
-        report = queue.check(repair=True, settle=10)
+        report = queue.check(repair=True, recheck_after=10)
         assert report.ok
         queue.add("n")
         assert queue.obliterate() == 1

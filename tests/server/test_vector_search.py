@@ -45,7 +45,7 @@ async def test_a_vector_is_stored_as_float32_and_revives_nothing(url: str, queue
             with pytest.raises(JobNotFoundError):
                 await read.store_vector("embedding", [1, 2, 3])
             assert Raw(resp, queue_name).run("EXISTS", f"job:{job.id}") == 0
-            assert (await queue.check(settle=50)).ok
+            assert (await queue.check(recheck_after=50)).ok
 
 
 async def test_an_attempt_that_is_over_stores_nothing(url: str, queue_name: str, resp: RespClient) -> None:

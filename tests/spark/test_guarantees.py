@@ -132,7 +132,7 @@ async def test_a_worker_ends_what_a_driver_left(
     async with Queue(queue_name, url) as queue:
         counts = await queue.get_job_counts()
         assert (counts.completed, counts.unfinished) == (ROWS, 0)
-        report = await queue.check(settle=50)
+        report = await queue.check(recheck_after=50)
         assert not report.findings, str(report)
     assert set(written.staged.values()) == {"done"}
 

@@ -31,7 +31,7 @@ async def test_jobs_are_worked_on(spark: Any, sink: Callable[..., Any], url: str
     told = Told(worker)
     async with worker, Queue(queue_name, url) as queue:
         await told.wait("completed", 500)
-        report = await queue.check(settle=50)
+        report = await queue.check(recheck_after=50)
         assert not report.findings, str(report)
 
 

@@ -1,4 +1,7 @@
-"""Calls of the consistency check: looks that change nothing, and repairs that look once more (``lua/own/check_*``)."""
+"""Calls of the consistency check (``lua/features/consistency/functions``).
+
+The ``check_*`` calls change nothing. The repairs verify the state again before they change it.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +30,29 @@ __all__ = [
 
 
 class PlacesChecked(NamedTuple):
-    """One page of a place."""
+    """One page of a stream, list or set."""
 
     rows: list[tuple[str, str, str, str]]
-    """Id, entry or member, why it should not be there, mark of the job's record."""
+    """Wrong members: job id, entry or member, reason, mark of the job's record."""
     seen: list[str]
-    """Id and entry (or place) of what is as it should be, flat."""
+    """Correct members: job id and entry (or key), flat."""
     cursor: str
-    """'' = the end."""
+    """Cursor of the next page; '' = the last page."""
 
 
 class JobsChecked(NamedTuple):
-    """Some jobs, looked for in the place that their state names."""
+    """Jobs compared with the stream, list or set that their state implies."""
 
     lost: list[tuple[str, str, str]]
-    """Id, state or 'ghost' or 'foreign', mark."""
+    """Job id, state (or 'ghost' or 'foreign'), mark."""
     unsure: list[tuple[str, str, str, int, int]]
-    """Id, state, mark, 1 = may be a peer's list job, ms since its last heartbeat."""
+    """Job id, state, mark, 1 = may be a list job of a Node worker, ms since its last heartbeat."""
     members: list[tuple[str, str, int, int, int]]
-    """Id, group, sequence, hold (0 no slot, 1 a slot, 2 perhaps), 1 = parked or active."""
+    """Job id, group, sequence, slot (0 none, 1 has one, 2 may have one), 1 = parked or active."""
 
 
 class GroupRow(NamedTuple):
-    """A group as its record has it."""
+    """The stored record of an ordering group."""
 
     name: str
     issued: int
@@ -59,7 +62,10 @@ class GroupRow(NamedTuple):
 
 
 class GroupFacts(NamedTuple):
-    """Facts about a group's jobs, for the server to judge (``lua/features/consistency/functions/check_groups.lua``)."""
+    """Facts about the jobs of a group, as `check_group` and `repair_group` send them.
+
+    The fields are described in ``lua/features/consistency/functions/check_groups.lua``.
+    """
 
     name: str
     ids: Sequence[str]
@@ -72,16 +78,16 @@ class GroupFacts(NamedTuple):
 
 
 class GroupVerdict(NamedTuple):
-    """What is wrong with a group."""
+    """Problems found in an ordering group."""
 
     moved: int
-    """1: it has gone on since it was looked at; nothing was judged."""
+    """1 = the group has changed since its facts were read; it was not checked."""
     rows: list[tuple[str, str]]
     """Kind (slots, sequence, counter, parked) and detail."""
 
 
 def check_places(meta: str, source: str, cursor: str, count: int) -> Call[PlacesChecked]:
-    """One page of what a place names."""
+    """Check one page of the stream, list or set ``source``."""
     return Call("check_places", meta, (pack((source, cursor, count)),), _places, repeatable=True)
 
 
@@ -90,7 +96,7 @@ def _places(reply: bytes) -> PlacesChecked:
 
 
 def check_jobs(meta: str, ids: Sequence[str]) -> Call[JobsChecked]:
-    """Whether these jobs stand where their state says."""
+    """Check that these jobs are in the stream, list or set that their state implies."""
     return Call("check_jobs", meta, (pack(ids),), _jobs, repeatable=True)
 
 
@@ -99,17 +105,17 @@ def _jobs(reply: bytes) -> JobsChecked:
 
 
 def check_keys(meta: str, suffixes: Sequence[str]) -> Call[list[str]]:
-    """Which of these keys (``log:7``) belong to jobs that do not exist."""
+    """Return those of these key suffixes (``log:7``) whose job does not exist."""
     return Call("check_keys", meta, (pack(suffixes),), _unpacked, repeatable=True)
 
 
 def check_scope(meta: str) -> Call[tuple[int, int]]:
-    """1 if subscriptions read the stream, 1 if workers of other libraries are registered."""
+    """Return 1 if subscriptions read the stream, and 1 if workers of other libraries are registered."""
     return Call("check_scope", meta, (), _unpacked, repeatable=True)
 
 
 def check_groups(meta: str, cursor: str, count: int, names: Sequence[str] = ()) -> Call[tuple[list[GroupRow], str]]:
-    """One page of the groups and the cursor of the next, or the groups of these names."""
+    """Return one page of groups and the cursor of the next page, or the groups with these names."""
     return Call("check_groups", meta, (pack((cursor, count, names)),), _groups, repeatable=True)
 
 
@@ -121,17 +127,24 @@ def _groups(reply: bytes) -> tuple[list[GroupRow], str]:
 def blocked_groups(
     meta: str, holder: str, hold: int, blocked: int, full: int, cursor: str
 ) -> Call[tuple[list[str], str]]:
-    """Names of ordering groups that a peer's library may have blocked, and the cursor of the next page ('' = the end).
+    """Return one page of ordering groups that a Node worker may have blocked.
 
     Args:
-        holder: who looks, and ``hold``: how long nobody else does, ms.
-        blocked: how long a group must have stood still, ms; ``full``: one whose slots are all taken.
+        meta: meta key of the queue.
+        holder: id of the caller, which gets the lock of this task.
+        hold: how long the lock lasts, ms.
+        blocked: how long a group must have made no progress, ms.
+        full: the same for a group whose slots are all taken, ms.
+        cursor: '' for the first page, else the cursor of the reply before.
+
+    Returns:
+        Names of groups, and the cursor of the next page ('' = the last page).
     """
     return Call("blocked_groups", meta, (pack((holder, hold, blocked, full, cursor)),), unpack, repeatable=True)
 
 
 def check_group(meta: str, group: GroupFacts) -> Call[GroupVerdict]:
-    """One group, judged in one step."""
+    """Check one group atomically."""
     return Call("check_group", meta, (pack(group),), _verdict, repeatable=True)
 
 
@@ -140,22 +153,22 @@ def _verdict(reply: bytes) -> GroupVerdict:
 
 
 def check_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[tuple[str, int, int]]]:
-    """Counters that are wrong: name, what it is, what it should be."""
+    """Return wrong counters: name, stored value, correct value."""
     return Call("check_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
 
 
 def apply_repair(meta: str, rows: Sequence[Sequence[str]]) -> Call[list[int]]:
-    """Repair; 1 for each row that was."""
+    """Repair the given rows; per row, return 1 if it was repaired."""
     return Call("repair", meta, (pack(rows),), _unpacked, repeatable=True)
 
 
 def repair_group(meta: str, group: GroupFacts) -> Call[list[str]]:
-    """Repair a group; the kinds that were."""
+    """Repair a group and return the kinds of problems repaired."""
     return Call("repair_group", meta, (pack(group),), _unpacked, repeatable=True)
 
 
 def repair_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[str]]:
-    """Repair the counters; the names of those that were set."""
+    """Repair the counters and return the names of those that changed."""
     return Call("repair_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
 
 

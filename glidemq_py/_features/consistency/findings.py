@@ -1,4 +1,4 @@
-"""What a consistency check finds, as values. How it is found and repaired is the queue's business."""
+"""Report types of the consistency check."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ __all__ = ["CheckReport", "Finding", "FindingKind"]
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
+    """Kind of inconsistency."""
 
     LOST_JOB = "lost_job"
-    """A job that stands nowhere: no stream entry, list or set names it, or not the one that its state says."""
+    """A job is missing from the stream, list or set that its state implies."""
     DANGLING = "dangling"
-    """A place that names a job which does not exist, or an entry that pends and is gone."""
+    """A list or set refers to a job that does not exist, or a pending entry is missing from the stream."""
     MISPLACED = "misplaced"
-    """A place that names a job whose state says that it stands elsewhere."""
+    """A stream, list or set contains a job whose state does not belong there."""
     TWICE = "twice"
-    """A job that stands in two places from which it could be taken."""
+    """A job can be fetched from two places."""
     GHOST = "ghost"
-    """A record without a name or a state: what was written after the job was removed."""
+    """A job hash has no name or no state, because it was written after the job was removed."""
     FOREIGN_KEY = "foreign_key"
-    """A key in a job's place that is no hash. Never repaired: nobody knows whose it is."""
+    """The key of a job is not a hash. Never repaired, because its owner is unknown."""
     ORPHAN_KEY = "orphan_key"
-    """A log, dependency set, chunk stream or signal list of a job that does not exist."""
+    """A log, dependency set, chunk stream or signal list belongs to a job that does not exist."""
     GROUP_SLOTS = "group_slots"
-    """A group that counts more slots, or fewer, than its jobs hold."""
+    """The slot count of an ordering group differs from the number of jobs that have a slot."""
     GROUP_SEQUENCE = "group_sequence"
-    """A group that waits for a sequence which no job has, or will."""
+    """An ordering group waits for a sequence number that no job has."""
     GROUP_PARKED = "group_parked"
-    """A group whose parked jobs may go on, and nothing will let them."""
+    """Parked jobs of an ordering group could run, and nothing will release them."""
     COUNTER = "counter"
-    """A counter that is not what it counts: active list jobs, ids, sequences."""
+    """A counter (active list jobs, ids, sequences) has the wrong value."""
     STALE_DEDUPLICATION = "stale_deduplication"
-    """A deduplication entry long past its time whose job has ended."""
+    """A deduplication entry expired long ago and its job has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong.
+    """One inconsistency.
 
     Attributes:
-        kind: what is wrong.
+        kind: kind of the inconsistency.
         subject: id of the job, name of the group or counter, or the key.
-        detail: in words, for people.
-        repaired: it is in order now. Always False where the check was not asked to repair.
+        detail: description for people.
+        repaired: True if it was repaired. Always False if the check ran without ``repair``.
     """
 
     kind: FindingKind
@@ -61,15 +61,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check of a queue found.
+    """Result of a consistency check.
 
     Attributes:
-        queue: the queue's name.
-        findings: everything that is wrong, or was before it was repaired.
-        jobs: how many jobs were looked at.
-        groups: how many ordering groups.
-        looks: how often the queue was gone through: once where nothing is wrong, up to three times else, and once
-            more after a repair.
+        queue: name of the queue.
+        findings: all inconsistencies, repaired ones included.
+        jobs: number of jobs checked.
+        groups: number of ordering groups checked.
+        looks: number of scans of the queue: one if nothing is wrong, otherwise up to three, and one more after a
+            repair.
     """
 
     queue: str
@@ -80,18 +80,18 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong any more: there was nothing, or all of it was repaired."""
+        """True if there are no findings or all of them were repaired."""
         return all(finding.repaired for finding in self.findings)
 
     @property
     def counts(self) -> Mapping[FindingKind, int]:
-        """Number of findings by kind; kinds without any are left out."""
+        """Number of findings by kind; kinds without findings are omitted."""
         return Counter(finding.kind for finding in self.findings)
 
     def __str__(self) -> str:
         what = f"{self.jobs} jobs, {self.groups} groups"
         if not self.findings:
-            return f"queue {self.queue!r}: in order ({what})"
-        mended = sum(finding.repaired for finding in self.findings)
-        head = f"queue {self.queue!r}: {len(self.findings)} findings, {mended} repaired ({what})"
+            return f"queue {self.queue!r}: consistent ({what})"
+        repaired = sum(finding.repaired for finding in self.findings)
+        head = f"queue {self.queue!r}: {len(self.findings)} findings, {repaired} repaired ({what})"
         return "\n".join([head, *(f"  {finding}" for finding in self.findings)])

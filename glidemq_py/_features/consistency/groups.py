@@ -1,9 +1,8 @@
-"""Ordering groups in a consistency check: what their records say beside what their jobs say.
+"""Ordering groups in a consistency check: compares the group records with the jobs.
 
-The records are read before the jobs are gone through. So every job that has not ended, with a sequence up to the one
-issued last then, is known afterwards; by that the server judges a group in one step
-(``lua/features/consistency/functions/check_groups.lua``),
-however busy it is.
+The records are read before the jobs. So after the scan every unfinished job with a sequence number up to the one issued
+last at that time is known, and the server can check a group in one atomic step
+(``lua/features/consistency/functions/check_groups.lua``) while the group is in use.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.calls import GroupFacts, GroupRow
 from glidemq_py._features.consistency.findings import FindingKind
 
-__all__ = ["GroupBook"]
+__all__ = ["GroupScan"]
 
 PAGE: Final = 250
-MOST: Final = 1_000
-"""Jobs and gaps that one call looks at."""
+MAX_PER_CALL: Final = 1_000
+"""Most jobs and most sequence gaps per call."""
 TRIES: Final = 3
 
 KINDS: Final = {
@@ -34,22 +33,26 @@ KINDS: Final = {
 
 @dataclass(slots=True)
 class _Jobs:
-    """Jobs of a group that have not ended."""
+    """Unfinished jobs of a group."""
 
     sequences: dict[str, int] = field(default_factory=dict[str, int])
+    """Sequence number by job id."""
     holders: set[str] = field(default_factory=set[str])
+    """Jobs that have, or may have, a slot."""
     certain: int = 0
-    restless: int = 0
+    """Number of jobs that have a slot for certain."""
+    moving: int = 0
+    """Number of jobs that are neither parked nor active."""
 
 
-class GroupBook:
-    """The groups of the queue whose meta key is ``meta``."""
+class GroupScan:
+    """The ordering groups of the queue with the meta key ``meta``, as one scan found them."""
 
     def __init__(self, meta: str) -> None:
         self._meta = meta
         self._rows: dict[str, GroupRow] = {}
         self._jobs: dict[str, _Jobs] = {}
-        self._strangers: set[str] = set()
+        self._without_record: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -57,7 +60,7 @@ class GroupBook:
     # -- gathering ----------------------------------------------------------------------------------------
 
     def read_all(self) -> Generator[Call[Any], Any, None]:
-        """Read every group's record."""
+        """Read the records of all groups."""
         cursor = ""
         while True:
             rows, cursor = yield checking.check_groups(self._meta, cursor, PAGE)
@@ -66,30 +69,38 @@ class GroupBook:
                 return
 
     def with_parked(self) -> list[str]:
-        """Names of the groups that have parked jobs."""
+        """Return the names of the groups that have parked jobs."""
         return [row.name for row in self._rows.values() if row.parked]
 
-    def met(self, name: str) -> None:
-        """A key of this group was met; it may be one that has lost its counter."""
+    def add_key(self, name: str) -> None:
+        """Record that a key of this group exists; the group may have lost its sequence counter."""
         if name not in self._rows:
-            self._strangers.add(name)
+            self._without_record.add(name)
 
     def add(self, name: str, job_id: str, sequence: int, hold: int, calm: bool) -> None:
-        """A job of the group that has not ended."""
+        """Record an unfinished job of the group.
+
+        Args:
+            name: ordering key.
+            job_id: id of the job.
+            sequence: its sequence number in the group.
+            hold: 0 = no slot, 1 = has a slot, 2 = may have one.
+            calm: the job is parked or active.
+        """
         jobs = self._jobs.setdefault(name, _Jobs())
-        if job_id in jobs.sequences:  # a SCAN may come by twice
+        if job_id in jobs.sequences:  # SCAN may return a key twice
             return
         jobs.sequences[job_id] = sequence
         if hold:
             jobs.holders.add(job_id)
         jobs.certain += hold == 1
-        jobs.restless += not calm
+        jobs.moving += not calm
 
-    # -- judging ------------------------------------------------------------------------------------------
+    # -- checking -----------------------------------------------------------------------------------------
 
-    def judge(self) -> Generator[Call[Any], Any, list[tuple[str, FindingKind, str]]]:
-        """What is wrong: name, kind, detail."""
-        yield from self._read_strangers()
+    def check(self) -> Generator[Call[Any], Any, list[tuple[str, FindingKind, str]]]:
+        """Check the groups and return the problems: name, kind, detail."""
+        yield from self._read_without_record()
         found: list[tuple[str, FindingKind, str]] = []
         for row in list(self._rows.values()):
             if not self._is_suspect(row):
@@ -104,11 +115,11 @@ class GroupBook:
                     break
         return found
 
-    def _read_strangers(self) -> Generator[Call[Any], Any, None]:
-        # Their jobs' sequences are not covered by what was read before: none is taken for missing.
-        strangers = sorted(self._strangers)
-        for i in range(0, len(strangers), PAGE):
-            rows, _ = yield checking.check_groups(self._meta, "", PAGE, strangers[i : i + PAGE])
+    def _read_without_record(self) -> Generator[Call[Any], Any, None]:
+        # These records are read after the jobs, so a gap in the sequences is no proof: issued=0 disables that check.
+        names = sorted(self._without_record)
+        for i in range(0, len(names), PAGE):
+            rows, _ = yield checking.check_groups(self._meta, "", PAGE, names[i : i + PAGE])
             self._rows.update((row.name, row._replace(issued=0)) for row in rows if row.next_seq)
 
     def _is_suspect(self, row: GroupRow) -> bool:
@@ -131,11 +142,11 @@ class GroupBook:
         return (sequence for sequence in range(max(1, first), last + 1) if sequence not in held)
 
     def facts(self, name: str) -> Generator[Call[Any], Any, GroupFacts | None]:
-        """What the server needs to judge the group as it is now; None where its jobs are too many for one step."""
+        """Return the facts that the server needs to check the group; None if it has too many jobs for one call."""
         (row,), _ = yield checking.check_groups(self._meta, "", 1, [name])
         jobs, covered, ahead = self._jobs.get(name, _NONE), self._rows[name].issued, row.next_seq
         ids = [job_id for job_id, sequence in jobs.sequences.items() if sequence < ahead or job_id in jobs.holders]
-        if len(ids) > MOST:
+        if len(ids) > MAX_PER_CALL:
             return None
         gaps = self._gaps(jobs, ahead, covered)
         return GroupFacts(
@@ -143,10 +154,10 @@ class GroupBook:
             ids=ids,
             covered=covered,
             assumed=ahead,
-            gaps=[gap for gap, _ in zip(gaps, range(MOST), strict=False)],
+            gaps=[gap for gap, _ in zip(gaps, range(MAX_PER_CALL), strict=False)],
             first=min((s for s in jobs.sequences.values() if s >= ahead > 0 or s > ahead), default=covered + 1),
             top=self._top(jobs),
-            calm=int(not jobs.restless),
+            calm=int(not jobs.moving),
         )
 
     def apply_repair(self, name: str) -> Generator[Call[Any], Any, None]:

@@ -1,9 +1,9 @@
-"""The consistency check of a queue: look, look again, tell, and repair what is told.
+"""The consistency check of a queue: `Queue.check`.
 
-A queue at work is never still, so what a look finds is a suspicion. It is told when it stays the same through three
-looks, a pause between them; where nothing is found, one look is all. A repair looks once more, in the very step on the
-server that repairs, so that a job which has moved by then is not touched. How each thing is recognized and mended:
-``docs/operate/consistency.md``.
+Jobs move while the queue is scanned, so a scan finds suspects only. A suspect is reported if three scans, with a pause
+between them, find it unchanged; if the first scan finds none, it is the only one. A repair verifies the suspect again
+in the same atomic step, so a job that has moved by then is not touched. ``docs/operate/consistency.md`` lists the kinds
+of findings and their repairs.
 """
 
 from __future__ import annotations
@@ -15,81 +15,103 @@ from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
-from glidemq_py._features.consistency.checking import FEW, ConsistencyScan, Key, Suspect
+from glidemq_py._features.consistency.checking import JOBS_PER_CALL, ConsistencyScan, Key, Suspect
 from glidemq_py._features.consistency.findings import CheckReport, Finding
 from glidemq_py._job import QueueLink
+from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["LOOKS", "QueueChecking", "check", "repair_groups", "repairs", "report"]
+__all__ = ["MAX_SCANS", "QueueChecking", "check", "repair_groups", "repairs", "report"]
 
-LOOKS: Final = 3
-SETTLE_MS: Final = 1_000
+MAX_SCANS: Final = 3
+RECHECK_AFTER_MS: Final = 1_000
 
 
 class QueueChecking:
-    """The part of `Queue` that checks it."""
+    """The consistency check of `Queue`."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
 
-    async def check(self, *, repair: bool = False, settle: Milliseconds = SETTLE_MS) -> CheckReport:
-        """Go through the whole queue and name what does not fit together; it may be at work meanwhile.
+    async def check(
+        self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
+    ) -> CheckReport:
+        """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
 
-        Its cost grows with the queue: some 15 microseconds of the server's time a job, in calls of about a
-        millisecond each, and a SCAN of the server's keys for those of this queue.
+        Workers and producers can keep running. The cost is linear in the size of the queue: some 15 microseconds of
+        server time per job, in calls of about 1 ms each, and a SCAN over the server's keys.
 
         Args:
-            repair: mend what is found: lost jobs are ready again, what names no job is dropped, slots and counters
-                are counted anew, groups that are stuck go on. A job that is in order is never touched.
-            settle: ms or timedelta between two looks. What a peer's worker does in several calls should be over
-                in that time.
+            repair: repair the findings: lost jobs return to waiting, references to missing jobs are deleted, slots and
+                counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
+            recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
+                calls, enough time to finish.
+            settle: the former name of ``recheck_after``; any value is rejected.
 
-        Raises what `Queue.get_job_counts` raises.
+        Returns:
+            The findings of the check.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            GlideMQError: the server cannot be reached or rejects a call.
         """
         check_bool("repair", repair)
-        pause = to_ms("settle", settle, minimum=0)
-        return await check(await self._connected(), repair=repair, settle=pause)
+        if settle is not None:
+            raise GlideMQValidationError("settle", settle, "was renamed; use 'recheck_after'")
+        pause = to_ms("recheck_after", recheck_after, minimum=0)
+        return await check(await self._connected(), repair=repair, recheck_after=pause)
 
 
-async def check(link: QueueLink, *, repair: bool, settle: int) -> CheckReport:
+async def check(link: QueueLink, *, repair: bool, recheck_after: int) -> CheckReport:
     """See `QueueChecking.check`."""
-    look, looks = await _look(link), 1
-    suspects: Mapping[Key, Suspect] = look.suspects
-    while suspects and looks < LOOKS:
-        await link.runtime.sleep(settle / 1000)
-        look, looks = await _look(link), looks + 1
-        suspects = {key: look.suspects[key] for key in suspects if key in look.suspects}
-    left = suspects
+    scan, scans = await _scan(link), 1
+    suspects: Mapping[Key, Suspect] = scan.suspects
+    while suspects and scans < MAX_SCANS:
+        await link.runtime.sleep(recheck_after / 1000)
+        scan, scans = await _scan(link), scans + 1
+        suspects = {key: scan.suspects[key] for key in suspects if key in scan.suspects}
+    remaining = suspects
     if repair and suspects:
-        await _drive(link, repairs(look, suspects))
-        look, looks = await _look(link), looks + 1
-        left = look.suspects
-    return report(look, suspects, left, looks)
+        await _run_steps(link, repairs(scan, suspects))
+        scan, scans = await _scan(link), scans + 1
+        remaining = scan.suspects
+    return report(scan, suspects, remaining, scans)
 
 
-async def repair_groups(link: QueueLink, names: Container[str], *, settle: int) -> list[Suspect]:
-    """Repair those of the ordering groups ``names`` that two looks find wrong in the same way; what was found.
+async def repair_groups(link: QueueLink, names: Container[str], *, recheck_after: int) -> list[Suspect]:
+    """Repair the ordering groups in ``names`` in which two scans find the same problem.
 
-    Goes through the whole queue, as `check` does. ``settle``: ms between the looks. Raises GlideMQError.
+    Scans the whole queue, as `check` does.
+
+    Args:
+        link: the queue.
+        names: ordering keys.
+        recheck_after: ms between the two scans.
+
+    Returns:
+        The problems found.
+
+    Raises:
+        GlideMQError: the server cannot be reached or rejects a call.
     """
-    suspects: Mapping[Key, Suspect] = (await _look(link)).suspects
+    suspects: Mapping[Key, Suspect] = (await _scan(link)).suspects
     suspects = {key: each for key, each in suspects.items() if each.of_group and each.subject in names}
     if not suspects:
         return []
-    await link.runtime.sleep(settle / 1000)
-    look = await _look(link)
-    found = [look.suspects[key] for key in suspects if key in look.suspects]
+    await link.runtime.sleep(recheck_after / 1000)
+    scan = await _scan(link)
+    found = [scan.suspects[key] for key in suspects if key in scan.suspects]
     for name in dict.fromkeys(suspect.subject for suspect in found):
-        await _drive(link, look.groups.apply_repair(name))
+        await _run_steps(link, scan.groups.apply_repair(name))
     return found
 
 
-async def _look(link: QueueLink) -> ConsistencyScan:
-    look = ConsistencyScan(link.keys)
-    await _drive(link, look.steps())
-    return look
+async def _scan(link: QueueLink) -> ConsistencyScan:
+    scan = ConsistencyScan(link.keys)
+    await _run_steps(link, scan.steps())
+    return scan
 
 
-async def _drive(link: QueueLink, steps: Generator[Call[Any] | str, Any, None]) -> None:
+async def _run_steps(link: QueueLink, steps: Generator[Call[Any] | str, Any, None]) -> None:
     keys: AsyncIterator[list[bytes]] = link.transport.scan(f"{link.keys.stem}*")
     reply: Any = None
     while True:
@@ -100,23 +122,32 @@ async def _drive(link: QueueLink, steps: Generator[Call[Any] | str, Any, None]) 
         reply = await (link.transport.call(step) if isinstance(step, Call) else anext(keys, None))
 
 
-def report(look: ConsistencyScan, suspects: Mapping[Key, Suspect], left: Container[Key], looks: int) -> CheckReport:
-    """What is told of a check whose last look was ``look``; what is not ``left`` has been repaired."""
+def report(
+    scan: ConsistencyScan, suspects: Mapping[Key, Suspect], remaining: Container[Key], scans: int
+) -> CheckReport:
+    """Return the report of a check.
+
+    Args:
+        scan: the last scan.
+        suspects: the confirmed suspects.
+        remaining: keys of the suspects that still exist; the others have been repaired.
+        scans: how often the queue was scanned.
+    """
     findings = [
-        Finding(kind=suspect.kind, subject=suspect.subject, detail=suspect.detail, repaired=key not in left)
+        Finding(kind=suspect.kind, subject=suspect.subject, detail=suspect.detail, repaired=key not in remaining)
         for key, suspect in suspects.items()
     ]
     return CheckReport(
-        queue=look.keys.name, findings=tuple(findings), jobs=look.jobs, groups=len(look.groups), looks=looks
+        queue=scan.keys.name, findings=tuple(findings), jobs=scan.jobs, groups=len(scan.groups), looks=scans
     )
 
 
-def repairs(look: ConsistencyScan, suspects: Mapping[Key, Suspect]) -> Generator[Call[Any], Any, None]:
-    """Mend the suspects: jobs and places first, then what counts them."""
-    meta = look.keys.meta
+def repairs(scan: ConsistencyScan, suspects: Mapping[Key, Suspect]) -> Generator[Call[Any], Any, None]:
+    """Yield the calls that repair the suspects: jobs and references first, then groups and counters."""
+    meta = scan.keys.meta
     rows = [suspect.repair_row for suspect in suspects.values() if suspect.repair_row]
-    for i in range(0, len(rows), FEW):
-        yield checking.apply_repair(meta, rows[i : i + FEW])
+    for i in range(0, len(rows), JOBS_PER_CALL):
+        yield checking.apply_repair(meta, rows[i : i + JOBS_PER_CALL])
     for name in dict.fromkeys(suspect.subject for suspect in suspects.values() if suspect.of_group):
-        yield from look.groups.apply_repair(name)
-    yield checking.repair_counters(meta, look.top_id, look.others, look.peers)
+        yield from scan.groups.apply_repair(name)
+    yield checking.repair_counters(meta, scan.top_id, scan.others, scan.peers)
