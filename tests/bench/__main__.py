@@ -8,19 +8,25 @@ from pathlib import Path
 
 from tests.bench.install import FINDERS, Peer, PeerMissingError, find_peer
 from tests.bench.measure import CASES, OURS, Bench, Case, Runs, run_cases
-from tests.bench.report import markdown, verdicts
+from tests.bench.report import markdown, readme_with_summary, verdicts
 from tests.bench.server import running_server
 
 QUICK_PEERS = (OURS, "bullmq")
+REPORT = Path("docs/benchmarks.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print the page, and write it where asked; 1 when a requirement is not met."""
+    """Run the benchmark and print the report; return 1 if a requirement is not met."""
     options = _parser().parse_args(arguments)
+    if options.summary:
+        readme = Path(options.summary)
+        text = readme_with_summary(readme.read_text(encoding="utf-8"), REPORT.read_text(encoding="utf-8"))
+        readme.write_text(text, encoding="utf-8")
+        return 0
     wanted = options.peers.split(",") if options.peers else list(QUICK_PEERS if options.quick else FINDERS)
     peers, missing = find_peers([OURS, *(key for key in wanted if key != OURS)])
     for text in missing:
-        _say(f"left out: {text}")
+        _say(f"not measured: {text}")
     rounds = options.rounds or (1 if options.quick else 3)
     found, server = run(peers, chosen_cases(options.only), rounds, quick=options.quick)
     page = markdown(found, peers, server, rounds, missing)
@@ -28,12 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.write:
         Path(options.write).write_text(page, encoding="utf-8")
     failed = [verdict.row.label for verdict in verdicts(found) if verdict.passed() is False]
-    _say(f"{len(failed)} of the requirements not met: {', '.join(failed)}" if failed else "all requirements met")
+    _say(f"{len(failed)} requirements not met: {', '.join(failed)}" if failed else "all requirements met")
     return 1 if failed else 0
 
 
 def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) -> tuple[Runs, str]:
-    """Run `cases` on a server of our own; their figures, and the server's version."""
+    """Run `cases` on a private server; return their figures and the server's version."""
     with running_server() as server:
         bench = Bench(server=server, peers=peers)
         if quick:
@@ -42,7 +48,7 @@ def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) 
 
 
 def chosen_cases(only: str | None) -> list[Case]:
-    """Cases named by `only` (comma-separated keys, or starts of keys); all without it."""
+    """Return the cases named by `only` (comma-separated keys or key prefixes), or all cases."""
     names = only.split(",") if only else [""]
     exact = {case.key for case in CASES}.intersection(names)
     starts = tuple(name for name in names if name not in exact)
@@ -50,7 +56,7 @@ def chosen_cases(only: str | None) -> list[Case]:
 
 
 def find_peers(keys: list[str]) -> tuple[dict[str, Peer], list[str]]:
-    """The libraries that can be measured here, and a reason for each of the others."""
+    """Return the libraries that can be measured here, and the reason for each one that cannot."""
     peers: dict[str, Peer] = {}
     missing: list[str] = []
     for key in keys:
@@ -63,13 +69,16 @@ def find_peers(keys: list[str]) -> tuple[dict[str, Peer], list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure glidemq_py and its peers.")
-    parser.add_argument("--quick", action="store_true", help="short runs, once each, against bullmq (Python) only")
-    parser.add_argument("--only", help=f"comma-separated starts of: {', '.join(case.key for case in CASES)}")
-    parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(FINDERS)} (ours always runs)")
+    parser.add_argument("--quick", action="store_true", help="short runs, once each, with bullmq (Python) only")
+    parser.add_argument("--only", help=f"comma-separated prefixes of: {', '.join(case.key for case in CASES)}")
+    parser.add_argument("--peers", help=f"comma-separated, from: {', '.join(FINDERS)} (glidemq_py always runs)")
     parser.add_argument(
-        "--rounds", type=int, help="runs of each measure (default 3, quick 1; some measures double it or more)"
+        "--rounds",
+        type=int,
+        help="runs per measure (default 3, quick 1; some measures take twice as many or more)",
     )
-    parser.add_argument("--write", metavar="FILE", help="also write the page to FILE")
+    parser.add_argument("--write", metavar="FILE", help="also write the report to FILE")
+    parser.add_argument("--summary", metavar="FILE", help=f"measure nothing; copy a summary of {REPORT} into FILE")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""What has to be reached, and the Markdown that says whether it was.
+"""The requirements of the benchmark, and the Markdown report of its results.
 
-`ROWS` is the table of requirements; `LIMITS` says in words what stops each line from being faster now, and is
-edited by hand when the engine changes.
+`ROWS` is the table of requirements. `LIMITS` names the bottleneck of each measure; it is edited by hand when the
+engine changes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.bench.measure import CASES, KINDS, OURS, OURS_SYNC, Runs, median
 OURS_UVLOOP = f"{OURS}-uvloop"
 
 FIGURES = {"rate": "jobs/s", "cpu": "µs", "p50": "ms", "p99": "ms", "bytes": "bytes"}
-"""Every figure a run yields, and its unit."""
+"""Unit of each figure of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One requirement: our figure against a peer's (a ratio) or against a fixed bound.
+    """One requirement: our figure compared with a peer's (a ratio) or with a fixed bound.
 
-    With `peer`, ours divided by the peer's must be at least `required`; where less is better, at most.
-    Without `peer`, our own figure must be at most `required`. `required` None: shown for information.
+    With `peer`, our figure divided by the peer's must be at least `required`, or at most `required` if less is better.
+    Without `peer`, our figure must be at most `required`. If `required` is None, the row is informational.
     """
 
     label: str
@@ -37,6 +37,8 @@ class Row:
     ours: str = OURS
     peer: str | None = None
     required: float | None = None
+    in_readme: bool = False
+    """True for the few rows that the README shows."""
 
     @property
     def less_is_better(self) -> bool:
@@ -44,27 +46,27 @@ class Row:
 
 
 KIND_REQUIRED: dict[str, float | None] = {"lifo": None, "flow": 5, "broadcast": 5}
-"""Times bullmq's plain rate, where it is not six."""
+"""Required ratio to bullmq's rate for plain jobs, if it is not six."""
 
 ROWS = [
-    Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq", required=12),
-    Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk", required=2.5),
+    Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq", required=12, in_readme=True),
+    Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk", required=2.5, in_readme=True),
     Row(label="drain, async, concurrency 100", case="drain-100", peer="tarsk-bare"),
-    Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq-node", required=1.5),
+    Row(label="drain, async, concurrency 100", case="drain-100", peer="bullmq-node", required=1.5, in_readme=True),
     Row(label="drain, async, 100, both on uvloop", case="drain-100", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
     Row(label="drain, async, concurrency 10", case="drain-10", peer="bullmq", required=6),
     Row(label="drain, async, concurrency 1", case="drain-1", peer="bullmq", required=1.5),
-    Row(label="drain, plain `def` in threads, 100", case="drain-threads", peer="bullmq", required=8),
+    Row(label="drain, plain `def` in threads, 100", case="drain-threads", peer="bullmq", required=8, in_readme=True),
     *(
         Row(
-            label=f"drain, async, 100: {what}, against plain ones",
+            label=f"drain, async, 100: {what}, compared with plain jobs",
             case=f"kind-{kind}",
             peer="bullmq",
             required=KIND_REQUIRED.get(kind, 6),
         )
         for kind, what in KINDS.items()
     ),
-    Row(label="`add` one by one", case="add-single-free", peer="bullmq", required=1.0),
+    Row(label="`add` one by one", case="add-single-free", peer="bullmq", required=1.0, in_readme=True),
     Row(
         label="`add` one by one, ours on uvloop",
         case="add-single-free",
@@ -72,7 +74,7 @@ ROWS = [
         peer="bullmq",
         required=1.15,
     ),
-    # Of three threads and a server, the time placed freely is that of wake-ups alone, and differs twofold by itself.
+    # With free placement, the time is that of waking three threads and a server, and varies twofold by itself.
     Row(
         label="`add` one by one, blocking, one CPU", case="add-single-sync", ours=OURS_SYNC, peer="bullmq", required=1.5
     ),
@@ -80,16 +82,16 @@ ROWS = [
     Row(label="`add` one by one, one CPU", case="add-single", peer="bullmq"),
     Row(label="`add` one by one, one CPU, ours on uvloop", case="add-single", ours=OURS_UVLOOP, peer="bullmq"),
     Row(label="`add` one by one, one CPU, both on uvloop", case="add-single", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
-    Row(label="100 `add` awaited together", case="add-together", peer="bullmq", required=5),
+    Row(label="100 `add` awaited together", case="add-together", peer="bullmq", required=5, in_readme=True),
     Row(
         label="100 `add` awaited together, both on uvloop",
         case="add-together",
         ours=OURS_UVLOOP,
         peer="bullmq-uvloop",
     ),
-    Row(label="`add_bulk` of 1000", case="add-bulk", peer="bullmq", required=4),
+    Row(label="`add_bulk` of 1000", case="add-bulk", peer="bullmq", required=4, in_readme=True),
     Row(label="`add_bulk` of 1000, both on uvloop", case="add-bulk", ours=OURS_UVLOOP, peer="bullmq-uvloop"),
-    Row(label="idle worker, add to start, p50", case="idle", figure="p50", peer="bullmq", required=1.0),
+    Row(label="idle worker, add to start, p50", case="idle", figure="p50", peer="bullmq", required=1.0, in_readme=True),
     Row(label="idle worker, add to start, p99", case="idle", figure="p99", required=5),
     *(
         Row(
@@ -106,51 +108,56 @@ ROWS = [
 ]
 
 LIMITS: dict[tuple[str, str], str] = {
-    ("drain-100", "rate"): "the server: about 12 us a job, half of it Lua around 7 commands; then 6 us of Python",
-    ("drain-10", "rate"): "round trips: two calls are under way, each for five jobs",
-    ("drain-1", "rate"): "one round trip a job: about 35 us of server, 70 us of event loop and GLIDE",
-    ("drain-threads", "rate"): "the GIL changing hands between the loop and the threads",
-    ("kind-ordered", "rate"): "the server: the group's record, read and written once a call, and waking its next job",
-    ("kind-grouped", "rate"): "the server: groups that are full park what comes, and wake it again",
-    ("kind-rated", "rate"): "the server: the window of each group that a call touches",
-    ("kind-limited", "rate"): "the worker's limit: one call at a time, so that it is never overdrawn",
-    ("kind-prioritized", "rate"): "the server: due priorities are looked for before each take",
-    ("kind-lifo", "rate"): "the server: one list entry a job, popped and indexed while active",
-    ("kind-flow", "rate"): "the server: five commands more for a child, in its parent's keys",
-    ("kind-broadcast", "rate"): "the server: the record of each result, and the look-up of each token",
+    ("drain-100", "rate"): "server: about 12 us per job, half of it Lua around 7 commands; then 6 us of Python",
+    ("drain-10", "rate"): "round trips: two calls in flight, each for five jobs",
+    ("drain-1", "rate"): "one round trip per job: about 35 us of server, 70 us of event loop and GLIDE",
+    ("drain-threads", "rate"): "GIL switches between the event loop and the threads",
+    ("kind-ordered", "rate"): "server: the group's record, read and written once per call, and releasing its next job",
+    ("kind-grouped", "rate"): "server: full groups park their jobs and release them later",
+    ("kind-rated", "rate"): "server: the rate window of each group in a call",
+    ("kind-limited", "rate"): "the worker's limit: one call at a time, so that the limit is never exceeded",
+    ("kind-prioritized", "rate"): "server: due priority jobs are looked up before each fetch",
+    ("kind-lifo", "rate"): "server: one list entry per job, popped, and indexed while active",
+    ("kind-flow", "rate"): "server: five more commands per child, on its parent's keys",
+    ("kind-broadcast", "rate"): "server: the record of each result, and the lookup of each token",
     ("add-single", "rate"): "one round trip: about 25 us of Python and GLIDE, 13 us of server",
     ("add-single-free", "rate"): "one round trip, most of it waking threads and processes",
-    ("add-together", "rate"): "Python: about 10 us a job (task, future, options, job object)",
-    ("add-bulk", "rate"): "the server: about 5 us a job (hash, stream entry, event)",
+    ("add-together", "rate"): "Python: about 10 us per job (task, future, options, job object)",
+    ("add-bulk", "rate"): "server: about 5 us per job (hash, stream entry, event)",
     ("idle", "p50"): "three hops: add, wake-up, exchange",
-    ("idle", "p99"): "the kernel's scheduling of two CPUs",
+    ("idle", "p99"): "kernel scheduling on two CPUs",
     ("delayed", "p99"): "the event loop's timer, then one exchange",
-    ("drain-100", "cpu"): "two HSET, two HMGET, XADD, ZADD, XREADGROUP a job, and Lua around them",
-    ("memory", "bytes"): "the payload makes the hash a table (any field over 64 bytes does)",
+    ("drain-100", "cpu"): "two HSET, two HMGET, XADD, ZADD, XREADGROUP per job, and the Lua around them",
+    ("memory", "bytes"): "the payload turns the hash from a listpack into a hash table (any field over 64 bytes does)",
 }
-"""What limits a line now, by (case, figure)."""
+"""Bottleneck of each measure, by (case, figure)."""
+
+SUMMARY_START = "<!-- BENCHMARK TABLE"
+SUMMARY_END = "<!-- END OF BENCHMARK TABLE"
+REPORT_COLUMNS = 8
+"""Columns of the table of requirements."""
 
 PREAMBLE = """\
 # Benchmarks
 
-Written by `python -m tests.bench --write docs/benchmarks.md` (`python3 noxfile.py bench`); every figure on
-this page is from one run, on one machine, against one server.
+Written by `python -m tests.bench --write docs/benchmarks.md` (`python3 noxfile.py bench`); all figures on
+this page except those of Spark are from one run, on one machine, with one server.
 
 - {day}; {cpus} CPUs ({machine}), Python {python}, {server}, no persistence, loopback TCP.
-- In our environment: {ours}. The Python peers run with hiredis, each library with its own defaults.
-- The same 200-byte JSON payload everywhere; the handler reads one field of it and returns it as the result,
-  which is stored (tarsk: `result_ttl`; "no results" is its default). Events and metrics are on where the
-  library has them; ours is fenced throughout.
-- A drain is one worker process and a queue filled beforehand; the time is that from the first to the last
-  start of a handler, and all jobs must have been completed. Server CPU is what the server's INFO counts
-  (user and system) from before that process starts until it has ended, divided by the jobs.
-- `add` one by one is measured twice: with the kernel free to place server and client, which is judged, and with
-  both on one CPU, for information. Where only one process is busy at a time, the first is the rate of waking a
-  sleeping CPU, and on a virtual machine it differs twofold with where the processes happen to be.
-- Idle: one `add` each 8 ms from another process, worker at concurrency 10; delayed jobs one at a time,
+- Environment of glidemq_py: {ours}. The Python peers run with hiredis, each library with its own defaults.
+- All libraries use the same 200-byte JSON payload. The handler reads one field and returns it as the result,
+  which is stored (tarsk: `result_ttl`; "no results" is its default). Events and metrics are on if the
+  library has them; glidemq_py uses fencing tokens throughout.
+- A drain is one worker process and a queue filled beforehand. Its time runs from the first to the last start of
+  a handler, and all jobs must have completed. Server CPU is the user and system time in the server's INFO,
+  from before the worker process starts until it has exited, divided by the number of jobs.
+- `add` one by one is measured twice: with server and client placed freely by the kernel (required), and with
+  both on one CPU (informational). If only one process is busy at a time, the first is the rate of waking an
+  idle CPU; on a virtual machine it varies twofold with the placement of the processes.
+- Idle: one `add` every 8 ms from another process, worker at concurrency 10; delayed jobs one at a time,
   20 to 80 ms ahead.
-- The libraries take turns within each measure; figures are medians of {rounds} runs or more, and a ratio is the
-  median over pairs of neighbouring runs. Absolute figures vary with the machine and its neighbours: read the
+- The libraries take turns within each measure. Figures are medians of {rounds} runs or more, and a ratio is the
+  median over pairs of consecutive runs. Absolute figures vary with the machine and its load: compare the
   ratios.
 """
 
@@ -163,12 +170,12 @@ class Verdict:
     ours: float | None
     theirs: float | None
     ratio: float | None
-    """Ours divided by the peer's: the median over pairs of neighbouring runs."""
+    """Our figure divided by the peer's: the median over pairs of consecutive runs."""
 
     def passed(self, margin: float = 1.0) -> bool | None:
-        """Whether the requirement is met when it is made `margin` times easier.
+        """Return whether the requirement, made `margin` times easier, is met.
 
-        None where nothing is required or the peer was not measured; False where we ourselves failed to run.
+        None if nothing is required or the peer was not measured; False if glidemq_py failed to run.
         """
         required = self.row.required
         if required is None or (self.row.peer and self.theirs is None):
@@ -180,7 +187,7 @@ class Verdict:
 
 
 def verdicts(found: Runs) -> list[Verdict]:
-    """Every row that we were run for; those without a requirement only where the peer was measured too."""
+    """Return a verdict per measured row; informational rows only if the peer was measured too."""
     return [
         _verdict(found, row)
         for row in ROWS
@@ -201,9 +208,34 @@ def _verdict(found: Runs, row: Row) -> Verdict:
 
 
 def markdown(found: Runs, peers: Mapping[str, Peer], server: str, rounds: int, missing: list[str]) -> str:
-    """The whole page."""
+    """Return the report as Markdown."""
     parts = [_preamble(server, rounds, missing), _requirements(found, peers), _everything(found, peers)]
     return "\n".join(parts)
+
+
+def readme_with_summary(readme: str, page: str) -> str:
+    """Replace the table between the marks of `readme` by a few rows of the report `page`.
+
+    Raises:
+        ValueError: if `readme` lacks the marks, or `page` lacks a row.
+    """
+    start, end = readme.index(SUMMARY_START), readme.index(SUMMARY_END)
+    start = readme.index("\n", start) + 1
+    return f"{readme[:start]}\n{_summary(page)}\n{readme[end:]}"
+
+
+def _summary(page: str) -> str:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    lines = ["| measure | glidemq_py | compared with | peer | ratio |", "| --- | ---: | --- | ---: | ---: |"]
+    wanted = [row for row in ROWS if row.in_readme]
+    for row in wanted:
+        same_label = [other.peer for other in ROWS if other.label == row.label]
+        found = [cells for cells in rows if cells[0] == row.label and len(cells) == REPORT_COLUMNS]
+        if len(found) != len(same_label):
+            raise ValueError(f"the report has {len(found)} rows {row.label!r}: must be {len(same_label)}")
+        label, *figures = found[same_label.index(row.peer)]
+        lines.append(f"| {' | '.join([label, *figures[:4]])} |")
+    return "\n".join([*lines, ""])
 
 
 def _preamble(server: str, rounds: int, missing: list[str]) -> str:
@@ -221,9 +253,9 @@ def _preamble(server: str, rounds: int, missing: list[str]) -> str:
 
 def _requirements(found: Runs, peers: Mapping[str, Peer]) -> str:
     lines = [
-        "## Against what is required",
+        "## Requirements",
         "",
-        "| measure | ours | against | theirs | ratio | required | result | what limits it now |",
+        "| measure | glidemq_py | compared with | peer | ratio | required | result | bottleneck |",
         "| --- | ---: | --- | ---: | ---: | ---: | --- | --- |",
     ]
     for verdict in verdicts(found):

@@ -1,18 +1,20 @@
-"""The benchmark itself works, and nothing has become slower by a factor: not a place for exact figures.
+"""Tests that the benchmark runs and that nothing became several times slower; exact figures are not tested.
 
-Margins are wide, and a measure that misses its own gets a second look, because the suite shares its machine
-with whatever else runs there.
+Margins are wide, and a measure that misses its margin is run a second time, because other programs share the machine.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from tests.bench.__main__ import chosen_cases, find_peers, run
 from tests.bench.measure import OURS, Runs
-from tests.bench.report import Verdict, markdown, verdicts
+from tests.bench.report import Verdict, markdown, readme_with_summary, verdicts
 
 MARGIN = 3.0
+ROOT = Path(__file__).parents[2]
 
 
 def missed(found: Runs) -> list[Verdict]:
@@ -27,10 +29,16 @@ def test_quick_benchmark_runs_and_its_ratios_are_sane() -> None:
     found, server = run(peers, chosen_cases(None), 1, quick=True)
 
     failed = sorted(case for (case, peer), runs in found.items() if peer == OURS and None in runs)
-    assert not failed, f"these measures of ours did not run: {failed}"
+    assert not failed, f"these measures of glidemq_py did not run: {failed}"
     again = {verdict.row.case for verdict in missed(found)}
     if again:
         second, _ = run(peers, chosen_cases(",".join(again)), 1, quick=True)
         slow = [f"{verdict.row.label}: {verdict.ours} against {verdict.theirs}" for verdict in missed(second)]
         assert not slow, slow
     assert "| drain, async, concurrency 100 |" in markdown(found, peers, server, 1, missing)
+
+
+def test_readme_summary_matches_the_report() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert readme_with_summary(readme, page) == readme
