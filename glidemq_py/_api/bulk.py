@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any
 
 from glidemq_py._core.calls.adding import AddCall, AddReply, Row, add
-from glidemq_py._core.checks import check_several
+from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
@@ -118,7 +118,7 @@ class BulkAdd:
         """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
         link, known = self._link, set[str]()
         names, data, chosen, rows = self._names, self._data, self._options, self.rows
-        for i, job in enumerate(check_several("jobs", jobs, "jobs")):
+        for i, job in enumerate(check_iterable("jobs", jobs, "jobs")):
             pair = _pair(job)
             if pair is not None and type(pair[0]) is str and pair[0] in known:
                 name: str = pair[0]

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from glidemq_py._core.calls import control, steering
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.keys import usage_registry_key
-from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job import QueueLink
 from glidemq_py._job import control as of_job
@@ -190,7 +190,7 @@ class QueueControl:
 
 
 def _id(job_id: str) -> str:
-    return validate_given_id(job_id)
+    return parse_job_id(job_id)
 
 
 _BATCH = 250

@@ -10,10 +10,10 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.checks import check_int, check_several
+from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._core.serializers import serializer_of
 from glidemq_py._features.budgets.options import Budget, parse_budget
@@ -167,7 +167,7 @@ class FlowProducer:
                 one; after a lost connection the rest is not sent.
             GlideMQValidationError: nothing was added.
         """
-        roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_several("flows", flows, "trees"))]
+        roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_iterable("flows", flows, "trees"))]
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]
@@ -240,7 +240,7 @@ class FlowProducer:
             depth: levels of children to read.
             max_jobs: stop at that many jobs. `JobNode.is_cut` says of which job there are children that were not read.
         """
-        root = JobRef(QueueKeys(self.options.prefix, queue).name, validate_given_id(job_id))
+        root = JobRef(QueueKeys(self.options.prefix, queue).name, parse_job_id(job_id))
         check_int("depth", depth, 0, _MOST)
         check_int("max_jobs", max_jobs, 1, _MOST)
         await self._connected()

@@ -20,7 +20,7 @@ from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.names import validate_given_id, validate_job_name, validate_queue_name
+from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -306,7 +306,7 @@ class Queue(
     async def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
         """A job by its id; None if there is none. With ``exclude_data`` its data stays on the server, and is None."""
         bare = check_bool("exclude_data", exclude_data)
-        return await reading.get_job(await self._connected(), validate_given_id(job_id), bare)
+        return await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
 
     def iter_jobs(
         self, state: str, page: int = 500, *, exclude_data: bool = False
@@ -407,4 +407,4 @@ class Queue(
 
     async def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
         """A job's log lines by position, ``end`` inclusive, negative numbers from the newest; and how many it has."""
-        return await figures.get_job_logs(await self._connected(), validate_given_id(job_id), start, end)
+        return await figures.get_job_logs(await self._connected(), parse_job_id(job_id), start, end)

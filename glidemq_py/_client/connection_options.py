@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self, cast
 
 from glidemq_py._client.address import Address, parse_addresses
 from glidemq_py._client.connection_url import parse_url
-from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, refuse_unknown
+from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, reject_unknown
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
@@ -258,7 +258,7 @@ class ConnectionOptions:
         names = cls.__dataclass_fields__
         for name, each in value.items():
             if name not in names:
-                refuse_unknown(str(name), each, list(names))
+                reject_unknown(str(name), each, list(names))
         return cls(**value)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether a user's function can be called the way it will be: asked when it is given, not when it is first needed."""
+"""Validation of user functions: their parameters are checked when they are registered, not at the first call."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Its signature, annotations unevaluated where they may name what is defined further down.
+    """Return the signature of a function. On Python 3.14, annotations that are not yet defined stay references.
 
     Raises:
-        ValueError, TypeError: it tells none, as some built-in ones.
+        ValueError: the function has no signature, as some built-in functions.
+        TypeError: the signature of this type of object is not supported.
     """
     if sys.version_info >= (3, 14):
         import annotationlib
@@ -28,17 +29,17 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def check_callable(option: str, function: _F, *arguments: str) -> _F:
-    """A function that takes these arguments by position.
+    """Return a function that can be called with these positional arguments.
 
     Args:
-        option: what was given, for the error.
-        function: the user's.
-        arguments: what it is called with, for the error.
+        option: name of the option, for the error.
+        function: the function to check. It is accepted if it has no readable signature.
+        arguments: names of the positional arguments, for the error.
 
     Raises:
-        GlideMQValidationError: it is no function, or cannot be called so.
+        GlideMQValidationError: not callable, or not with this number of arguments.
     """
-    shape = f"must be a function that takes ({', '.join(arguments)})"
+    shape = f"must be a callable with the parameters ({', '.join(arguments)})"
     if not callable(function):
         raise GlideMQValidationError(option, function, shape)
     try:

@@ -1,6 +1,6 @@
-"""Checks of one value each, shared by the option classes. No option is named here.
+"""Validation of single values, shared by the option classes. This module knows no particular option.
 
-Every function returns the value in the form it is kept in, or raises `GlideMQValidationError` about `option`.
+Each function returns the validated value, or raises `GlideMQValidationError` with the name ``option``.
 """
 
 from __future__ import annotations
@@ -24,54 +24,72 @@ _SECRET_NAME: Final = re.compile(r"pass(word)?|secret|token|credential", re.IGNO
 
 
 def check_bool(option: str, value: object) -> bool:
-    """True or False itself: 1 and "yes" are refused."""
+    """Return True or False; reject anything else, 1 and "yes" too."""
     if value is True or value is False:
         return value
     raise GlideMQValidationError(option, value, "must be True or False")
 
 
 def check_int(option: str, value: object, minimum: int, maximum: int, *, unit: str = "") -> int:
-    """A whole number from `minimum` to `maximum`; booleans and floats (2.0 too) are refused."""
+    """Return an integer from ``minimum`` to ``maximum``; reject booleans and floats (2.0 too).
+
+    Args:
+        option: name of the option, for the error.
+        value: the value to check.
+        minimum: smallest valid value.
+        maximum: largest valid value.
+        unit: text after "must be an integer" in the error, such as " (seconds)".
+    """
     if type(value) is not int:
-        # Subclasses (IntEnum, numpy-like) are turned into plain ints; bool is one by accident of history.
+        # Subclasses of int (IntEnum) become plain integers, except bool.
         if isinstance(value, bool) or not isinstance(value, int):
-            raise GlideMQValidationError(option, value, f"must be an int{unit}, not {type(value).__name__}")
+            raise GlideMQValidationError(
+                option, value, f"{_integer(minimum, maximum, unit)}, not {type(value).__name__}"
+            )
         value = int(value)
-    if value < minimum:
-        raise GlideMQValidationError(option, value, f"must be >= {minimum}")
-    if value > maximum:
-        raise GlideMQValidationError(option, value, f"must be <= {maximum}")
+    if not minimum <= value <= maximum:
+        raise GlideMQValidationError(option, value, _integer(minimum, maximum, unit))
     return value
 
 
+def _integer(minimum: int, maximum: int, unit: str) -> str:
+    return f"must be an integer{unit} from {minimum:,} to {maximum:,}"
+
+
 def check_text(option: str, value: object, *, maximum: int) -> str:
-    """A non-empty string of at most `maximum` characters that can be encoded as UTF-8."""
+    """Return a non-empty string of at most ``maximum`` UTF-16 code units that can be encoded as UTF-8."""
     if not isinstance(value, str):
-        raise GlideMQValidationError(option, value, f"must be a str, not {type(value).__name__}")
+        raise GlideMQValidationError(option, value, f"must be a string, not {type(value).__name__}")
     if not value:
         raise GlideMQValidationError(option, value, "must not be empty")
     if not value.isascii():
         try:
-            # Peers in JavaScript count UTF-16 code units, so that is what the limit counts.
+            # Node peers count UTF-16 code units.
             length = len(value.encode("utf-16-le")) // 2
         except UnicodeEncodeError:
-            raise GlideMQValidationError(option, value, "holds a lone surrogate, which is not text") from None
+            raise GlideMQValidationError(option, value, "must not contain a lone surrogate") from None
     else:
         length = len(value)
     if length > maximum:
-        raise GlideMQValidationError(option, value, f"must be at most {maximum} characters long, not {length}")
+        raise GlideMQValidationError(option, value, f"must have at most {maximum:,} characters, not {length:,}")
     return value
 
 
-def check_several(option: str, value: Iterable[ItemT], what: str) -> Iterable[ItemT]:
-    """Something to iterate over, and neither one text nor one mapping in place of it. ``what`` it must hold is told."""
+def check_iterable(option: str, value: Iterable[ItemT], what: str) -> Iterable[ItemT]:
+    """Return an iterable; reject strings, bytes and mappings.
+
+    Args:
+        option: name of the option, for the error.
+        value: the value to check.
+        what: plural name of the elements, for the error.
+    """
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError(option, cast("object", value), f"must be several {what}, such as a list")
+        raise GlideMQValidationError(option, cast("object", value), f"must be an iterable of {what}, such as a list")
     return value
 
 
 def check_choice(option: str, value: object, choices: Collection[str]) -> str:
-    """One of a few words; the nearest is suggested for any other."""
+    """Return one of ``choices``; the error suggests the most similar one."""
     if isinstance(value, str) and value in choices:
         return str(value)
     listed = ", ".join(repr(choice) for choice in choices)
@@ -81,26 +99,26 @@ def check_choice(option: str, value: object, choices: Collection[str]) -> str:
 
 
 def check_mapping(option: str, value: object, known: Collection[str]) -> Mapping[str, Any]:
-    """A mapping whose keys are all in `known`."""
+    """Return a mapping whose keys are all in ``known``."""
     if not isinstance(value, Mapping):
         raise GlideMQValidationError(option, value, f"must be a mapping, not {type(value).__name__}")
     mapping = cast("Mapping[object, object]", value)
     for name, given in mapping.items():
         if not isinstance(name, str):
-            raise GlideMQValidationError(option, mapping, f"keys must be str, not {type(name).__name__}")
+            raise GlideMQValidationError(option, mapping, f"keys must be strings, not {type(name).__name__}")
         if name not in known:
-            refuse_unknown(f"{option}.{name}", given, [f"{option}.{each}" for each in known])
+            reject_unknown(f"{option}.{name}", given, [f"{option}.{each}" for each in known])
     return cast("Mapping[str, Any]", mapping)
 
 
-def refuse_unknown(option: str, value: object, known: Collection[str]) -> NoReturn:
-    """Raise `UnknownOptionError` with the nearest known option; camelCase finds its snake_case twin."""
+def reject_unknown(option: str, value: object, known: Collection[str]) -> NoReturn:
+    """Raise `UnknownOptionError` with the most similar known option. The values of secrets are hidden."""
     shown = SECRET if _SECRET_NAME.search(option) else value
     raise UnknownOptionError(option, shown, suggestion=nearest_option(option, known))
 
 
 def nearest_option(option: str, known: Collection[str]) -> str | None:
-    """Return the known option that a name most resembles (camelCase finds snake_case), or None."""
+    """Return the known option that is most similar to a name (camelCase matches snake_case), or None."""
     snake = _CAMEL_HUMP.sub(r"_\1", option).replace("-", "_").lower()
     if snake in known:
         return snake
@@ -112,13 +130,16 @@ T = TypeVar("T")
 
 
 def parse_nested(option: str, value: object, kind: type[T], *, needed: int) -> T:
-    """An instance of the dataclass ``kind``, from one or from a mapping of its fields.
+    """Return an instance of the dataclass ``kind``, given an instance or a mapping of its fields.
 
     Args:
-        needed: how many of the fields, from the first on, have no default.
+        option: name of the option, for the error.
+        value: the instance or mapping.
+        kind: the dataclass.
+        needed: number of fields, from the first, that have no default.
 
     Raises:
-        GlideMQValidationError: names ``option`` and the field.
+        GlideMQValidationError: with the names of ``option`` and the field.
     """
     if isinstance(value, kind):
         return value
@@ -130,7 +151,7 @@ def parse_nested(option: str, value: object, kind: type[T], *, needed: int) -> T
     given = check_mapping(option, cast("object", value), fields)
     for name in required:
         if given.get(name) is None:
-            raise GlideMQValidationError(option, given, f"needs {name!r}")
+            raise GlideMQValidationError(option, given, f"requires {name!r}")
     try:
         return kind(**{name: each for name, each in given.items() if each is not None})
     except GlideMQValidationError as error:

@@ -1,4 +1,4 @@
-"""How times are given: whole milliseconds, or `timedelta` and `datetime`. Nothing reads a clock here."""
+"""Conversion of durations and instants to milliseconds. This module reads no clock."""
 
 from __future__ import annotations
 
@@ -8,25 +8,34 @@ from typing import Final
 from glidemq_py.errors import GlideMQValidationError
 
 Milliseconds = int | timedelta
-"""A duration: an `int` is milliseconds."""
+"""A duration; an `int` is in milliseconds."""
 
 SECOND_MS: Final = 1_000
 DAY_MS: Final = 86_400_000
 MAX_DURATION_MS: Final = 10 * 365 * DAY_MS
-"""Ten years: the longest delay, ttl, timeout or backoff accepted."""
+"""Maximum delay, ttl, timeout or backoff: ten years."""
 MAX_EPOCH_MS: Final = 2**42 - 1
-"""Latest instant a scheduled score can hold beside a priority (May 2109); spec/data-model section 7."""
+"""Latest instant (May 2109). Scores of the scheduled set store the time and a priority in one 53-bit number."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MS: Final = timedelta(milliseconds=1)
+_INSTANT: Final = "must be from 1970 to May 2109"
 
 
 def to_ms(option: str, value: object, *, minimum: int = 0, maximum: int = MAX_DURATION_MS) -> int:
-    """Milliseconds of an `int` or `timedelta`.
+    """Return a duration in milliseconds, given an `int` (milliseconds) or a `timedelta`.
 
-    A timedelta that is no whole number of milliseconds is rounded away from zero, so that a positive duration
-    never becomes none. Booleans, floats (even 2.0) and strings are refused: they are how seconds are mistaken
-    for milliseconds. Raises `GlideMQValidationError` also outside `minimum`..`maximum`.
+    A timedelta with a fraction of a millisecond is rounded away from zero: a positive duration never becomes 0.
+    Booleans, floats (even 2.0) and strings are rejected, because they are often seconds.
+
+    Args:
+        option: name of the option, for the error.
+        value: the duration.
+        minimum: shortest valid duration, in milliseconds.
+        maximum: longest valid duration, in milliseconds.
+
+    Raises:
+        GlideMQValidationError: not a duration, or not from ``minimum`` to ``maximum``.
     """
     if type(value) is int:
         ms = value
@@ -35,32 +44,32 @@ def to_ms(option: str, value: object, *, minimum: int = 0, maximum: int = MAX_DU
     elif isinstance(value, int) and not isinstance(value, bool):
         ms = int(value)
     else:
-        raise GlideMQValidationError(
-            option, value, f"must be an int (milliseconds) or a timedelta, not {type(value).__name__}"
-        )
-    if ms < minimum:
-        raise GlideMQValidationError(option, value, f"must be >= {minimum}{_unit(value)}")
-    if ms > maximum:
-        raise GlideMQValidationError(option, value, f"must be <= {maximum}{_unit(value)}")
+        raise GlideMQValidationError(option, value, f"{_duration(minimum, maximum)}, not {type(value).__name__}")
+    if not minimum <= ms <= maximum:
+        raise GlideMQValidationError(option, value, _duration(minimum, maximum))
     return ms
 
 
 def to_instant(option: str, value: object) -> datetime:
-    """An aware datetime; a naive one is taken as local time. 1970-01-01 up to May 2109."""
+    """Return an aware datetime from 1970 to May 2109; a naive datetime is in local time.
+
+    Raises:
+        GlideMQValidationError: not a datetime, or out of range.
+    """
     if not isinstance(value, datetime):
         raise GlideMQValidationError(option, value, f"must be a datetime, not {type(value).__name__}")
     try:
         instant = value if value.utcoffset() is not None else value.astimezone()
         ms = epoch_ms(instant)
-    except (OverflowError, OSError, ValueError) as error:  # what astimezone() raises near the ends of time
-        raise GlideMQValidationError(option, value, f"cannot be placed in time ({error})") from error
+    except (OverflowError, OSError, ValueError) as error:  # astimezone() raises them near the ends of its range
+        raise GlideMQValidationError(option, value, f"{_INSTANT} ({error})") from error
     if not 0 <= ms <= MAX_EPOCH_MS:
-        raise GlideMQValidationError(option, value, "must lie between 1970 and May 2109")
+        raise GlideMQValidationError(option, value, _INSTANT)
     return instant
 
 
 def epoch_ms(instant: datetime) -> int:
-    """Milliseconds since 1970 of an aware datetime, rounded up: never before the instant."""
+    """Return the milliseconds since 1970 of an aware datetime, rounded up."""
     return -((_EPOCH - instant) // _ONE_MS)
 
 
@@ -70,5 +79,5 @@ def _whole_ms(value: timedelta) -> int:
     return whole + 1 if rest and whole >= 0 else whole
 
 
-def _unit(value: object) -> str:
-    return " ms" if isinstance(value, timedelta) else ""
+def _duration(minimum: int, maximum: int) -> str:
+    return f"must be an integer (milliseconds) or a timedelta, from {minimum:,} to {maximum:,} ms"

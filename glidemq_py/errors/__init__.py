@@ -1,8 +1,7 @@
-"""Every exception this package raises. Nothing else lives here, and this package imports nothing of ours.
+"""All exceptions of this package. It imports no other part of glidemq_py.
 
-A class's docstring is its message when it is raised without one. All of them derive from `GlideMQError`;
-where the standard library has a class of the same meaning (`ValueError`, `ConnectionError`, `TimeoutError`)
-ours derives from that too, so that code which knows nothing of this package can still catch it.
+All exceptions derive from `GlideMQError`, and also from the standard exception of the same meaning (`ValueError`,
+`ConnectionError`, `TimeoutError`) if there is one. The first line of a class's docstring is its default message.
 """
 
 from typing import Final
@@ -15,7 +14,7 @@ from glidemq_py.errors.connecting import (
     ServerModeError,
     TlsError,
 )
-from glidemq_py.errors.given import (
+from glidemq_py.errors.invalid import (
     ColumnError,
     CycleError,
     GlideMQValidationError,
@@ -135,5 +134,5 @@ __all__ = [
 
 _HOME: Final = __name__
 for _name in __all__:
-    # Tracebacks and pickles name a class as users do.
+    # Tracebacks and pickles contain the public name of the class.
     globals()[_name].__module__ = _HOME

@@ -1,4 +1,4 @@
-"""The root of the tree, and how refused values are shown."""
+"""The base class of all errors, and the display of invalid values in messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _short_repr.maxlong = _VALUE_WIDTH
 
 
 class _Secret:
-    """Stands in an error for a value that must not be seen."""
+    """Placeholder for a secret value in an error."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class _Secret:
 
 
 SECRET: Final = _Secret()
-"""Put this in place of a password when a validation error is raised about it."""
+"""Pass this instead of a password to a validation error."""
 
 
 _SERVER_URL: Final = re.compile(r"\b((?:valkey|redis)s?(?:\+cluster)?):/.*", re.IGNORECASE | re.DOTALL)
@@ -53,13 +53,13 @@ def show_value(value: object) -> str:
     try:
         # Shortened after the URLs are hidden: a cut may remove what marks them.
         text = _short_repr.repr(hide_urls(value)) if isinstance(value, str) else hide_urls(_short_repr.repr(value))
-    except Exception:  # a broken __repr__ must not hide the real complaint
+    except Exception:  # a broken __repr__ must not replace the actual error
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 3] + "..."
 
 
 class GlideMQError(Exception):
-    """The job queue could not do what was asked."""
+    """Base class of all errors of this package."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(args or (_message_of(type(self)),)))

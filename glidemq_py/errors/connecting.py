@@ -1,4 +1,4 @@
-"""A server that can be reached, and why a connection to it is not possible as it is configured."""
+"""Errors of a reachable server that does not accept the connection or has an unsafe configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
 
 
 class ConnectionRejectedError(GlideMQConnectionError):
-    """The server can be reached, and does not accept this connection; trying again does not help."""
+    """The server is reachable but rejects this connection; retrying does not help."""
 
 
 class AuthenticationError(ConnectionRejectedError):

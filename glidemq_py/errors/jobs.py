@@ -1,8 +1,8 @@
-"""What becomes of one job."""
+"""Errors about a single job."""
 
 from __future__ import annotations
 
-from glidemq_py.errors.base import GlideMQError, _message_of
+from glidemq_py.errors.base import GlideMQError
 
 __all__ = [
     "BudgetExceededError",
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class JobNotFoundError(GlideMQError):
-    """There is no such job."""
+    """The job does not exist."""
 
     job_id: str
 
@@ -29,11 +29,17 @@ class JobNotFoundError(GlideMQError):
         self.job_id = job_id
 
     def __str__(self) -> str:
-        return f"there is no job {self.job_id!r}"
+        return f"job {self.job_id!r} not found"
 
 
 class JobStateError(GlideMQError):
-    """The job is in a state that does not allow the action."""
+    """The job's state does not allow the action.
+
+    Attributes:
+        job_id: id of the job.
+        state: current state of the job.
+        action: the rejected action, such as "promote".
+    """
 
     job_id: str
     state: str
@@ -51,7 +57,7 @@ class JobStateError(GlideMQError):
 
 
 class StaleAttemptError(GlideMQError):
-    """The attempt is no longer the current one: the job was given to another worker; nothing was changed."""
+    """The attempt is no longer the current one: another worker has locked the job. Nothing was changed."""
 
     job_id: str | None
 
@@ -60,12 +66,18 @@ class StaleAttemptError(GlideMQError):
         self.job_id = job_id
 
     def __str__(self) -> str:
-        text = _message_of(StaleAttemptError)
+        text = "the attempt is no longer the current one (another worker has locked the job); nothing was changed"
         return text if self.job_id is None else f"job {self.job_id!r}: {text}"
 
 
 class JobFailedError(GlideMQError):
-    """The job that was waited for failed. `failed_type` is the name of the exception's type where known."""
+    """The awaited job failed.
+
+    Attributes:
+        job_id: id of the job.
+        failed_reason: message of the exception.
+        failed_type: name of the exception's type, or None if it was not recorded.
+    """
 
     job_id: str
     failed_reason: str
@@ -83,11 +95,11 @@ class JobFailedError(GlideMQError):
 
 
 class WaitTimeoutError(GlideMQError, TimeoutError):
-    """What was waited for did not happen in time."""
+    """The wait timed out; the job itself is not affected."""
 
 
 class JobTimeoutError(GlideMQError, TimeoutError):
-    """The attempt took longer than the job's timeout."""
+    """The attempt exceeded the job's timeout."""
 
 
 class JobRevokedError(GlideMQError):
@@ -95,15 +107,15 @@ class JobRevokedError(GlideMQError):
 
 
 class UnrecoverableError(GlideMQError):
-    """Raise this in a handler to fail the job at once, whatever attempts it has left."""
+    """Raise this in a handler to fail the job without further attempts."""
 
 
 class JobDataError(UnrecoverableError):
-    """The job's data is not what its handler takes."""
+    """The job's data does not match the parameters of its handler."""
 
 
 class JobNotLoadedError(GlideMQError, AttributeError):
-    """What was asked of a `Job` is in its record, which was not read that far: ``await job.reload()`` reads it."""
+    """The attribute of a `Job` has not been read from the server: ``await job.reload()`` reads all attributes."""
 
     attribute: str | None
 
@@ -112,11 +124,11 @@ class JobNotLoadedError(GlideMQError, AttributeError):
         self.attribute = attribute
 
     def __str__(self) -> str:
-        return f"{self.attribute} is not known of this job: `await job.reload()` reads all of its record"
+        return f"attribute {self.attribute!r} of this job is not loaded; call `await job.reload()`"
 
 
 class BudgetExceededError(GlideMQError):
-    """The budget of the job's flow is used up; its handler was not called."""
+    """The budget of the job's flow is exhausted; its handler was not called."""
 
     job_id: str | None
 
@@ -129,4 +141,4 @@ class BudgetExceededError(GlideMQError):
 
 
 class ChildFailedError(UnrecoverableError):
-    """A child has failed, and its parent fails with it."""
+    """A child failed, and its parent fails because of it."""

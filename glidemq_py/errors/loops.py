@@ -1,4 +1,4 @@
-"""Raised for an object that cannot be used in the running event loop."""
+"""The error of an object that is used in the wrong event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["EventLoopError"]
 
 
 class EventLoopError(GlideMQError, RuntimeError):
-    """Raised at once, before anything is sent, when an object is used outside the event loop it belongs to.
+    """An object was used outside the event loop it belongs to; nothing was sent.
 
     Attributes:
         subject: the object, such as ``worker of queue 'emails'``.

@@ -1,4 +1,4 @@
-"""What a queue answers to those who add to it, read it or steer it."""
+"""Errors of operations on a queue: adding, reading, managing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = [
 class BulkAddError(GlideMQError):
     """Some jobs of a bulk add were not added.
 
-    `results` has one element for each position given: the job, or the exception that kept it out.
+    Attributes:
+        results: one element per input position: the job, or the exception if it was not added.
     """
 
     results: Sequence[object]
@@ -31,18 +32,23 @@ class BulkAddError(GlideMQError):
 
     @property
     def failed(self) -> int:
-        """How many positions hold an exception."""
+        """Return the number of positions with an exception."""
         return sum(isinstance(result, BaseException) for result in self.results)
 
     def __str__(self) -> str:
         errors = (result for result in self.results if isinstance(result, BaseException))
         first = next(errors, None)
-        reason = "" if first is None else f"; the first: {type(first).__name__}: {first}"
+        reason = "" if first is None else f"; first error: {type(first).__name__}: {first}"
         return f"{self.failed} of {len(self.results)} jobs were not added{reason}"
 
 
 class JobCostError(GlideMQError):
-    """The job costs more than its group's token bucket holds: it could never run, and was not added."""
+    """The job's cost exceeds the capacity of its ordering group's token bucket; the job was not added.
+
+    Attributes:
+        cost: cost of the job, or None.
+        key: key of the ordering group, or None.
+    """
 
     def __init__(self, cost: float | None = None, key: str | None = None) -> None:
         super().__init__(cost, key)
@@ -53,11 +59,13 @@ class JobCostError(GlideMQError):
         if self.key is None:
             return _message_of(JobCostError)
         cost = 1 if self.cost is None else self.cost
-        return f"a job of cost {cost} was not added: the token bucket of group {self.key!r} holds less than that"
+        return (
+            f"job with cost {cost} was not added: it exceeds the token bucket capacity of ordering group {self.key!r}"
+        )
 
 
 class DuplicateJobError(GlideMQError):
-    """A job of that id is there already; nothing was added."""
+    """A job with this id already exists; nothing was added."""
 
     job_id: str
     queue: str
@@ -68,14 +76,14 @@ class DuplicateJobError(GlideMQError):
         self.queue = queue
 
     def __str__(self) -> str:
-        return f"queue {self.queue!r} has a job {self.job_id!r} already; nothing was added"
+        return f"queue {self.queue!r}: job {self.job_id!r} already exists; nothing was added"
 
 
 class SchedulerBusyError(GlideMQError):
-    """A peer was at the schedulers of the queue for seconds: nothing was changed, try again.
+    """Another client holds the scheduler lock of the queue; nothing was changed. Try again.
 
     Attributes:
-        name: of the scheduler.
+        name: name of the scheduler.
     """
 
     name: str
@@ -85,22 +93,28 @@ class SchedulerBusyError(GlideMQError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"scheduler {self.name!r} was not changed: a peer was at the schedulers all the time"
+        return f"scheduler {self.name!r} was not changed: another client holds the scheduler lock; try again"
 
 
 _STAGED_WRITE_PROBLEMS: Final = {
-    "lost": "what had been staged is not all there: it ran out, or the server has lost it",
-    "absent": "it has run out: nothing of it was touched for longer than its staging lives",
-    "aborted": "it was given up",
-    "full": "it touches too many queues",
-    "done": "it has been published",
-    "committed": "it has been decided",
-    "gap": "what it has added before is not remembered any more",
+    "lost": "staged rows are missing: they expired, or the server lost them",
+    "absent": "expired: inactive for longer than the staging TTL",
+    "aborted": "aborted",
+    "full": "writes to too many queues",
+    "done": "already published",
+    "committed": "already committed",
+    "gap": "the record of its previously added jobs has expired",
 }
 
 
 class StagedWriteError(GlideMQError):
-    """A staged write cannot go on. `write` is its id, `state` what the server says of it in `queue`."""
+    """A staged write cannot continue.
+
+    Attributes:
+        write: id of the write.
+        queue: name of the queue.
+        state: state of the write on the server.
+    """
 
     write: str
     queue: str
@@ -113,14 +127,16 @@ class StagedWriteError(GlideMQError):
         self.state = state
 
     def __str__(self) -> str:
-        problem = _STAGED_WRITE_PROBLEMS.get(self.state, f"it is {self.state}")
+        problem = _STAGED_WRITE_PROBLEMS.get(self.state, f"state {self.state}")
         return f"write {self.write!r} in queue {self.queue!r}: {problem}"
 
 
 class EventsLostError(GlideMQError):
-    """Events of a queue are gone before they were read.
+    """Events of a queue were trimmed or deleted before they were read.
 
-    ``count`` says how many; None where the queue was deleted and has begun anew.
+    Attributes:
+        queue: name of the queue.
+        count: number of lost events, or None if the queue was deleted and created again.
     """
 
     queue: str
@@ -132,5 +148,5 @@ class EventsLostError(GlideMQError):
         self.count = count
 
     def __str__(self) -> str:
-        what = "its events have begun anew: it was deleted" if self.count is None else f"{self.count} events were lost"
-        return f"queue {self.queue!r}: {what} before they were read (failOnDataLoss=false goes on with what is there)"
+        what = "the queue was deleted" if self.count is None else f"{self.count} events were trimmed"
+        return f"queue {self.queue!r}: {what} before all events were read; set failOnDataLoss=false to continue"

@@ -1,4 +1,4 @@
-"""The connection, the server and what it runs."""
+"""Errors of the connection, the server and its function library."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class GlideMQConnectionError(GlideMQError, ConnectionError):
 
 
 class AmbiguousResultError(GlideMQConnectionError):
-    """The call was sent and its reply was lost: it may or may not have happened."""
+    """The call was sent and its reply was lost; the server may have executed it."""
 
 
 class ServerNotReadyError(GlideMQConnectionError):
-    """The server cannot run commands now; the call was not executed.
+    """The server cannot run commands at the moment; the call was not executed.
 
     Raised while a server loads its data, a cluster fails over, a node is a read-only replica, a script blocks the
     server, too few replicas are connected, or the server cannot write to disk. Sending the call again is always safe.
@@ -43,15 +43,19 @@ class SlotMigratingError(ServerNotReadyError):
 
 
 class ServerOutOfMemoryError(GlideMQError):
-    """The server is at its maxmemory and refused to take a job; nothing was added."""
+    """The server reached its `maxmemory` and rejected the job; nothing was added."""
 
 
 class LibraryError(GlideMQError):
-    """The function library cannot be loaded or is refused by the server."""
+    """The function library cannot be loaded, or the server rejects it."""
 
 
 class ScriptError(LibraryError):
-    """A server-side function failed. `location` is the Lua file and line, such as "lua/core/functions/add.lua:12"."""
+    """A server-side function failed.
+
+    Attributes:
+        location: Lua file and line, such as "lua/core/functions/add.lua:12", or None.
+    """
 
     location: str | None
 
@@ -65,16 +69,16 @@ class ScriptError(LibraryError):
 
 
 class SearchUnavailableError(GlideMQError):
-    """The server has no search module: vector search needs valkey-search, or Redis with its query engine."""
+    """The server has no search module; vector search requires valkey-search, or Redis with its query engine."""
 
 
 class SearchIndexError(GlideMQError):
-    """The search module refuses an index or a query."""
+    """The search module rejected an index or a query."""
 
 
 class EmbeddedServerError(GlideMQError):
-    """The embedded server cannot be started; is the extra installed? pip install "glidemq-py[embedded]"."""
+    """The embedded server cannot be started; it requires the extra: pip install "glidemq-py[embedded]"."""
 
 
 class ClosedError(GlideMQError):
-    """It is closed."""
+    """A closed queue, worker or connection was used."""

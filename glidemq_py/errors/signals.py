@@ -1,4 +1,4 @@
-"""Signals: raised in a handler to say what is to become of its job, and no failures."""
+"""Signals: exceptions that end an attempt without failing it, such as a delay or a suspension."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ __all__ = ["DelayedError", "GroupRateLimitError", "JobSignal", "RateLimitError",
 
 
 class JobSignal(GlideMQError):  # noqa: N818  # a signal is no error
-    """Says what is to become of the job; no failure, and no attempt is spent. Let it pass through your handler."""
+    """Base class of signals. The attempt does not fail and is not counted. Handlers must not catch signals."""
 
     job_id: str | None = None
-    """Whose it is, where a method of a `Job` raised it."""
+    """Id of the job if a method of a `Job` raised the signal, else None."""
 
 
 class RateLimitError(JobSignal):
-    """Raise this in a handler: not now. The job is tried again later, and the worker takes no other until then.
+    """Raise this in a handler to retry the job later. The worker fetches no other job until then.
 
     Args:
-        delay: how long, milliseconds or a timedelta; None is the window of the worker's ``limiter``, else a second.
+        delay: delay in milliseconds or a timedelta. None: the window of the worker's ``limiter``, or one second if it
+            has none.
     """
 
     delay: int | timedelta | None
@@ -36,13 +37,13 @@ class RateLimitError(JobSignal):
 
 
 class DelayedError(JobSignal):
-    """The job goes on later: what `Job.move_to_delayed` raises.
+    """The job is delayed and then continues. Raised by `Job.move_to_delayed`.
 
     Args:
-        delay: milliseconds from now, None where ``until`` says it.
-        until: milliseconds since 1970 by the server's clock.
-        data: the job's data from now on, as `Job.update_data` takes it; with ``replace`` only.
-        replace: whether ``data`` is given.
+        delay: milliseconds from now, or None if ``until`` is given.
+        until: milliseconds since 1970 on the server's clock, or None.
+        data: new data of the job, as in `Job.update_data`; used only with ``replace``.
+        replace: True to replace the job's data.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class DelayedError(JobSignal):
 
 
 class WaitingChildrenError(JobSignal):
-    """The job goes on when its children have ended: what `Job.move_to_waiting_children` raises.
+    """The job waits for its children and then continues. Raised by `Job.move_to_waiting_children`.
 
     Args:
-        data: the job's data from now on, as `Job.update_data` takes it; with ``replace`` only.
-        replace: whether ``data`` is given.
+        data: new data of the job, as in `Job.update_data`; used only with ``replace``.
+        replace: True to replace the job's data.
     """
 
     def __init__(self, data: object = None, replace: bool = False) -> None:
@@ -72,17 +73,17 @@ class WaitingChildrenError(JobSignal):
         self.replace = replace
 
     def __str__(self) -> str:
-        return "waits for its children"
+        return "waiting for children"
 
 
 class GroupRateLimitError(JobSignal):
-    """The job's group rests for a while: what `Job.rate_limit_group` raises.
+    """The job's ordering group is rate limited. Raised by `Job.rate_limit_group`.
 
     Args:
-        delay: milliseconds.
+        delay: how long the group is rate limited, in milliseconds.
         current_job: "requeue" or "fail".
-        position: "front" or "back", of the job among those of its group that wait.
-        extend: "max" keeps a later end that the group has already, "replace" does not.
+        position: "front" or "back": position of the job among the waiting jobs of its group.
+        extend: "max" keeps an existing later end of the rate limit, "replace" replaces it.
     """
 
     def __init__(self, delay: int, current_job: str = "requeue", position: str = "front", extend: str = "max") -> None:
@@ -97,12 +98,12 @@ class GroupRateLimitError(JobSignal):
 
 
 class SuspendError(JobSignal):
-    """The job waits for a signal: what `Job.suspend` raises.
+    """The job is suspended until it receives a signal. Raised by `Job.suspend`.
 
     Args:
-        reason: what it waits for, for people.
-        timeout: milliseconds after which it fails; None = never.
-        on_resume: what this worker goes on with instead of the handler; see `Job.suspend`.
+        reason: human-readable reason, or None.
+        timeout: milliseconds after which the job fails; None: no timeout.
+        on_resume: function that this worker calls instead of the handler when the job resumes; see `Job.suspend`.
     """
 
     def __init__(

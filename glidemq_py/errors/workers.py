@@ -1,4 +1,4 @@
-"""What goes wrong in a worker, or keeps it from running a job."""
+"""Errors in a worker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ __all__ = ["BatchError", "BatchMismatchError", "NoHandlerError", "SandboxCrashEr
 
 
 class NoHandlerError(GlideMQError):
-    """No handler of this worker takes jobs of that name; a later attempt may meet a worker that has one."""
+    """The worker has no handler for this job name; a later attempt may run in a worker that has one."""
 
 
 class BatchError(GlideMQError):
-    """Raise this in a batch handler to say how each job of the batch ended.
+    """Raise this in a batch handler to report one result per job.
 
-    `results` has one element for each job, in the order of the batch: its result, or the exception it failed with (a
-    `JobSignal` too). A job for which there is no element fails.
+    Args:
+        results: one element per job, in the order of the batch: its result, or the exception it failed with (or a
+            `JobSignal`). Jobs without an element fail.
     """
 
     results: Sequence[object]
@@ -33,13 +34,14 @@ class BatchError(GlideMQError):
 
 
 class BatchMismatchError(GlideMQError):
-    """A batch handler's answer does not fit its jobs, so all of them failed: one element for each is wanted."""
+    """A batch handler did not return one result per job; all jobs of the batch failed."""
 
 
 class SandboxCrashError(GlideMQError):
-    """The process in which the job's handler ran has died.
+    """The sandbox process that ran the job's handler died.
 
-    `code` is its exit code, or the negated number of the signal that killed it; None where that is not known.
+    Attributes:
+        code: exit code, or the negated number of the signal that killed the process; None if it is unknown.
     """
 
     code: int | None
@@ -61,4 +63,4 @@ class SandboxCrashError(GlideMQError):
 
 
 class WorkerTargetError(GlideMQError):
-    """The command line's target cannot be imported or holds no worker."""
+    """The target of the command line cannot be imported or contains no worker."""

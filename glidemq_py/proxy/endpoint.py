@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glidemq_py._core.checks import refuse_unknown
+from glidemq_py._core.checks import reject_unknown
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ class Endpoint:
         """Refuse parameters that mean nothing here."""
         for name, value in query.items():
             if name not in self.query:
-                refuse_unknown(name, value, list(self.query))
+                reject_unknown(name, value, list(self.query))
 
     def check_body(self, body: Mapping[str, Any]) -> None:
         """Refuse members that mean nothing here."""
         known: Mapping[str, Any] = {} if self.body is None else self.body["properties"]
         for name, value in body.items():
             if name not in known:
-                refuse_unknown(name, value, list(known))
+                reject_unknown(name, value, list(known))

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from starlette.responses import Response
 
-from glidemq_py._core.checks import refuse_unknown
+from glidemq_py._core.checks import reject_unknown
 from glidemq_py._features.schedulers.entry import JobScheduler, schedule_keys
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy.answering import answer
@@ -63,7 +63,7 @@ def _template(given: Any) -> dict[str, Any]:
     template = dict(cast("dict[str, Any]", given))
     for name, value in template.items():
         if name not in _TEMPLATE["properties"]:
-            refuse_unknown(f"template.{name}", value, list(_TEMPLATE["properties"]))
+            reject_unknown(f"template.{name}", value, list(_TEMPLATE["properties"]))
     if "opts" in template:
         template["options"] = job_options(template, "template.")
         del template["opts"]

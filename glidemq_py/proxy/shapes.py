@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
 
-from glidemq_py._core.checks import refuse_unknown
+from glidemq_py._core.checks import reject_unknown
 from glidemq_py._features.usage.info import JobUsage
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
@@ -37,7 +37,7 @@ def members_of(given: Any, where: str, known: Collection[str]) -> dict[str, Any]
     members = cast("dict[str, Any]", given)
     for name, value in members.items():
         if name not in known:
-            refuse_unknown(f"{where}.{name}", value, known)
+            reject_unknown(f"{where}.{name}", value, known)
         if value is None:
             raise GlideMQValidationError(f"{where}.{name}", None, _NO_VALUE)
     return members

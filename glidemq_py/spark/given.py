@@ -13,7 +13,7 @@ from typing import Any, Final
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core import json_text as json
-from glidemq_py._core.checks import check_choice, check_int, refuse_unknown
+from glidemq_py._core.checks import check_choice, check_int, reject_unknown
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.errors import GlideMQValidationError
@@ -73,7 +73,7 @@ class Given:
             elif lower == "path":
                 self._texts.setdefault("path", text)
             elif lower not in _SPARK:
-                refuse_unknown(name, text, NAMES)
+                reject_unknown(name, text, NAMES)
 
     def __contains__(self, name: str) -> bool:
         return name in self._texts

@@ -16,7 +16,7 @@ from glidemq_py._client.driven_transport import DrivenTransport
 from glidemq_py._client.runtime import run_immediately
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.calls.reading import Gauges, gauges
-from glidemq_py._core.checks import check_several
+from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
@@ -60,7 +60,7 @@ class QueueCollector(Collector):
         *,
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
-        names = dict.fromkeys(check_several("queues", queues, "names"))
+        names = dict.fromkeys(check_iterable("queues", queues, "names"))
         self._keys = [QueueKeys(prefix, name) for name in names]
         self._connection = connection
         self._transport: DrivenTransport | None = None
@@ -127,7 +127,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
 
 
 def _bounds(buckets: Iterable[float]) -> tuple[float, ...]:
-    bounds: tuple[Any, ...] = tuple(check_several("buckets", buckets, "numbers"))
+    bounds: tuple[Any, ...] = tuple(check_iterable("buckets", buckets, "numbers"))
     numbers = all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in bounds)
     if not (numbers and bounds and all(low < high for low, high in pairwise(bounds)) and bounds[0] > 0):
         raise GlideMQValidationError("buckets", bounds, "must be numbers > 0, each greater than the one before")

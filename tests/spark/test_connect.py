@@ -38,7 +38,7 @@ print(read().count(), "jobs")
 try:
     write(atempts=3)
 except AnalysisException as error:
-    print("there is no such option; did you mean 'attempts'?" in str(error), "that it is refused")
+    print("unknown option; did you mean 'attempts'?" in str(error), "that it is refused")
 spark.sql(f"CREATE TEMPORARY VIEW jobs (name STRING, data STRING) USING glidemq OPTIONS (url '{url}', queue '{queue}')")
 spark.sql("INSERT INTO jobs VALUES ('sql', '500')").collect()
 spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -76,7 +76,7 @@ def test_columns(queue: Queue[Any, Any], source: Callable[..., Any]):
         ("id long", {}, "column 'id' must be string, not bigint"),
         ("id string", {"state": "complete"}, "'state' = 'complete': must be one of"),
         ("id string", {"view": "events"}, "'view' = 'events': is read as a stream"),
-        ("id string", {"fetchSize": "0"}, "'fetchSize' = 0: must be >= 1"),
+        ("id string", {"fetchSize": "0"}, "'fetchSize' = 0: must be an integer from 1 to"),
     ],
 )
 def test_refused_on_the_driver(source: Callable[..., Any], schema: str, options: dict[str, str], problem: str):

@@ -45,8 +45,10 @@ def test_what_can_be_called_is_taken(function: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (5, r"must be a function that takes \(job\)"), (None, r"must be a function that takes \(job\)"),
-        (takes_none, r"that takes \(job\), not \(\): too many"), (takes_two, r"not \(one, two\): missing .*'two'"),
+        (5, r"must be a callable with the parameters \(job\)"),
+        (None, r"must be a callable with the parameters \(job\)"),
+        (takes_none, r"with the parameters \(job\), not \(\): too many"),
+        (takes_two, r"not \(one, two\): missing .*'two'"),
         (lambda *, job: None, r"not \(\*, job\)"), (functools.partial(takes_one, 1), "too many"),
     ],
 )  # fmt: skip

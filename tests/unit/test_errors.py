@@ -63,8 +63,8 @@ def test_the_docstring_is_the_message(kind):
 
 
 def test_a_validation_error_names_option_and_value():
-    error = GlideMQValidationError("delay", -5, "must be >= 0")
-    assert str(error) == "option 'delay' = -5: must be >= 0"
+    error = GlideMQValidationError("delay", -5, "must be an integer from 0 to 10")
+    assert str(error) == "option 'delay' = -5: must be an integer from 0 to 10"
     assert (error.option, error.value) == ("delay", -5)
 
 
@@ -92,7 +92,7 @@ def test_a_secret_is_not_shown():
 
 def test_an_unknown_option_suggests():
     error = UnknownOptionError("delai", 5, suggestion="delay")
-    assert str(error) == "option 'delai' = 5: there is no such option; did you mean 'delay'?"
+    assert str(error) == "option 'delai' = 5: unknown option; did you mean 'delay'?"
     assert error.suggestion == "delay"
 
 
@@ -105,7 +105,7 @@ def test_too_large_tells_size_and_limit():
 def test_bulk_add_counts_what_failed():
     error = BulkAddError(["job", ValueError("bad"), "job", KeyError("k")])
     assert error.failed == 2
-    assert str(error) == "2 of 4 jobs were not added; the first: ValueError: bad"
+    assert str(error) == "2 of 4 jobs were not added; first error: ValueError: bad"
 
 
 def test_a_script_error_begins_with_its_place():
@@ -117,14 +117,14 @@ def test_a_script_error_begins_with_its_place():
 
 
 def test_job_errors_say_which_job():
-    assert str(JobNotFoundError("7")) == "there is no job '7'"
+    assert str(JobNotFoundError("7")) == "job '7' not found"
     assert str(JobStateError("7", "completed", "promote")) == "cannot promote job '7': it is completed"
     assert str(JobFailedError("7", "boom", "KeyError")) == "job '7' failed: KeyError: boom"
-    assert str(StaleAttemptError("7")).startswith("job '7': The attempt is no longer the current one")
+    assert str(StaleAttemptError("7")).startswith("job '7': the attempt is no longer the current one")
 
 
 SAMPLES = [
-    GlideMQValidationError("delay", -5, "must be >= 0"),
+    GlideMQValidationError("delay", -5, "must be an integer from 0 to 10"),
     UnknownOptionError("delai", 5, suggestion="delay"),
     PayloadTooLargeError("data", 11, 10),
     errors.SerializationError("data", 1, "no"),
@@ -134,7 +134,7 @@ SAMPLES = [
     JobFailedError("7", "boom", "KeyError"),
     StaleAttemptError("7"),
     errors.StagedWriteError("w", "q", "lost"),
-    errors.ColumnError("priority", 5000, "must be <= 2047", 3),
+    errors.ColumnError("priority", 5000, "must be an integer from 0 to 2,047", 3),
     errors.EventLoopError("queue 'q'", "it belongs to another event loop", "use it there"),
     errors.EventsLostError("q", 5),
     ScriptError("x", "lua/core/functions/add.lua:12"),

@@ -100,7 +100,7 @@ def test_the_limit_itself_is_allowed(character):
     room = PAYLOAD_LIMIT - 2  # the quotes
     value = character * (room // width) + "a" * (room % width)
     assert len(encode_data(value).encode()) == PAYLOAD_LIMIT
-    with pytest.raises(PayloadTooLargeError, match="1048577 bytes"):
+    with pytest.raises(PayloadTooLargeError, match="1,048,577 bytes"):
         encode_data(value + "a")
 
 

@@ -130,7 +130,7 @@ def test_what_we_refuse_in_the_module_is_shown_without_our_own_lines(module: Mod
     said = refusal(f"{name}:worker")
     assert f'{name}.py", line 3' in said
     assert "option 'lifespan' =" in said
-    assert "must be a function that takes (worker), not ()" in said
+    assert "must be a callable with the parameters (worker), not ()" in said
     assert "glidemq_py/worker" not in said
 
 

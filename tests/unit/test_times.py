@@ -44,14 +44,14 @@ def test_what_is_no_duration_is_refused(value):
     "value", [-1, timedelta(microseconds=-1), timedelta.min, timedelta.max, MAX_DURATION_MS + 1, 10**30]
 )
 def test_what_is_out_of_range_is_refused(value):
-    with pytest.raises(GlideMQValidationError, match=r"must be (>=|<=)"):
+    with pytest.raises(GlideMQValidationError, match=r"from 0 to 315,360,000,000 ms"):
         to_ms("delay", value)
 
 
 def test_minimum_and_maximum_are_allowed_themselves():
     assert to_ms("lock_duration", 1000, minimum=1000, maximum=2000) == 1000
     assert to_ms("lock_duration", timedelta(seconds=2), minimum=1000, maximum=2000) == 2000
-    with pytest.raises(GlideMQValidationError, match="must be >= 1000"):
+    with pytest.raises(GlideMQValidationError, match="from 1,000 to"):
         to_ms("lock_duration", 999, minimum=1000, maximum=2000)
 
 

@@ -12,9 +12,9 @@ from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._core.checks import check_bool, check_int, check_several
+from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.names import validate_given_id, validate_job_name
+from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast import calls as broadcasting
@@ -122,7 +122,7 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
                 id, None, or the exception that kept the message out.
         """
         checked: list[Any] = []
-        for i, message in enumerate(check_several("messages", messages, "messages")):
+        for i, message in enumerate(check_iterable("messages", messages, "messages")):
             if not (type(message) is tuple and len(message) == 2):
                 check_message_options(JobSpec.parse(message, f"jobs[{i}]").options, f"jobs[{i}].")
             checked.append(message)
@@ -145,9 +145,7 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
         Results and failures are kept for a day.
         """
         link = await self._queue._connected()
-        return await get_delivery(
-            link, validate_given_id(message_id, "message_id"), validate_subscription(subscription)
-        )
+        return await get_delivery(link, parse_job_id(message_id, "message_id"), validate_subscription(subscription))
 
     async def subscribe(self, name: str, start_from: str = "$") -> None:
         """Make a subscription before there is a worker for it; one that exists stays as it is.

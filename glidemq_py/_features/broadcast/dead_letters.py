@@ -7,7 +7,7 @@ from typing import Any, cast
 from glidemq_py._api.queue import Queue
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.options import validate_subscription
 from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter
@@ -32,7 +32,7 @@ class BroadcastDeadLetters:
             JobStateError: the subscription is yet to get it, or is at it.
             GlideMQValidationError: there is no such subscription.
         """
-        await self._redeliver(validate_given_id(message_id, "message_id"), validate_subscription(subscription), "")
+        await self._redeliver(parse_job_id(message_id, "message_id"), validate_subscription(subscription), "")
 
     async def get_dead_letter_jobs(
         self, subscription: str | None = None, start: int = 0, end: int = -1
@@ -73,7 +73,7 @@ class BroadcastDeadLetters:
         Raises:
             as `redeliver`; the letter stays.
         """
-        letter_id = validate_given_id(job_id)
+        letter_id = parse_job_id(job_id)
         found = await self._letter(letter_id, subscription)
         if found is None:
             return False
@@ -85,7 +85,7 @@ class BroadcastDeadLetters:
 
     async def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
         """Delete a dead letter; False if there is none of that id. Arguments as for `replay_dead_letter_job`."""
-        found = await self._letter(validate_given_id(job_id), subscription)
+        found = await self._letter(parse_job_id(job_id), subscription)
         return False if found is None else await remove_dead_letter(*found)
 
     async def _redeliver(self, message_id: str, subscription: str, once: str) -> None:

@@ -18,7 +18,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
@@ -165,7 +165,7 @@ class DeadLetters:
         return job
 
     async def _find(self, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
-        letter = validate_given_id(job_id)
+        letter = parse_job_id(job_id)
         letters = await self._dead_letters()
         if letters is None:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from glidemq_py._core.checks import check_several
+from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features.flows.definition import FlowMember, member_fields
 from glidemq_py.errors import CycleError, GlideMQValidationError
@@ -58,7 +58,7 @@ class DagNode(FlowMember):
 
 
 def _parsed(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
-    return [DagNode.parse(node) for node in check_several("nodes", nodes, "nodes")]
+    return [DagNode.parse(node) for node in check_iterable("nodes", nodes, "nodes")]
 
 
 def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:

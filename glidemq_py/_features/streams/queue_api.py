@@ -10,7 +10,7 @@ from typing import Final
 
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.streams.chunk import StreamChunk
 from glidemq_py._features.streams.watch import ChunkWatch
@@ -46,7 +46,7 @@ class QueueStreams:
             block: where there are none, wait so long for one (ms or timedelta). Nothing else that this queue does has
                 to wait meanwhile.
         """
-        key, position = validate_given_id(job_id), _position(last_id)
+        key, position = parse_job_id(job_id), _position(last_id)
         most = check_int("count", count, 1, _MOST)
         seconds = 0.0 if block is None else to_ms("block", block) / 1000
         link = await self._connected()
@@ -70,7 +70,7 @@ class QueueStreams:
         Raises:
             JobNotFoundError: there is no such job. One that is removed meanwhile ends the iteration.
         """
-        return self._stream(validate_given_id(job_id), _position(last_id), check_int("page", page, 1, _MOST))
+        return self._stream(parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MOST))
 
     async def _stream(self, job_id: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
         link = await self._connected()

@@ -6,7 +6,7 @@ from typing import Any
 
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.names import validate_given_id
+from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.suspend import calls as suspending
@@ -53,7 +53,7 @@ class QueueSuspension:
 
     async def _signal(self, job_id: str, name: str, data: Any) -> str:
         """What became of it: resumed, kept, ended or gone."""
-        key = validate_given_id(job_id)
+        key = parse_job_id(job_id)
         check_text("name", name, maximum=MAX_SIGNAL_NAME)
         text = "" if data is None else encode_json("data", data)
         link = await self._connected()
@@ -70,7 +70,7 @@ class QueueSuspension:
 
     async def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
         """What a suspended job waits for; None if there is no such job or it is not suspended."""
-        link, key = await self._connected(), validate_given_id(job_id)
+        link, key = await self._connected(), parse_job_id(job_id)
         values = await link.transport.command("HMGET", link.keys.job(key), *_FIELDS)
         fields = {
             name: None if value is None else value.decode("utf-8", "replace")

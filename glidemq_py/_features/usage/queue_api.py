@@ -12,7 +12,7 @@ from glidemq_py._client.connect import Connection
 from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
-from glidemq_py._core.names import validate_given_id, validate_prefix, validate_queue_name
+from glidemq_py._core.names import parse_job_id, validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.usage import calls
@@ -52,7 +52,7 @@ class QueueUsageReading:
     async def get_flow_usage(self, parent_id: str) -> FlowUsage:
         """What a job and its direct children have used together; the children may be in other queues."""
         link = await self._connected()
-        return await flow_usage(link, validate_given_id(parent_id, "parent_id"))
+        return await flow_usage(link, parse_job_id(parent_id, "parent_id"))
 
     async def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
         """The budget of the flow whose root, or any of whose jobs, is the job of that id in this queue; None if it
@@ -60,7 +60,7 @@ class QueueUsageReading:
 
         It can be read for a week after the root's end.
         """
-        link, job_id = await self._connected(), validate_given_id(flow_id, "flow_id")
+        link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
         fields = await link.transport.command("HGETALL", link.keys.budget(job_id))
         if not fields:
             key = await link.transport.command("HGET", link.keys.job(job_id), "budgetKey")

@@ -1,4 +1,4 @@
-"""What the caller gave cannot be."""
+"""Errors of invalid arguments, options and values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ __all__ = [
 
 
 class GlideMQValidationError(GlideMQError, ValueError):
-    """An option or argument was refused before anything was sent.
+    """An option or argument is invalid; nothing was sent to the server.
+
+    The message is ``option 'attempts' = -1: must be an integer from 0 to 1,000,000``.
 
     Args:
         option: name of the option, as the caller writes it.
-        value: what was given.
-        problem: what is wrong with it, in a few words ("must be >= 0").
+        value: the invalid value.
+        problem: what is wrong or what is allowed, such as "must be an integer from 0 to 10" or "requires 'parent'".
     """
 
     option: str
@@ -46,12 +48,16 @@ class GlideMQValidationError(GlideMQError, ValueError):
 
 
 class UnknownOptionError(GlideMQValidationError, TypeError):
-    """There is no option of that name. `suggestion` is the nearest one there is, or None."""
+    """The option does not exist.
+
+    Attributes:
+        suggestion: the most similar existing option, or None.
+    """
 
     suggestion: str | None
 
     def __init__(self, option: str, value: object, problem: str = "", suggestion: str | None = None) -> None:
-        text = problem or "there is no such option"
+        text = problem or "unknown option"
         if suggestion is not None and not problem:
             text = f"{text}; did you mean {suggestion!r}?"
         super().__init__(option, value, text)
@@ -59,17 +65,22 @@ class UnknownOptionError(GlideMQValidationError, TypeError):
 
 
 class UnsupportedOptionError(GlideMQValidationError):
-    """The option is known, but is not honoured here or together with the others given."""
+    """The option exists, but is not supported here or together with the other options."""
 
 
 class PayloadTooLargeError(GlideMQValidationError):
-    """Serialized text exceeds the limit. `size` and `limit` are UTF-8 bytes before compression."""
+    """The serialized text exceeds the size limit.
+
+    Attributes:
+        size: size of the text in UTF-8 bytes, before compression.
+        limit: the maximum size in bytes.
+    """
 
     size: int
     limit: int
 
     def __init__(self, option: str, size: int, limit: int) -> None:
-        super().__init__(option, size, f"{size} bytes exceed the limit of {limit} bytes")
+        super().__init__(option, size, f"{size:,} bytes exceed the limit of {limit:,} bytes")
         self.args = (option, size, limit)
         self.size = size
         self.limit = limit
@@ -79,11 +90,16 @@ class PayloadTooLargeError(GlideMQValidationError):
 
 
 class SerializationError(GlideMQValidationError):
-    """A value cannot be turned into text, or text into a value."""
+    """A value cannot be serialized, or a text cannot be deserialized."""
 
 
 class ColumnError(GlideMQValidationError):
-    """A column of a frame cannot be read or written so. `option` is its name, `row` the row in its partition."""
+    """A column of a Spark data frame has an invalid type or value.
+
+    Attributes:
+        option: name of the column.
+        row: number of the invalid row in its partition, or None if the whole column is invalid.
+    """
 
     row: int | None
 
@@ -99,11 +115,15 @@ class ColumnError(GlideMQValidationError):
 
 
 class CycleError(GlideMQValidationError):
-    """Jobs wait for one another in a circle. `cycle` names them, the first one again at the end."""
+    """The jobs of a DAG depend on each other in a cycle.
+
+    Attributes:
+        cycle: names of the jobs in the cycle; the first name is repeated at the end.
+    """
 
     cycle: tuple[str, ...]
 
     def __init__(self, cycle: Sequence[str]) -> None:
-        super().__init__("nodes", tuple(cycle), "wait for one another in a circle")
+        super().__init__("nodes", tuple(cycle), "must not depend on each other in a cycle")
         self.args = (tuple(cycle),)
         self.cycle = tuple(cycle)

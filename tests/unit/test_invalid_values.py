@@ -6,21 +6,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from glidemq_py import Broadcast, FlowProducer, GlideMQValidationError, Producer, Queue, validate_dag
-from glidemq_py._core.checks import check_several
+from glidemq_py._core.checks import check_iterable
 from glidemq_py.telemetry import set_tracer
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 
 
 @pytest.mark.parametrize("value", [None, 5, "abc", b"abc", {"a": 1}])
 def test_one_is_not_several(value: Any) -> None:
-    with pytest.raises(GlideMQValidationError, match="must be several things, such as a list") as caught:
-        check_several("option", value, "things")
+    with pytest.raises(GlideMQValidationError, match="must be an iterable of things, such as a list") as caught:
+        check_iterable("option", value, "things")
     assert (caught.value.option, caught.value.value) == ("option", value)
 
 
 def test_several() -> None:
     for value in ([], (1,), {1}, (each for each in "ab")):
-        assert check_several("option", value, "things") is value
+        assert check_iterable("option", value, "things") is value
 
 
 async def test_bulks(url: str, queue_name: str) -> None:
