@@ -1,4 +1,4 @@
-"""How answers are written: JSON bodies, and the events of a stream."""
+"""Responses: JSON bodies and server-sent events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["answer", "frame"]
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response."""
+    """Return a JSON response."""
     return Response(json.dumps(content), status, media_type="application/json")
 
 
 def frame(event: str | None, data: Any, entry: str | None = None) -> str:
-    """The text of one server-sent event."""
+    """Return the text of one server-sent event."""
     lines = [f"id: {entry}"] if entry else []
     if event:
         lines.append("event: " + " ".join(event.split()))

@@ -1,4 +1,4 @@
-"""`create_proxy_app`: the ASGI application, from the tables of endpoints."""
+"""`create_proxy_app`: builds the ASGI application from the tables of endpoints."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def create_proxy_app(
     keep_alive: Milliseconds = 5_000,
     on_error: OnError | None = None,
 ) -> Starlette:
-    """The queue over HTTP, as an ASGI application.
+    """Create the ASGI application that serves queues over HTTP.
 
     Args:
         connection: as for `Queue`; one connection serves all queues.
         prefix: first part of every key.
-        queues: names of the queues that may be used; None = every one.
+        queues: names of the queues that clients may use; None = all.
         compression: "gzip" stores job data compressed.
         events: False leaves out the `added` events.
-        tokens: bearer tokens, of which every request but ``GET /health`` must carry one; None = no authentication.
-        max_body: longest request body, bytes.
-        keep_alive: how often a stream without news sends a comment, ms or timedelta.
-        on_error: called with an error of ours (status 500, code ``internal``) and its request, beside the log.
+        tokens: accepted bearer tokens; every request except ``GET /health`` needs one. None = no authentication.
+        max_body: maximum size of a request body, bytes.
+        keep_alive: interval of the comments on an idle stream, ms or timedelta.
+        on_error: called with each internal error (status 500, code ``internal``) and its request; it is also logged.
 
     Returns:
         The application. ``app.state.proxy.begin_closing()`` ends its streams, for servers that wait for open
-        responses before they end the lifespan (``python -m glidemq_py.proxy`` does that by itself).
+        responses before they end the lifespan (``python -m glidemq_py.proxy`` calls it).
 
     Raises:
-        GlideMQValidationError: an option cannot be.
+        GlideMQValidationError: if an option is invalid.
     """
     options = ProxyOptions(
         prefix=prefix, queues=queues, compression=compression, events=events, tokens=tokens, max_body=max_body,
@@ -103,7 +103,7 @@ def create_proxy_app(
 
 
 def _merged(routes: list[Route]) -> list[Route]:
-    """One route a path, so that a method that it lacks is answered with all that it has."""
+    """Return one route per path, so that the response to an unsupported method lists all allowed methods."""
     by_path: dict[str, dict[str, _Serve]] = {}
     for route in routes:
         for method in route.methods or ():
@@ -126,27 +126,27 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 def _digest(token: bytes) -> bytes:
-    # Digests are of one length, so that comparing them tells nothing about a token's.
+    # Digests have equal lengths, so comparing them does not reveal the length of a token.
     return hashlib.sha256(token).digest()
 
 
-def _may_enter(request: Request, allowed: list[bytes]) -> bool:
+def _is_authorized(request: Request, allowed: list[bytes]) -> bool:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     given = _digest(token.strip().encode("latin-1", "replace"))
-    # All of them are compared, so that the time does not tell which one fits.
+    # All digests are compared, so that the time does not reveal which one matches.
     fits = [hmac.compare_digest(given, digest) for digest in allowed]
     return scheme.lower() == "bearer" and any(fits)
 
 
 def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) -> _Serve:
     async def serve(request: Request) -> Response:
-        if allowed is not None and not endpoint.open and not _may_enter(request, allowed):
-            refused = answer({"error": "a valid bearer token is needed", "code": "unauthorized"}, 401)
+        if allowed is not None and not endpoint.open and not _is_authorized(request, allowed):
+            refused = answer({"error": "a valid bearer token is required", "code": "unauthorized"}, 401)
             refused.headers["WWW-Authenticate"] = "Bearer"
             return refused
         try:
             if endpoint.streams and request.method == "HEAD":
-                # It would be answered with all that the stream ever sends.
+                # The response to HEAD would have to wait for the end of the stream.
                 raise HTTPException(405, headers={"Allow": "GET"})
             if state.closing.is_set():
                 raise ClosedError("the proxy is closing")
@@ -161,9 +161,9 @@ def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) 
             )
             return await endpoint.run(exchange)
         except ClientDisconnect:
-            return Response(status_code=400)  # for nobody
+            return Response(status_code=400)  # the client is gone
         except Exception as error:
-            state.tell(error, request)
+            state.report(error, request)
             return refusal(error)
 
     return serve
@@ -172,19 +172,19 @@ def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) 
 async def _body(request: Request, endpoint: Endpoint, most: int) -> dict[str, Any]:
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > most:
-        raise BodyTooLargeError(f"the body of {length} bytes is longer than {most}")
+        raise BodyTooLargeError(f"request body of {length} bytes: must be at most {most}")
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
         if len(content) > most:
-            raise BodyTooLargeError(f"the body is longer than {most} bytes")
+            raise BodyTooLargeError(f"request body too long: must be at most {most} bytes")
     if endpoint.body is None:
         if content:
-            raise GlideMQValidationError("body", None, "is not taken here")
+            raise GlideMQValidationError("body", None, "is not accepted by this endpoint")
         return {}
     if not content:
         if endpoint.body_needed:
-            raise GlideMQValidationError("body", None, "is missing: a JSON object is needed")
+            raise GlideMQValidationError("body", None, "is required: must be a JSON object")
         return {}
     value = json.loads(bytes(content), "body")
     if not isinstance(value, dict):
@@ -200,6 +200,6 @@ async def _health(exchange: Exchange) -> Response:
 
 
 _HEALTH: Final = Endpoint(
-    method="GET", path="/health", summary="Whether the proxy runs", run=_health, open=True,
+    method="GET", path="/health", summary="Return the health of the proxy", run=_health, open=True,
     answers={200: record(status=TEXT, uptime=COUNT, queues=COUNT)},
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Endpoints about broadcasts: publishing, and the messages of a subscription as server-sent events."""
+"""Endpoints to publish messages, and to receive those of a subscription as server-sent events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _messages(exchange: Exchange) -> Response:
     name, subscription = exchange.path["name"], validate_subscription(exchange.word("subscription"))
     given = exchange.query.get("subjects")
     subjects = parse_subjects("subjects", None if given is None else given.split(","))
-    # Whatever keeps it from being made is told by a status; and it gets what is published from now on.
+    # Create the subscription first: errors become a status, and later messages are delivered.
     await exchange.state.broadcast(name).subscribe(subscription)
     matches = compile_subject_matcher(subjects)
 
@@ -51,7 +51,7 @@ BROADCASTS: Final = (
         answers={201: record(["id", "subject"], id=TEXT, subject=TEXT), 200: record(["skipped"], skipped=BOOLEAN)},
     ),
     Endpoint(
-        method="GET", path="/broadcast/{name}/events", summary="The messages that a subscription gets", run=_messages,
+        method="GET", path="/broadcast/{name}/events", summary="Stream the messages of a subscription", run=_messages,
         query={"subscription": {"type": "string", "minLength": 1, "maxLength": 256},
                "subjects": {"type": "string", "description": "Patterns, separated by commas."}},
         needed=("subscription",), answers={200: None},

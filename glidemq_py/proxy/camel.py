@@ -1,4 +1,4 @@
-"""Our dataclasses as JSON in camelCase."""
+"""Dataclasses as JSON in camelCase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["camel"]
 
 
 def camel(value: Any) -> Any:
-    """JSON of a dataclass: the same members in camelCase."""
+    """Return a dataclass as JSON with its members in camelCase."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {_camel(field.name): camel(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):

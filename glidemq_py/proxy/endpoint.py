@@ -1,4 +1,4 @@
-"""What an endpoint is: a method, a path, what it takes and answers, and the function that does it."""
+"""Declaration of an endpoint: method, path, schemas of request and responses, handler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One request, read and checked for its form."""
+    """One parsed and validated request."""
 
     request: Request
     state: ProxyState
@@ -34,42 +34,42 @@ class Exchange:
 
     @property
     def queue(self) -> Queue[Any, Any]:
-        """The queue of the path."""
+        """Return the queue named in the path."""
         return self.state.queue(self.path["name"])
 
     @property
     def job_id(self) -> str:
-        """The job of the path."""
+        """Return the job id in the path."""
         return self.path["id"]
 
     def needed(self, name: str) -> Any:
-        """A value of the body that must be there."""
+        """Return a required member of the body."""
         if name not in self.body:
-            raise GlideMQValidationError(name, None, "is missing")
+            raise GlideMQValidationError(name, None, "is required")
         return self.body[name]
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number of the query; without a default it must be there."""
+        """Return an integer query parameter; it is required if there is no default."""
         text = self.query.get(name)
         if text is None:
             if default is None:
-                raise GlideMQValidationError(name, None, "is missing")
+                raise GlideMQValidationError(name, None, "is required")
             return default
         if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 16):
-            raise GlideMQValidationError(name, text, "must be a whole number")
+            raise GlideMQValidationError(name, text, "must be an integer")
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """A boolean of the query; absent is False."""
+        """Return a boolean query parameter; False if absent."""
         text = self.query.get(name, "false")
         if text not in ("true", "false"):
             raise GlideMQValidationError(name, text, "must be true or false")
         return text == "true"
 
     def word(self, name: str) -> str:
-        """A text of the query that must be there."""
+        """Return a required query parameter."""
         if name not in self.query:
-            raise GlideMQValidationError(name, None, "is missing")
+            raise GlideMQValidationError(name, None, "is required")
         return self.query[name]
 
 
@@ -78,14 +78,16 @@ class Endpoint:
     """One row of a table of endpoints.
 
     Attributes:
-        method, path: as Starlette writes them.
-        summary: one line for the document.
-        run: does it.
-        body: schema of the request's object; None = it takes no body.
-        body_needed: False where the body may be left out.
-        query: schemas of the query's parameters by name; those in ``needed`` must be there.
-        answers: schemas by status; None = a stream of events.
-        example: a body that it takes; every endpoint that takes one has it.
+        method: HTTP method.
+        path: in Starlette's syntax.
+        summary: one line for the OpenAPI document.
+        run: the handler.
+        body: schema of the request object; None = no body is accepted.
+        body_needed: False if the body is optional.
+        query: schemas of the query parameters by name.
+        needed: names of the required query parameters.
+        answers: response schemas by status; None = a stream of events.
+        example: an example body; required if there is a body.
     """
 
     method: str
@@ -99,21 +101,21 @@ class Endpoint:
     answers: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
     example: Mapping[str, Any] | None = None
     open: bool = False
-    """True: no token is needed."""
+    """True if no token is required."""
 
     @property
     def streams(self) -> bool:
-        """It answers with a stream of events."""
+        """Return whether the response is a stream of events."""
         return None in self.answers.values()
 
     def check_query(self, query: Mapping[str, str]) -> None:
-        """Refuse parameters that mean nothing here."""
+        """Reject unknown query parameters."""
         for name, value in query.items():
             if name not in self.query:
                 reject_unknown(name, value, list(self.query))
 
     def check_body(self, body: Mapping[str, Any]) -> None:
-        """Refuse members that mean nothing here."""
+        """Reject unknown members of the body."""
         known: Mapping[str, Any] = {} if self.body is None else self.body["properties"]
         for name, value in body.items():
             if name not in known:

@@ -1,6 +1,6 @@
-"""The record of a flow that was made over HTTP: which jobs belong to it (docs/reference/data-model.md).
+"""The record of a flow that was added over HTTP: its jobs and roots (docs/reference/data-model.md).
 
-It is written when the flow has been added, what makes it visible last, and it is in one slot of a cluster.
+It is written after the flow was added. The key that makes it visible is written last. All its keys are in one slot.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ID: Final = re.compile(r"[^{}\x00-\x1f\x7f]{1,256}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowRecord:
-    """What is known of a flow.
+    """The record of a flow.
 
     Attributes:
-        flow_id: random, so that it is nobody else's in any queue (W52).
-        kind: how it was given.
-        created_at: epoch ms, the server's.
-        roots: jobs that nothing of the flow waits for.
-        jobs: all of them, the roots too; by queue, older ids first.
+        flow_id: random, unique across queues.
+        kind: tree or graph.
+        created_at: epoch ms by the server's clock.
+        roots: jobs without a parent in the flow.
+        jobs: all jobs, roots included; by queue, older ids first.
     """
 
     flow_id: str
@@ -44,14 +44,18 @@ class FlowRecord:
 
 
 def check_flow_id(flow_id: str) -> str:
-    """Refuse what no flow is called. Raises GlideMQValidationError."""
+    """Return `flow_id` if it is a valid id.
+
+    Raises:
+        GlideMQValidationError: if it is not.
+    """
     if _ID.fullmatch(flow_id) is None:
         raise GlideMQValidationError("flowId", flow_id, "must be 1 to 256 characters, no braces or control characters")
     return flow_id
 
 
 async def keep_flow(transport: Transport, prefix: str, record: FlowRecord) -> None:
-    """Write a record. Raises as `Transport.command`."""
+    """Write a record. Raises the errors of `Transport.command`."""
     for part, refs in (("jobs", record.jobs), ("roots", record.roots)):
         members = [f"{ref.queue}:{ref.id}" for ref in refs]
         key = flow_key(prefix, record.flow_id, cast("Literal['jobs', 'roots']", part))
@@ -62,7 +66,7 @@ async def keep_flow(transport: Transport, prefix: str, record: FlowRecord) -> No
 
 
 async def read_flow_record(transport: Transport, prefix: str, flow_id: str) -> FlowRecord | None:
-    """A record; None if there is none."""
+    """Return a record, or None if it does not exist."""
     created, kind = await transport.command("HMGET", flow_key(prefix, flow_id, "meta"), "createdAt", "kind")
     if created is None and kind is None:
         return None
@@ -76,7 +80,7 @@ async def read_flow_record(transport: Transport, prefix: str, flow_id: str) -> F
 
 
 async def forget_flow(transport: Transport, prefix: str, flow_id: str) -> None:
-    """Delete a record; the jobs stay."""
+    """Delete a record; its jobs are kept."""
     await transport.command(
         "UNLINK", flow_key(prefix, flow_id, "meta"), flow_key(prefix, flow_id, "jobs"),
         flow_key(prefix, flow_id, "roots"),

@@ -1,4 +1,4 @@
-"""Flows between the JSON of the protocol and our own values; trees without recursion, so that none is too deep."""
+"""Convert flows between the JSON of the protocol and Python values, without recursion."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from glidemq_py.proxy.shapes import job_options, members_of, snake
 __all__ = ["DEEPEST", "budget_of", "dag_of", "node_shape", "ref_shape", "tree_of", "tree_shape"]
 
 DEEPEST: Final = 100
-"""Levels of a tree in one request or answer: what other programs' JSON can nest."""
+"""Maximum levels of a tree in one request or response: other JSON parsers limit nesting."""
 
 Check = Callable[[str], None]
 
 
 def budget_of(given: Any) -> dict[str, Any]:
-    """The option `budget`; the names of categories stay as they are."""
+    """Return the option `budget` in snake case; category names are unchanged."""
     if not isinstance(given, dict):
         raise GlideMQValidationError("budget", given, "must be an object")
     members = cast("dict[str, Any]", given)
     for name, value in members.items():
         if value is None:
-            raise GlideMQValidationError(f"budget.{name}", None, "must have a value, or be left out")
+            raise GlideMQValidationError(f"budget.{name}", None, "must have a value or be omitted")
     return {snake(name): value for name, value in members.items()}
 
 
 def tree_of(given: Any, check: Check) -> FlowJob:
-    """The tree of a request.
+    """Return the tree of a request.
 
     Args:
-        given: its root.
-        check: refuses queues.
+        given: the root, as JSON.
+        check: raises if a queue may not be used.
 
     Raises:
-        GlideMQValidationError: names what cannot be.
-        NotAllowedError: a queue may not be used.
+        GlideMQValidationError: if a member is invalid.
+        NotAllowedError: if a queue may not be used.
     """
     found: list[tuple[dict[str, Any], str, list[int]]] = []
     waiting: list[tuple[Any, str, int, int]] = [(given, "flow", 1, -1)]
-    for job, where, level, parent in waiting:  # grows while it is read: parents before their children
+    for job, where, level, parent in waiting:  # grows during iteration: parents before their children
         if level > DEEPEST:
-            raise GlideMQValidationError("flow", where, f"a flow is at most {DEEPEST} jobs deep over HTTP")
+            raise GlideMQValidationError("flow", where, f"must be at most {DEEPEST} levels deep over HTTP")
         members = _job(job, where, FLOW_JOB, check)
         found.append((members, where, []))
         if parent >= 0:
@@ -65,7 +65,7 @@ def tree_of(given: Any, check: Check) -> FlowJob:
 
 
 def dag_of(given: Any, check: Check) -> list[DagNode]:
-    """The graph of a request; see `tree_of`."""
+    """Return the graph of a request; see `tree_of`."""
     nodes = _array(members_of(given, "dag", ("nodes",)).get("nodes"), "dag.nodes")
     found: list[DagNode] = []
     for i, node in enumerate(nodes):
@@ -88,7 +88,7 @@ def _array(given: Any, where: str) -> list[Any]:
 def _job(given: Any, where: str, schema: Mapping[str, Any], check: Check) -> dict[str, Any]:
     data: Any = None
     if isinstance(given, dict) and "data" in given:
-        # The only member that may be null.
+        # `data` is the only member that may be null.
         given = dict(cast("dict[str, Any]", given))
         data = given.pop("data")
     members = dict(members_of(given, where, schema["properties"]))
@@ -101,12 +101,12 @@ def _job(given: Any, where: str, schema: Mapping[str, Any], check: Check) -> dic
 
 
 def ref_shape(ref: JobRef) -> dict[str, Any]:
-    """What names a job."""
+    """Return the JSON reference to a job."""
     return {"id": ref.id, "queueName": ref.queue}
 
 
 def node_shape(node: JobNode) -> dict[str, Any]:
-    """A job of a flow; ``state`` is null where it is gone."""
+    """Return a job of a flow as JSON; ``state`` is null if the job no longer exists."""
     job = node.job
     return {
         "id": job.id, "queueName": job.queue_name, "name": job.name or None, "state": node.state,
@@ -116,15 +116,15 @@ def node_shape(node: JobNode) -> dict[str, Any]:
 
 
 def tree_shape(root: JobNode, may_show: Callable[[str], bool]) -> dict[str, Any]:
-    """A job of a flow with those that it waits for.
+    """Return a job of a flow with its children as JSON.
 
-    A job that several wait for has its children where it comes first, elsewhere ``more``; so has one that stands too
-    deep. Of one in a queue that may not be used there is only its name.
+    A job with several parents has its children at its first occurrence and ``more`` at the others. A job at the
+    maximum depth has ``more`` as well. A job in a queue that may not be used is reduced to its reference.
     """
     top: dict[str, Any] = {}
     seen: set[int] = set()
     waiting: list[tuple[JobNode, dict[str, Any], int]] = [(root, top, 1)]
-    for node, shape, level in waiting:  # grows while it is read
+    for node, shape, level in waiting:  # grows during iteration
         if not may_show(node.job.queue_name):
             shape.update(ref_shape(JobRef(node.job.queue_name, node.job.id)))
             continue

@@ -1,4 +1,4 @@
-"""Endpoints about flows: adding trees and graphs, looking at them, and revoking what of them has not ended."""
+"""Endpoints to add trees and graphs of jobs, read them, and revoke their unfinished jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ENDED: Final = (JobState.COMPLETED, JobState.FAILED, None)
 
 
 def _producer(exchange: Exchange) -> FlowProducer:
-    # One for each request: its links to queues are as many as were ever named.
+    # One per request: a producer keeps a link to every queue it was used with.
     options = exchange.state.options
     return FlowProducer(
         exchange.state.client, prefix=options.prefix, compression=options.compression, events=options.events
@@ -66,7 +66,7 @@ def _producer(exchange: Exchange) -> FlowProducer:
 async def _add_flow(exchange: Exchange) -> Response:
     body = exchange.body
     if ("flow" in body) == ("dag" in body):
-        raise GlideMQValidationError("flow", sorted(body), "exactly one of flow and dag must be given")
+        raise GlideMQValidationError("flow", sorted(body), "must have exactly one of 'flow' and 'dag'")
     check = exchange.state.check_allowed
     flow_id = secrets.token_hex(12)
     async with _producer(exchange) as producer:
@@ -79,7 +79,7 @@ async def _add_flow(exchange: Exchange) -> Response:
             shape["root"] = shape["roots"][0]
         else:
             if "budget" in body:
-                raise GlideMQValidationError("budget", body["budget"], "can be given with flow only")
+                raise GlideMQValidationError("budget", body["budget"], "requires 'flow'")
             nodes = dag_of(body["dag"], check)
             added = await producer.add_dag(nodes)
             waited_for = {dep for node in nodes for dep in node.deps}
@@ -108,14 +108,14 @@ def _ref(job: Job[Any, Any]) -> JobRef:
     return JobRef(job.queue_name, job.id)
 
 
-# -- looking at ------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------
 
 
 async def _record(exchange: Exchange, producer: FlowProducer) -> FlowRecord:
     flow_id = check_flow_id(exchange.path["flow"])
     found = await read_flow_record(await producer._connected(), exchange.state.options.prefix, flow_id)
     if found is None:
-        raise NothingThereError(f"there is no flow {flow_id!r}")
+        raise NothingThereError(f"flow {flow_id!r} not found")
     for queue in {ref.queue for ref in found.jobs}:
         exchange.state.check_allowed(queue)
     return found
@@ -172,7 +172,7 @@ async def _revoke_flow(exchange: Exchange) -> Response:
         outcomes = dict.fromkeys(found.jobs, "skipped")
         nodes = await read_jobs(found.jobs, producer._link)
         running = [ref for ref in found.jobs if nodes[ref].state not in _ENDED]
-        # Parents first, one by one: a child that is revoked takes its parents along, and they are to be revoked, too.
+        # Parents first, one by one: revoking a child fails its parents, which should be revoked instead.
         roots = set(found.roots)
         parents = [ref for ref in running if nodes[ref].state is JobState.WAITING_CHILDREN]
         for ref in sorted(parents, key=lambda ref: ref not in roots):
@@ -182,8 +182,8 @@ async def _revoke_flow(exchange: Exchange) -> Response:
         others = [ref for ref in running if nodes[ref].state is not JobState.WAITING_CHILDREN]
         for i in range(0, len(others), _AT_A_TIME):
             some = others[i : i + _AT_A_TIME]
-            said = await asyncio.gather(*(revoke(producer._link(ref.queue), ref.id) for ref in some))
-            outcomes.update(zip(some, said, strict=True))
+            statuses = await asyncio.gather(*(revoke(producer._link(ref.queue), ref.id) for ref in some))
+            outcomes.update(zip(some, statuses, strict=True))
         await forget_flow(await producer._connected(), exchange.state.options.prefix, found.flow_id)
     counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())
     return answer({
@@ -199,12 +199,12 @@ _ONE: Final = "/flows/{flow}"
 
 FLOWS: Final = (
     Endpoint(
-        method="POST", path="/flows", summary="Add jobs that wait for one another: a tree, or a graph", run=_add_flow,
+        method="POST", path="/flows", summary="Add a flow: a tree or a graph of jobs", run=_add_flow,
         body={
             **record(None, flow=schema_of("FlowJob"), dag=record(["nodes"], nodes={**listed(FLOW_NODE), "minItems": 1}),
                      budget=BUDGET),
             "oneOf": [{"required": ["flow"]}, {"required": ["dag"]}],
-            "description": "Exactly one of flow and dag; a budget with flow only.",
+            "description": "Exactly one of flow and dag; budget requires flow.",
         },
         example={
             "flow": {"name": "report", "queueName": "reports", "children": [
@@ -217,11 +217,11 @@ FLOWS: Final = (
             root=FLOW_REF, roots=listed(FLOW_REF), jobs={"type": "object", "additionalProperties": FLOW_REF},
         )},
     ),
-    Endpoint(method="GET", path=_ONE, summary="A flow and all its jobs", run=_flow,
+    Endpoint(method="GET", path=_ONE, summary="Return a flow with all its jobs", run=_flow,
              answers={200: record([*FLOW_SUMMARY, "nodes"], **FLOW_SUMMARY, nodes=listed(FLOW_MEMBER))}),
-    Endpoint(method="GET", path=f"{_ONE}/tree", summary="A flow and who waits for whom", run=_flow_tree,
+    Endpoint(method="GET", path=f"{_ONE}/tree", summary="Return a flow as a tree", run=_flow_tree,
              answers={200: record([*FLOW_SUMMARY, "tree"], **FLOW_SUMMARY, tree=listed(schema_of("FlowTree")))}),
-    Endpoint(method="DELETE", path=_ONE, summary="Revoke what of a flow has not ended, and forget the flow",
+    Endpoint(method="DELETE", path=_ONE, summary="Revoke the unfinished jobs of a flow and delete its record",
              run=_revoke_flow,
              answers={200: record(flowId=TEXT, revoked=COUNT, flagged=COUNT, skipped=COUNT, jobs=listed(_STATUS))}),
 )  # fmt: skip

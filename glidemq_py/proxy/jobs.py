@@ -1,4 +1,4 @@
-"""Endpoints about jobs: adding, waiting for, reading and steering them."""
+"""Endpoints to add, wait for, read and manage jobs."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def _list(exchange: Exchange) -> Response:
 async def _job(exchange: Exchange) -> Job[Any, Any]:
     job = await exchange.queue.get_job(exchange.job_id)
     if job is None:
-        raise NothingThereError(f"there is no job {exchange.job_id!r}")
+        raise NothingThereError(f"job {exchange.job_id!r} not found")
     return job
 
 
@@ -128,14 +128,14 @@ async def _promote(exchange: Exchange) -> Response:
 async def _revoke(exchange: Exchange) -> Response:
     status = await exchange.queue.revoke(exchange.job_id)
     if status == "not_found":
-        raise NothingThereError(f"there is no job {exchange.job_id!r}")
+        raise NothingThereError(f"job {exchange.job_id!r} not found")
     return answer({"status": status})
 
 
 async def _suspend(exchange: Exchange) -> Response:
     info = await exchange.queue.get_suspend_info(exchange.job_id)
     if info is None:
-        raise NothingThereError(f"there is no suspended job {exchange.job_id!r}")
+        raise NothingThereError(f"job {exchange.job_id!r} is not suspended")
     return answer(camel(info))
 
 
@@ -168,13 +168,13 @@ _BULK: Final = {
 JOBS: Final = (
     _ADD,
     Endpoint(
-        method="POST", path="/queues/{name}/jobs/bulk", summary="Add up to 1000 jobs; an outcome for every position",
+        method="POST", path="/queues/{name}/jobs/bulk", summary="Add up to 1000 jobs; return one outcome per position",
         run=_add_bulk, body=record(["jobs"], jobs=listed(_ADD.body or {}, _MOST)),
         example={"jobs": [{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}]},
         answers={201: record(["jobs"], jobs=_BULK), 200: record(["jobs"], jobs=_BULK)},
     ),
     Endpoint(
-        method="GET", path="/queues/{name}/jobs", summary="Jobs in a state", run=_list,
+        method="GET", path="/queues/{name}/jobs", summary="List the jobs in a state", run=_list,
         query={"state": {"enum": _STATES}, **RANGE}, needed=("state",),
         answers={200: record(["jobs"], jobs=listed(JOB))},
     ),
@@ -185,30 +185,30 @@ JOBS: Final = (
         answers={200: record(["result"], result=DATA)},
     ),
     Endpoint(
-        method="GET", path="/queues/{name}/jobs/{id}", summary="A job", run=_get, answers={200: JOB},
+        method="GET", path="/queues/{name}/jobs/{id}", summary="Return a job", run=_get, answers={200: JOB},
     ),
     Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/priority", summary="Change the priority of a job that waits",
+        method="POST", path="/queues/{name}/jobs/{id}/priority", summary="Change the priority of a waiting job",
         run=_priority, body=record(["priority"], priority=JOB_OPTIONS["properties"]["priority"]),
         example={"priority": 1},
         answers={200: record(priority=INTEGER, updated=BOOLEAN)},
     ),
     Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/delay", summary="Have a job that waits become due later, or now",
+        method="POST", path="/queues/{name}/jobs/{id}/delay", summary="Change the delay of a waiting job",
         run=_delay, body=record(["delay"], delay=JOB_OPTIONS["properties"]["delay"]),
         example={"delay": 60_000},
         answers={200: record(delay=INTEGER, updated=BOOLEAN)},
     ),
     Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/promote", summary="Have a delayed job become due at once",
+        method="POST", path="/queues/{name}/jobs/{id}/promote", summary="Make a delayed job due now",
         run=_promote, answers={200: record(promoted=BOOLEAN)},
     ),
     Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/revoke", summary="Have a job not run, or stop running",
+        method="POST", path="/queues/{name}/jobs/{id}/revoke", summary="Revoke a waiting job, or cancel an active one",
         run=_revoke, answers={200: record(status={"enum": ["revoked", "flagged"]})},
     ),
     Endpoint(
-        method="GET", path="/queues/{name}/jobs/{id}/suspend", summary="What a suspended job waits for",
+        method="GET", path="/queues/{name}/jobs/{id}/suspend", summary="Return the suspension of a suspended job",
         run=_suspend, answers={200: SUSPENDED},
     ),
     Endpoint(

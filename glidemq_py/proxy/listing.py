@@ -1,4 +1,4 @@
-"""Jobs of a state, as a page of an answer."""
+"""Pages of jobs in a state."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from glidemq_py.proxy.shapes import job_shape
 __all__ = ["RANGE", "jobs_in", "shown_in"]
 
 RANGE: Final[dict[str, Schema]] = {"start": PLACE, "end": END, "excludeData": FLAG}
-"""Parameters of a query for a page; ``end`` is inclusive, -1 = the last."""
+"""Query parameters of a page; ``end`` is inclusive, -1 is the last job."""
 
 _PARENT: Final = ("parentId", "parentQueue")
 
 
 async def jobs_in(exchange: Exchange, state: str) -> list[Job[Any, Any]]:
-    """The jobs that the query asks for. Raises GlideMQValidationError."""
+    """Return the requested jobs.
+
+    Raises:
+        GlideMQValidationError: if a query parameter is invalid.
+    """
     start, end, bare = exchange.integer("start", 0), exchange.integer("end", -1), exchange.flag("excludeData")
     return await get_slice(await exchange.queue._connected(), listable(state), start, end, bare=bare, also=_PARENT)
 
 
 def shown_in(exchange: Exchange, job: Job[Any, Any]) -> dict[str, Any]:
-    """A job of such a page."""
+    """Return a job of such a page as JSON."""
     return job_shape(job, with_data=not exchange.flag("excludeData"))

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the tables of endpoints."""
+"""Generate the OpenAPI document from the tables of endpoints."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["document"]
 
 _PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID, "scheduler": SCHEDULER_NAME, "flow": FLOW_ID}
 _REFUSALS: Final = {
-    400: "Something in the request cannot be; `error` says what.",
+    400: "The request is invalid; `error` names the member and the reason.",
     401: "The bearer token is missing or wrong.",
-    403: "This queue may not be used through the proxy.",
-    404: "There is no such thing.",
-    405: "The path has other methods.",
-    409: "A job of that id is there already.",
-    413: "The body, or what would be stored, is too long.",
-    500: "A job that was waited for has failed, or something is wrong with the proxy.",
-    503: "The server cannot be reached or is full, the proxy is closing, or a scheduler is being changed by others.",
-    504: "What was waited for did not happen in time.",
+    403: "The queue is not available through the proxy.",
+    404: "The object does not exist.",
+    405: "The path does not support the method.",
+    409: "A job with this id already exists.",
+    413: "The body, or the stored job, is too large.",
+    500: "The awaited job failed, or an internal error occurred.",
+    503: "The server is unreachable or out of memory, the proxy is closing, or the scheduler is locked.",
+    504: "The wait timed out.",
 }
 _REFUSAL: Final = record(["error", "code"], error=TEXT, code=TEXT)
 
 
 def document(endpoints: Iterable[Endpoint], *, version: str, secured: bool) -> dict[str, Any]:
-    """The document.
+    """Return the OpenAPI document.
 
     Args:
-        endpoints: all that there are.
-        version: of the package.
-        secured: requests need a token.
+        endpoints: all endpoints.
+        version: version of the package.
+        secured: whether requests need a token.
     """
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -75,7 +75,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
             content: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
         else:
             content = {"application/json": {"schema": schema}}
-        found[str(status)] = {"description": "Done." if status < 300 else "", "content": content}
+        found[str(status)] = {"description": "Success." if status < 300 else "", "content": content}
     refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
     for status, text in _REFUSALS.items():
         found[str(status)] = {"description": text, "content": refusal}

@@ -1,4 +1,4 @@
-"""Endpoints about whole queues: state, limits, cleaning, dead letters, usage."""
+"""Endpoints for whole queues: state, limits, cleaning, dead-letter entries, usage."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def _replay(exchange: Exchange) -> Response:
 
 async def _replay_all(exchange: Exchange) -> Response:
     if "count" in exchange.body and "count" in exchange.query:
-        raise GlideMQValidationError("count", exchange.body["count"], "is given twice")
+        raise GlideMQValidationError("count", exchange.body["count"], "must be given once")
     given = exchange.body.get("count", exchange.integer("count", 2**31 - 1))
     count = check_int("count", given, 1, 2**31 - 1)
     queue = exchange.queue
@@ -158,7 +158,7 @@ async def _replay_all(exchange: Exchange) -> Response:
 
 def _there(exchange: Exchange, job: Job[Any, Any] | None) -> Job[Any, Any]:
     if job is None:
-        raise NothingThereError(f"there is no dead letter {exchange.job_id!r}")
+        raise NothingThereError(f"dead-letter entry {exchange.job_id!r} not found")
     return job
 
 
@@ -168,7 +168,7 @@ def _there(exchange: Exchange, job: Job[Any, Any] | None) -> Job[Any, Any]:
 async def _flow_usage(exchange: Exchange) -> Response:
     used = await exchange.queue.get_flow_usage(exchange.job_id)
     if not used.job_count and await exchange.queue.get_job(exchange.job_id, exclude_data=True) is None:
-        raise NothingThereError(f"there is no flow {exchange.job_id!r}")
+        raise NothingThereError(f"flow {exchange.job_id!r} not found")
     return answer(camel(used))
 
 
@@ -181,7 +181,7 @@ async def _flow_budget(exchange: Exchange) -> Response:
 
 async def _usage_summary(exchange: Exchange) -> Response:
     if "window" in exchange.query and "windowMs" in exchange.query:
-        raise GlideMQValidationError("window", exchange.query["window"], "is given twice")
+        raise GlideMQValidationError("window", exchange.query["window"], "must be given once")
     names = exchange.query.get("queues")
     allowed = exchange.state.options.queues
     queues = None if names is None else [name for name in names.split(",") if name]
@@ -212,56 +212,57 @@ _EPOCH: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 253
 _WINDOW: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 315_360_000_000}
 
 OPERATIONS: Final = (
-    Endpoint(method="POST", path=f"{_QUEUE}/pause", summary="Hand out no more jobs", run=_pause,
+    Endpoint(method="POST", path=f"{_QUEUE}/pause", summary="Pause the queue; active jobs keep running", run=_pause,
              answers={200: record(paused=BOOLEAN)}),
-    Endpoint(method="POST", path=f"{_QUEUE}/resume", summary="Hand out jobs again", run=_resume,
+    Endpoint(method="POST", path=f"{_QUEUE}/resume", summary="Resume the queue", run=_resume,
              answers={200: record(paused=BOOLEAN)}),
-    Endpoint(method="GET", path=f"{_QUEUE}/counts", summary="How many jobs are in each state", run=_counts,
+    Endpoint(method="GET", path=f"{_QUEUE}/counts", summary="Count the jobs in each state", run=_counts,
              answers={200: COUNTS}),
-    Endpoint(method="GET", path=f"{_QUEUE}/metrics", summary="Jobs that ended, by the minute", run=_metrics,
+    Endpoint(method="GET", path=f"{_QUEUE}/metrics", summary="Return completed or failed jobs per minute", run=_metrics,
              query={"type": {"enum": ["completed", "failed"]},
                     "start": {"type": "integer", "minimum": -(2**53), "maximum": 2**53},
                     "end": {"type": "integer", "minimum": -(2**53), "maximum": 2**53}},
              needed=("type",), answers={200: METRICS}),
-    Endpoint(method="GET", path=f"{_QUEUE}/workers", summary="Live workers", run=_workers,
+    Endpoint(method="GET", path=f"{_QUEUE}/workers", summary="List the live workers", run=_workers,
              answers={200: record(["workers"], workers=listed(WORKER))}),
-    Endpoint(method="POST", path=f"{_QUEUE}/drain", summary="Delete the jobs that are ready to run", run=_drain,
+    Endpoint(method="POST", path=f"{_QUEUE}/drain", summary="Delete the waiting jobs", run=_drain,
              body=record(delayed=FLAG), body_needed=False, example={"delayed": True},
              answers={200: record(delayed=BOOLEAN, drained=BOOLEAN)}),
-    Endpoint(method="POST", path=f"{_QUEUE}/retry", summary="Run failed jobs again", run=_retry,
+    Endpoint(method="POST", path=f"{_QUEUE}/retry", summary="Requeue failed jobs", run=_retry,
              body=record(count=PLACE), body_needed=False, example={"count": 100}, answers={200: record(retried=COUNT)}),
-    Endpoint(method="DELETE", path=f"{_QUEUE}/clean", summary="Delete jobs that ended a while ago (age in seconds)",
+    Endpoint(method="DELETE", path=f"{_QUEUE}/clean", summary="Delete finished jobs older than age (seconds)",
              run=_clean, needed=("state", "age"),
              query={"state": {"enum": ["completed", "failed"]}, "limit": PLACE,
                     "age": {"type": "integer", "minimum": 0, "maximum": _SECONDS_MAX}},
              answers={200: record(removed=listed(TEXT))}),
-    Endpoint(method="GET", path=f"{_QUEUE}/rate-limit", summary="The queue's rate limit", run=_rate_limit,
+    Endpoint(method="GET", path=f"{_QUEUE}/rate-limit", summary="Return the queue's rate limit", run=_rate_limit,
              answers={200: record(rateLimit=_RATED)}),
     Endpoint(method="PUT", path=f"{_QUEUE}/rate-limit", summary="Set the queue's rate limit", run=_set_rate_limit,
              body=RATE_LIMIT, example={"max": 100, "duration": 1_000}, answers={200: record(rateLimit=_RATED)}),
-    Endpoint(method="DELETE", path=f"{_QUEUE}/rate-limit", summary="Take the queue's rate limit away",
+    Endpoint(method="DELETE", path=f"{_QUEUE}/rate-limit", summary="Remove the queue's rate limit",
              run=_no_rate_limit, answers={200: record(removed=BOOLEAN, rateLimit=_RATED)}),
-    Endpoint(method="GET", path=f"{_QUEUE}/suspended", summary="Suspended jobs and what they wait for", run=_suspended,
+    Endpoint(method="GET", path=f"{_QUEUE}/suspended", summary="List the suspended jobs", run=_suspended,
              query=RANGE, answers={200: record(["jobs"], jobs=listed(JOB))}),
-    Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="The queue's dead letters", run=_dead_letters,
+    Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="List the queue's dead-letter entries", run=_dead_letters,
              query={"start": PLACE, "end": END}, answers={200: record(count=COUNT, jobs=listed(LETTER))}),
-    Endpoint(method="POST", path=f"{_QUEUE}/dlq/replay-all", summary="Add the jobs of dead letters again",
+    Endpoint(method="POST", path=f"{_QUEUE}/dlq/replay-all", summary="Replay all dead-letter entries",
              run=_replay_all, body=record(count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}),
              body_needed=False, example={"count": 10},
              query={"count": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}},
              answers={200: record(jobs=listed(record(id=TEXT, name=TEXT, sourceId=TEXT)), replayed=COUNT)}),
-    Endpoint(method="GET", path=f"{_QUEUE}/dlq/{{id}}", summary="A dead letter", run=_letter, answers={200: LETTER}),
-    Endpoint(method="DELETE", path=f"{_QUEUE}/dlq/{{id}}", summary="Delete a dead letter", run=_remove_letter,
+    Endpoint(method="GET", path=f"{_QUEUE}/dlq/{{id}}", summary="Return a dead-letter entry", run=_letter,
+             answers={200: LETTER}),
+    Endpoint(method="DELETE", path=f"{_QUEUE}/dlq/{{id}}", summary="Delete a dead-letter entry", run=_remove_letter,
              answers={200: record(removed=BOOLEAN)}),
-    Endpoint(method="POST", path=f"{_QUEUE}/dlq/{{id}}/replay", summary="Add the job of a dead letter again",
+    Endpoint(method="POST", path=f"{_QUEUE}/dlq/{{id}}/replay", summary="Replay a dead-letter entry",
              run=_replay, answers={200: record(name=TEXT, newJobId=TEXT)}),
-    Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/usage", summary="What a job and its children have used",
+    Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/usage", summary="Return the usage of a job and its children",
              run=_flow_usage, answers={200: FLOW_USAGE}),
-    Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/budget", summary="The budget of a flow", run=_flow_budget,
+    Endpoint(method="GET", path=f"{_QUEUE}/flows/{{id}}/budget", summary="Return a flow's budget", run=_flow_budget,
              answers={200: FLOW_BUDGET}),
-    Endpoint(method="GET", path="/usage/summary", summary="What the jobs of queues have used in a time",
+    Endpoint(method="GET", path="/usage/summary", summary="Return the usage of queues in a period",
              run=_usage_summary,
-             query={"queues": {"type": "string", "description": "Names, separated by commas."}, "start": _EPOCH,
+             query={"queues": {"type": "string", "description": "Comma-separated names."}, "start": _EPOCH,
                     "end": _EPOCH, "window": _WINDOW, "windowMs": _WINDOW},
              answers={200: USAGE_SUMMARY}),
 )  # fmt: skip

@@ -30,16 +30,16 @@ class ProxyOptions:
 
     Args:
         prefix: first part of every key.
-        queues: names of the queues that may be used; None = every one.
+        queues: names of the queues that clients may use; None = all.
         compression: "gzip" stores job data compressed.
         events: False leaves out the `added` events.
-        tokens: bearer tokens, of which every request but ``GET /health`` must carry one; None = no authentication.
-        max_body: longest request body, bytes.
-        keep_alive: how often a stream without news sends a comment, ms or timedelta.
-        on_error: called with an error of ours (status 500, code ``internal``) and its request, beside the log.
+        tokens: accepted bearer tokens; every request except ``GET /health`` needs one. None = no authentication.
+        max_body: maximum size of a request body, bytes.
+        keep_alive: interval of the comments on an idle stream, ms or timedelta.
+        on_error: called with each internal error (status 500, code ``internal``) and its request; it is also logged.
 
     Raises:
-        GlideMQValidationError: names the option and the value, a token never.
+        GlideMQValidationError: if an option is invalid. The message never contains a token.
     """
 
     prefix: str
@@ -69,7 +69,7 @@ class ProxyOptions:
         keep(self, "compression", checked.compression)
         keep(self, "events", checked.events)
         if isinstance(queues, str):
-            raise GlideMQValidationError("queues", queues, "must be several names, such as a list")
+            raise GlideMQValidationError("queues", queues, "must be an iterable of names, such as a list")
         names = None if queues is None else frozenset(validate_queue_name(name, "queues") for name in queues)
         keep(self, "queues", names)
         keep(self, "tokens", _tokens(tokens))
@@ -82,12 +82,12 @@ def _tokens(given: Iterable[str] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     if isinstance(given, str):
-        raise GlideMQValidationError("tokens", SECRET, "must be several, such as a list")
+        raise GlideMQValidationError("tokens", SECRET, "must be an iterable of tokens, such as a list")
     tokens = tuple(given)
     if not tokens:
-        raise GlideMQValidationError("tokens", (), "must hold one at least; None means no authentication")
+        raise GlideMQValidationError("tokens", (), "must not be empty; None disables authentication")
     for token in tokens:
         if len(token) < _SHORTEST_TOKEN or not token.isascii() or token.split() != [token]:
-            problem = f"must be ASCII texts of at least {_SHORTEST_TOKEN} characters without spaces"
+            problem = f"must be ASCII strings of at least {_SHORTEST_TOKEN} characters without spaces"
             raise GlideMQValidationError("tokens", SECRET, problem)
     return tokens

@@ -1,4 +1,4 @@
-"""Errors as HTTP statuses: by their types alone, never by their words (W89)."""
+"""Map errors to HTTP statuses by type, never by message."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ __all__ = ["INTERNAL", "BodyTooLargeError", "NotAllowedError", "NothingThereErro
 _log = get_logger("glidemq_py.proxy")
 
 INTERNAL: Final = "internal"
-"""Code of what is wrong with us, not with the request."""
+"""Error code of internal errors."""
 
 
 class NotAllowedError(GlideMQError):
-    """This queue may not be used through the proxy."""
+    """Raised when a queue may not be used through the proxy."""
 
 
 class NothingThereError(GlideMQError):
-    """There is no such thing."""
+    """Raised when the requested object does not exist."""
 
 
 class BodyTooLargeError(GlideMQError):
-    """The request's body is longer than the proxy takes."""
+    """Raised when a request body exceeds `max_body`."""
 
 
 _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
@@ -63,11 +63,11 @@ _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
     (ClosedError, 503, "closing"),
     (JobFailedError, 500, "job_failed"),
 )
-"""From the special to the general: the first that fits counts."""
+"""Status and code by error type; the first match counts, so subclasses come first."""
 
 
 def status_of(error: BaseException) -> tuple[int, str]:
-    """Status and code of an error."""
+    """Return the HTTP status and the code of an error."""
     if isinstance(error, BulkAddError):
         causes = [status_of(each) for each in error.results if isinstance(each, BaseException)]
         return max(causes, default=(500, INTERNAL))
@@ -78,7 +78,7 @@ def status_of(error: BaseException) -> tuple[int, str]:
 
 
 def refusal(error: Exception) -> Response:
-    """The response that tells of an error."""
+    """Return the response for an error."""
     if isinstance(error, HTTPException):
         found = answer({"error": error.detail, "code": "http"}, error.status_code)
         found.headers.update(error.headers or {})
@@ -87,10 +87,10 @@ def refusal(error: Exception) -> Response:
 
 
 def complaint(error: Exception) -> tuple[dict[str, str], int]:
-    """What whoever asked is told of an error, and its status."""
+    """Return the JSON body for an error, and its status."""
     status, code = status_of(error)
     if code == INTERNAL:
-        # What is wrong with us is for our log, not for whoever asked.
-        _log.error("a request failed", exc_info=error)
+        # Details of internal errors are logged, not sent to the client.
+        _log.error("request failed: internal error", exc_info=error)
         return {"error": "internal error", "code": code}, status
     return {"error": str(error), "code": code}, status

@@ -1,4 +1,4 @@
-"""Endpoints about schedulers: making, changing, reading and removing them."""
+"""Endpoints to create, change, read and remove job schedulers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def _remove_scheduler(exchange: Exchange) -> Response:
 
 
 def _missing(exchange: Exchange) -> NothingThereError:
-    return NothingThereError(f"there is no scheduler {exchange.path['scheduler']!r}")
+    return NothingThereError(f"scheduler {exchange.path['scheduler']!r} not found")
 
 
 _TEMPLATE: Final = record(None, name=JOB_NAME, data=DATA, opts=JOB_OPTIONS)
@@ -86,14 +86,14 @@ _ONE: Final = "/queues/{name}/schedulers/{scheduler}"
 _FOUND: Final = record(["name", "entry"], name=TEXT, entry=ENTRY)
 
 SCHEDULERS: Final = (
-    Endpoint(method="GET", path=_ALL, summary="The queue's schedulers", run=_schedulers,
+    Endpoint(method="GET", path=_ALL, summary="List the queue's schedulers", run=_schedulers,
              answers={200: record(["schedulers"], schedulers=listed(_FOUND))}),
-    Endpoint(method="GET", path=_ONE, summary="A scheduler", run=_scheduler, answers={200: _FOUND}),
-    Endpoint(method="PUT", path=_ONE, summary="Make a scheduler, or change it", run=_put_scheduler,
+    Endpoint(method="GET", path=_ONE, summary="Return a scheduler", run=_scheduler, answers={200: _FOUND}),
+    Endpoint(method="PUT", path=_ONE, summary="Create or update a scheduler", run=_put_scheduler,
              body=record(["schedule"], schedule=SCHEDULE, template=_TEMPLATE),
              example={"schedule": {"pattern": "0 3 * * *", "tz": "Europe/Paris"},
                       "template": {"name": "report", "data": {"kind": "daily"}, "opts": {"attempts": 3}}},
              answers={200: record(upserted=BOOLEAN)}),
-    Endpoint(method="DELETE", path=_ONE, summary="Remove a scheduler; jobs that it has added stay",
+    Endpoint(method="DELETE", path=_ONE, summary="Remove a scheduler; its jobs are kept",
              run=_remove_scheduler, answers={200: record(removed=BOOLEAN)}),
 )  # fmt: skip

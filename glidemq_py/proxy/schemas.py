@@ -1,4 +1,4 @@
-"""JSON Schemas of what goes in and out, as the OpenAPI document shows them."""
+"""JSON Schemas of requests and responses, used in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 TEXT: Final[Schema] = {"type": "string"}
 INTEGER: Final[Schema] = {"type": "integer"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
-DATA: Final[Schema] = {"description": "Anything JSON."}
+DATA: Final[Schema] = {"description": "Any JSON value."}
 FLAG: Final[Schema] = {"type": "boolean", "default": False}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 PLACE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53}
@@ -45,7 +45,7 @@ ENTRY_ID: Final[Schema] = {"type": "string", "pattern": r"^[0-9]{1,19}(-[0-9]{1,
 
 
 def record(needed: list[str] | None = None, /, **members: Schema) -> dict[str, Any]:
-    """Schema of an object that holds these members and no others."""
+    """Return the schema of an object with these members and no others."""
     found: dict[str, Any] = {"type": "object", "properties": members, "additionalProperties": False}
     if needed:
         found["required"] = needed
@@ -53,7 +53,7 @@ def record(needed: list[str] | None = None, /, **members: Schema) -> dict[str, A
 
 
 def listed(schema: Schema, most: int | None = None) -> dict[str, Any]:
-    """Schema of an array."""
+    """Return the schema of an array."""
     found: dict[str, Any] = {"type": "array", "items": schema}
     if most is not None:
         found["maxItems"] = most
@@ -61,7 +61,7 @@ def listed(schema: Schema, most: int | None = None) -> dict[str, Any]:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """A schema that stands among the components of the document, so that it may name itself."""
+    """Return a reference to a schema among the components of the document, which allows recursion."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 

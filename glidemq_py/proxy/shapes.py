@@ -1,4 +1,4 @@
-"""Between the JSON of the protocol (camelCase) and our own values."""
+"""Convert between the JSON of the protocol (camelCase) and Python values."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from glidemq_py.proxy.schemas import JOB_OPTIONS
 
 __all__ = ["dead_letter_shape", "job_options", "job_shape", "members_of", "name_and_data", "snake"]
 
-_NO_VALUE: Final = "must have a value, or be left out"
+_NO_VALUE: Final = "must have a value or be omitted"
 _HUMP: Final = re.compile(r"(?<=[a-z])([A-Z])")
 _NESTED: Final = ("backoff", "removeOnComplete", "removeOnFail", "deduplication", "ordering")
 _KNOWN: Final = tuple(JOB_OPTIONS["properties"])
 
 
 def snake(name: str) -> str:
-    """A name of the protocol as one of ours."""
+    """Return a camelCase name in snake case."""
     return _HUMP.sub(r"_\1", name).lower()
 
 
 def members_of(given: Any, where: str, known: Collection[str]) -> dict[str, Any]:
-    """An object of a request, if it holds nothing else than what is known, each with a value.
+    """Return an object of a request if all its members are known and not null.
 
     Raises:
-        GlideMQValidationError: names the member and its value.
+        GlideMQValidationError: if a member is unknown or null.
     """
     if not isinstance(given, dict):
         raise GlideMQValidationError(where, given, "must be an object")
@@ -54,10 +54,10 @@ def _snake(value: Any, where: str) -> Any:
 
 
 def job_options(body: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Keyword options of `Queue.add` for the member ``opts`` of a request.
+    """Return the member ``opts`` of a request as keyword options of `Queue.add`.
 
     Raises:
-        GlideMQValidationError: it is no object, or holds what no option is.
+        GlideMQValidationError: if it is not an object, or an option is unknown or null.
     """
     if "opts" not in body:
         return {}
@@ -69,14 +69,14 @@ def job_options(body: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def name_and_data(body: Mapping[str, Any], where: str = "") -> tuple[str, Any]:
-    """Name and data of a job to add."""
+    """Return the name and data of a job to add."""
     if "name" not in body:
-        raise GlideMQValidationError(f"{where}name", None, "is missing")
+        raise GlideMQValidationError(f"{where}name", None, "is required")
     return body["name"], body.get("data")
 
 
 def job_shape(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
-    """A job as the protocol shows it. What of it cannot be read is null."""
+    """Return a job as JSON. Values that cannot be decoded are null."""
     found: dict[str, Any] = {
         "id": job.id, "name": job.name, "opts": job.opts, "timestamp": job.timestamp,
         "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
@@ -105,7 +105,7 @@ def _read(job: Job[Any, Any], what: str) -> Any:
 
 
 def dead_letter_shape(letter: Job[Any, Any]) -> dict[str, Any]:
-    """A dead letter as the protocol shows it."""
+    """Return a dead-letter entry as JSON."""
     envelope = cast("dict[str, Any]", letter.data)
     return {
         "id": letter.id, "name": letter.name, "data": envelope.get("data"),

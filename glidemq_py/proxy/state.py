@@ -1,4 +1,4 @@
-"""What the requests of one proxy share: a connection, the queues in use, and whether it is closing."""
+"""State shared by the requests of one proxy: a connection, the open queues, the closing flag."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUEUES_KEPT: Final = 1_000
 
 
 class ProxyState:
-    """One connection for all queues; a queue is opened when it is first asked for."""
+    """One connection for all queues; a queue is opened at its first request."""
 
     def __init__(self, connection: Connection, options: ProxyOptions) -> None:
         self.options = options
@@ -49,17 +49,22 @@ class ProxyState:
 
     @property
     def open_queues(self) -> int:
-        """Queues in use."""
+        """Return the number of open queues."""
         return len(self._queues)
 
     @property
     def client(self) -> ConnectionSource:
-        """The connection that all share; `connect` has been called before."""
+        """Return the shared connection; requires `connect`."""
         assert self._client is not None
         return self._client
 
     async def connect(self) -> None:
-        """Connect, if that has not been done. Raises GlideMQConnectionError; a later request tries again."""
+        """Connect if not connected.
+
+        Raises:
+            ClosedError: if the proxy is closing.
+            GlideMQConnectionError: if the server cannot be reached; a later request retries.
+        """
         if self.closing.is_set():
             raise ClosedError("the proxy is closing")
         if self._client is None:
@@ -68,14 +73,19 @@ class ProxyState:
                     self._client = await SharedClient.open(self._connection)
 
     def check_allowed(self, name: str) -> None:
-        """Raise NotAllowedError for a queue that may not be used, GlideMQValidationError for a name that cannot be."""
+        """Check that a queue may be used.
+
+        Raises:
+            GlideMQValidationError: if the name is invalid.
+            NotAllowedError: if the queue may not be used.
+        """
         validate_queue_name(name)
         allowed = self.options.queues
         if allowed is not None and name not in allowed:
-            raise NotAllowedError(f"queue {name!r} may not be used here")
+            raise NotAllowedError(f"queue {name!r} is not available through this proxy")
 
     def queue(self, name: str) -> Queue[Any, Any]:
-        """The queue of that name; `connect` has been called before."""
+        """Return the queue of this name; requires `connect`."""
         found = self._queues.get(name)
         if found is not None:
             self._queues.move_to_end(name)
@@ -86,11 +96,11 @@ class ProxyState:
             name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._queues) > _QUEUES_KEPT:
-            self._part_with(self._queues.popitem(last=False)[1])
+            self._close_later(self._queues.popitem(last=False)[1])
         return found
 
     def broadcast(self, name: str) -> Broadcast[Any]:
-        """The broadcast of that name; `connect` has been called before."""
+        """Return the broadcast of this name; requires `connect`."""
         found = self._broadcasts.get(name)
         if found is not None:
             self._broadcasts.move_to_end(name)
@@ -100,16 +110,16 @@ class ProxyState:
             name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
         )
         if len(self._broadcasts) > _QUEUES_KEPT:
-            self._part_with(self._broadcasts.popitem(last=False)[1])
+            self._close_later(self._broadcasts.popitem(last=False)[1])
         return found
 
-    def _part_with(self, oldest: Queue[Any, Any] | Broadcast[Any]) -> None:
+    def _close_later(self, oldest: Queue[Any, Any] | Broadcast[Any]) -> None:
         task = asyncio.create_task(oldest.close())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     def subscription(self, name: str, subscription: str) -> SubscriptionHub:
-        """Who hands out the messages of a subscription."""
+        """Return the hub that delivers the messages of a subscription."""
         key = (name, subscription)
         hub = self._subscriptions.get(key)
         if hub is None:
@@ -123,14 +133,14 @@ class ProxyState:
         return hub
 
     def hub(self, name: str) -> EventHub:
-        """Who tells of news in the events of a queue."""
+        """Return the hub that notifies of a queue's events."""
         hub = self._hubs.get(name)
         if hub is None:
             hub = self._hubs[name] = EventHub(self.queue(name), lambda: self._hubs.pop(name, None))
         return hub
 
-    def tell(self, error: Exception, request: Request) -> None:
-        """Have `on_error` know of an error, if it is one of ours and no refusal."""
+    def report(self, error: Exception, request: Request) -> None:
+        """Call `on_error` if the error is internal (status 500, code ``internal``)."""
         on_error = self.options.on_error
         if on_error is None or isinstance(error, HTTPException) or status_of(error)[1] != INTERNAL:
             return
@@ -140,11 +150,11 @@ class ProxyState:
             _log.exception("on_error failed")
 
     def begin_closing(self) -> None:
-        """End the streams and take no more requests; those that are under way go on."""
+        """End the streams and reject new requests; running requests continue."""
         self.closing.set()
 
     async def close(self) -> None:
-        """Close everything."""
+        """Close all hubs, queues and the connection."""
         self.begin_closing()
         for hub in list(self._hubs.values()):
             await hub.close()

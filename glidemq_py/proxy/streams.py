@@ -1,4 +1,4 @@
-"""Endpoints that stream: server-sent events, resumed by Last-Event-ID, kept alive by comments."""
+"""Endpoints that stream server-sent events, resumed by Last-Event-ID and kept alive by comments."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NUMBERS: Final = frozenset(("delay", "attemptsMade"))
 
 
 def _position(exchange: Exchange) -> str | None:
-    """Where the client left off: the header of a browser that reconnects, else the query."""
+    """Return the last event id of the client: the header of a reconnecting browser, else the query."""
     found = exchange.request.headers.get("last-event-id") or exchange.query.get("lastId")
     if found is not None and not _ENTRY.fullmatch(found):
-        raise GlideMQValidationError("lastId", found, "must be the id of an event, such as '1795240398325-0'")
+        raise GlideMQValidationError("lastId", found, "must be an event id such as '1795240398325-0'")
     return found
 
 
@@ -52,9 +52,9 @@ def _event_frame(event: QueueEvent) -> str:
 
 
 async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterator[str]:
-    """The frames, a comment where none has come for a while, and an end where the proxy closes.
+    """Yield the frames, a comment after each idle period, and stop when the proxy closes.
 
-    What goes wrong when the status is out already is an event ``error``, and the end: the client may come back.
+    The status was sent before, so an error becomes an event ``error`` and ends the stream; the client may reconnect.
     """
     closing = asyncio.ensure_future(exchange.state.closing.wait())
     coming: asyncio.Future[str | None] | None = None
@@ -74,7 +74,7 @@ async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterato
                 text, coming = coming.result(), None
             except Exception as error:
                 coming = None
-                exchange.state.tell(error, exchange.request)
+                exchange.state.report(error, exchange.request)
                 yield frame("error", complaint(error)[0])
                 return
             if text is None:
@@ -95,7 +95,7 @@ async def _next(frames: AsyncIterator[str]) -> str | None:
 
 
 def stream(frames: AsyncIterator[str], exchange: Exchange) -> Response:
-    """The response that sends events until they or the proxy end."""
+    """Return the response that sends events until they end or the proxy closes."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(_alive(frames, exchange), media_type="text/event-stream", headers=headers)
 
@@ -117,12 +117,12 @@ async def _queue_events(exchange: Exchange) -> Response:
 
 async def _there(queue: Queue[Any, Any], job_id: str) -> None:
     if await queue.get_job(job_id) is None:
-        raise NothingThereError(f"there is no job {job_id!r}")
+        raise NothingThereError(f"job {job_id!r} not found")
 
 
 async def _job_events(exchange: Exchange) -> Response:
     queue, job_id = exchange.queue, exchange.job_id
-    # All that is known of the job, unless the client has had some of it: it may have ended before this request.
+    # From the first kept event on, unless the client resumes: the job may have finished before this request.
     position = _position(exchange) or "0-0"
     await _there(queue, job_id)
 
@@ -135,7 +135,7 @@ async def _job_events(exchange: Exchange) -> Response:
                     if event.event in _ENDS:
                         return
             return
-        # The stream keeps about the last thousand events of the queue: the end may not be among them any more.
+        # The queue keeps about a thousand events: the final event of the job may have been trimmed.
         async for event in exchange.state.hub(queue.name).past(position):
             if event.job_id == job_id:
                 yield _event_frame(event)
@@ -170,10 +170,10 @@ async def _job_stream(exchange: Exchange) -> Response:
 _QUERY: Final = {"lastId": ENTRY_ID}
 
 STREAMS: Final = (
-    Endpoint(method="GET", path="/queues/{name}/events", summary="What happens in a queue, from now on or after lastId",
+    Endpoint(method="GET", path="/queues/{name}/events", summary="Stream a queue's events, from now on or after lastId",
              run=_queue_events, query=_QUERY, answers={200: None}),
-    Endpoint(method="GET", path="/queues/{name}/jobs/{id}/events", summary="What happens to a job, until it ends",
+    Endpoint(method="GET", path="/queues/{name}/jobs/{id}/events", summary="Stream a job's events until it finishes",
              run=_job_events, query=_QUERY, answers={200: None}),
-    Endpoint(method="GET", path="/queues/{name}/jobs/{id}/stream", summary="What a job streams, until it ends",
+    Endpoint(method="GET", path="/queues/{name}/jobs/{id}/stream", summary="Read the stream of a job until it finishes",
              run=_job_stream, query=_QUERY, answers={200: None}),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Who hands out the messages of a broadcast's subscription to the clients that listen to it.
+"""Subscription hub: delivers the messages of a broadcast's subscription to its clients.
 
-A subscription has one worker here, however many clients listen to it, and none where nobody does: its messages wait
-on the server then.
+A subscription has one worker in the proxy, however many clients it has, and none without clients: its messages then
+stay on the server.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from glidemq_py.proxy.answering import frame
 
 __all__ = ["SubscriptionHub"]
 
-_AGAIN_MS: Final = 1
+_REDELIVERY_MS: Final = 1
 
 
 class _Listener:
-    """One client: room for one message, so that hardly any is lost with it."""
+    """One client; buffers one message, so that at most one is lost with it."""
 
     def __init__(self, matches: Callable[[str], bool] | None) -> None:
         self.matches = matches
@@ -29,7 +29,7 @@ class _Listener:
         self.gone = asyncio.Event()
 
     async def take(self, text: str) -> bool:
-        """Wait until the client has room for it; False if it has left."""
+        """Buffer a message as soon as there is room; return False if the client has left."""
         putting = asyncio.ensure_future(self.waiting.put(text))
         leaving = asyncio.ensure_future(self.gone.wait())
         try:
@@ -41,30 +41,30 @@ class _Listener:
 
 
 class SubscriptionHub:
-    """The clients of one subscription, and its worker while there are any.
+    """The clients of one subscription, and its worker while it has clients.
 
     Args:
-        worker_of: makes the worker, from its handler.
+        worker_of: creates the worker for a handler.
         gone: called when the last client has left.
     """
 
     def __init__(self, worker_of: Callable[[Any], BroadcastWorker], gone: Callable[[], object]) -> None:
-        self._worker = worker_of(self._hand_out)
+        self._worker = worker_of(self._deliver)
         self._gone = gone
         self._listeners: set[_Listener] = set()
         self._starting = asyncio.Lock()
         self._started = False
 
-    async def _hand_out(self, message: Message[Any, Any]) -> None:
+    async def _deliver(self, message: Message[Any, Any]) -> None:
         listeners = [each for each in self._listeners if each.matches is None or each.matches(message.subject)]
         text = frame("message", _shape(message))
         taken = await asyncio.gather(*(listener.take(text) for listener in listeners))
         if not any(taken) and (listeners or not self._listeners):
-            # Whoever it was for has left since it was taken: it is for those who come next.
-            message.move_to_delayed(_AGAIN_MS)
+            # All clients left after it was fetched: keep it for the next client.
+            message.move_to_delayed(_REDELIVERY_MS)
 
     async def follow(self, matches: Callable[[str], bool] | None) -> AsyncIterator[str]:
-        """The messages that match, as events, from now on."""
+        """Yield the matching messages as server-sent events, from now on."""
         listener = _Listener(matches)
         self._listeners.add(listener)
         try:
@@ -81,7 +81,7 @@ class SubscriptionHub:
                 await self.close()
 
     async def close(self) -> None:
-        """Stop working; idempotent."""
+        """Stop the worker; idempotent."""
         self._gone()
         await self._worker.close()
 

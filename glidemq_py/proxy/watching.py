@@ -1,7 +1,7 @@
-"""Who tells the listeners of a queue that there is news: one blocking read for all of them.
+"""Event hub: notifies all listeners of a queue from one blocking read.
 
-A listener is told *that* something came and reads it by itself, from its own position on. So a slow one holds up nobody
-and nothing is kept for it here, and one that comes back with the id of its last event misses none that is still there.
+A listener is only notified; it reads the events itself, from its own position. So a slow listener delays no other and
+needs no buffer, and a listener that resumes with the id of its last event misses no event that is still kept.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _log = get_logger("glidemq_py.proxy")
 
 _PAGE: Final = 200
 _PAUSE_S: Final = 1.0
-_LOOK_S: Final = 5.0
+_POLL_S: Final = 5.0
 
 
 class EventHub:
-    """The news of one queue.
+    """Notifies the listeners of one queue of new events.
 
     Args:
-        queue: whose events.
+        queue: the queue to watch.
         gone: called when the last listener has left.
     """
 
@@ -42,7 +42,7 @@ class EventHub:
         self._dedicated: Transport | None = None
 
     async def follow(self, last_id: str | None) -> AsyncIterator[QueueEvent]:
-        """Events after ``last_id``, or from now on; ends when the hub is closed."""
+        """Yield the events after ``last_id``, or new events if it is None, until the hub is closed."""
         news = asyncio.Event()
         self._news.add(news)
         try:
@@ -64,7 +64,7 @@ class EventHub:
                 if self._task.done():
                     return
                 try:
-                    async with asyncio.timeout(_LOOK_S):
+                    async with asyncio.timeout(_POLL_S):
                         await news.wait()
                 except TimeoutError:
                     continue
@@ -74,7 +74,7 @@ class EventHub:
                 await self.close()
 
     async def _page(self, reader: EventReader) -> list[QueueEvent]:
-        """What there is; waits for a server that is away, as whoever watches does and tells."""
+        """Return the next events; retry while the server is unreachable, which `_watch` logs."""
         while True:
             try:
                 return await reader.page(_PAGE)
@@ -84,7 +84,7 @@ class EventHub:
                 await asyncio.sleep(_PAUSE_S)
 
     async def past(self, last_id: str) -> AsyncIterator[QueueEvent]:
-        """Events after ``last_id`` that are there now."""
+        """Yield the existing events after ``last_id``."""
         link = await self._queue._connected()
         reader = EventReader(link.transport, link.keys.events)
         reader.position = last_id
@@ -101,7 +101,7 @@ class EventHub:
             while True:
                 try:
                     if await reader.read():
-                        self._tell()
+                        self._notify()
                 except ClosedError:
                     return
                 except GlideMQError as error:
@@ -111,9 +111,9 @@ class EventHub:
             _log.warning("queue %r: watching events failed: %s", self._queue.name, error)
         finally:
             self._ready.set()
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for news in self._news:
             news.set()
 
@@ -125,4 +125,4 @@ class EventHub:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._tell()
+        self._notify()

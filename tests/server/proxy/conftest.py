@@ -1,4 +1,4 @@
-"""A proxy for each test, and an HTTP client of it."""
+"""Fixtures: one proxy per test, and its HTTP client."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from tests.server.proxy.support import running_proxy
 
 @pytest.fixture
 def http(url: str) -> Iterator[httpx.Client]:
-    """Paths are relative to the proxy; its streams say often that they are alive."""
+    """Yield an HTTP client whose paths are relative to the proxy; keep-alive comments are frequent."""
     with running_proxy(url, keep_alive=200) as (client, _):
         yield client
 
 
 @pytest.fixture
 def base(queue_name: str) -> str:
-    """The path of the test's queue."""
+    """Return the path of the test's queue."""
     return f"/queues/{queue_name}"

@@ -1,4 +1,4 @@
-"""A proxy under uvicorn on a free port, in a thread of its own, and an HTTP client of it."""
+"""A proxy under uvicorn on a free port, in its own thread, and its HTTP client."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from glidemq_py.proxy.__main__ import Server
 
 @contextlib.contextmanager
 def running_proxy(connection: Any, **options: Any) -> Iterator[tuple[httpx.Client, Server]]:
-    """The proxy, serving; the client's paths are relative to it."""
+    """Yield a client of a running proxy; its paths are relative to the proxy."""
     app = create_proxy_app(connection, **options)
     listener = socket.create_server(("127.0.0.1", 0))
     started = threading.Event()
@@ -42,7 +42,7 @@ def running_proxy(connection: Any, **options: Any) -> Iterator[tuple[httpx.Clien
 
 
 def worked_off(url: str, handler: Any, *queues: str, **options: Any) -> None:
-    """Work until the queues are empty; options are the workers'."""
+    """Run workers with these options until the queues are empty."""
 
     async def work() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -54,7 +54,7 @@ def worked_off(url: str, handler: Any, *queues: str, **options: Any) -> None:
 
 
 def frames_of(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, Any]]:
-    """(id, event, data) of each server-sent event; comments are (None, None, text)."""
+    """Yield (id, event, data) of each server-sent event; comments are (None, None, text)."""
     entry = event = None
     for line in lines:
         name, _, value = line.partition(": ")

@@ -1,4 +1,4 @@
-"""The proxy over real HTTP: jobs and queues, refusals, and the end."""
+"""Tests of the proxy over HTTP: jobs, queues, error responses, shutdown."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ TOKEN = "a-token-that-is-long-enough"
 # -- jobs ------------------------------------------------------------------------------------------------------
 
 
-def test_adding_and_reading(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_job_is_added_and_read(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     made = http.post(f"{base}/jobs", json={"name": "n", "data": {"a": 1}, "opts": {"jobId": "x", "attempts": 3}})
     assert made.status_code == 201
     assert made.json()["id"] == "x"
@@ -64,7 +64,7 @@ def test_every_option_reaches_the_job(http: httpx.Client, base: str, queue_name:
     )
 
 
-def test_bulk_has_an_outcome_for_every_position(http: httpx.Client, base: str) -> None:
+def test_bulk_returns_one_outcome_per_position(http: httpx.Client, base: str) -> None:
     bucket = {"ordering": {"key": "g", "tokenBucket": {"capacity": 5, "refillRate": 1}}, "cost": 9}
     rows = [{"name": "a"}, {"name": "b", "opts": {"jobId": "x"}}, {"name": "c", "opts": {"jobId": "x"}},
             {"name": "d", "opts": bucket}]  # fmt: skip
@@ -81,7 +81,7 @@ def test_bulk_has_an_outcome_for_every_position(http: httpx.Client, base: str) -
     assert bad.status_code == 400
 
 
-def test_waiting_for_a_result(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_add_and_wait_returns_the_result(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     async def handle(job: glidemq_py.Job) -> Any:
         if job.data is None:
             raise ValueError("no data")
@@ -112,7 +112,7 @@ def test_waiting_for_a_result(http: httpx.Client, base: str, queue_name: str, ur
     assert http.post(f"{base}/jobs/wait", json={"name": "n", "opts": {"removeOnComplete": True}}).status_code == 400
 
 
-def test_steering_a_job(http: httpx.Client, base: str) -> None:
+def test_job_can_be_managed(http: httpx.Client, base: str) -> None:
     job = http.post(f"{base}/jobs", json={"name": "n", "opts": {"delay": 60_000}}).json()["id"]
     at = f"{base}/jobs/{job}"
     assert http.post(f"{at}/priority", json={"priority": 3}).json() == {"priority": 3, "updated": True}
@@ -135,7 +135,7 @@ def test_steering_a_job(http: httpx.Client, base: str) -> None:
 # -- queues ----------------------------------------------------------------------------------------------------
 
 
-def test_steering_a_queue(http: httpx.Client, base: str) -> None:
+def test_queue_can_be_managed(http: httpx.Client, base: str) -> None:
     assert http.post(f"{base}/pause").json() == {"paused": True}
     assert http.get(f"{base}/counts").json()["paused"] is True
     assert http.post(f"{base}/resume").json() == {"paused": False}
@@ -162,7 +162,7 @@ def test_steering_a_queue(http: httpx.Client, base: str) -> None:
     assert http.get("/health").json()["status"] == "ok"
 
 
-def test_a_suspended_job_is_shown_and_resumed(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_suspended_job_is_listed_and_resumed(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     async def handle(job: glidemq_py.Job) -> Any:
         if not job.signals:
             await job.suspend(reason="approval", timeout=60_000)
@@ -180,7 +180,7 @@ def test_a_suspended_job_is_shown_and_resumed(http: httpx.Client, base: str, que
     assert http.get(f"{base}/jobs/{job}").json()["returnvalue"] == [["go", 1]]
 
 
-def test_what_a_job_has_used(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_job_usage_is_returned(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     async def handle(job: glidemq_py.Job) -> None:
         await job.report_usage(model="m", tokens={"input": 3}, costs={"call": 0.5}, cost_unit="USD", latency=12)
 
@@ -196,7 +196,7 @@ def test_what_a_job_has_used(http: httpx.Client, base: str, queue_name: str, url
     assert http.get(f"{base}/flows/{job}/usage").json()["tokens"] == {"input": 3}
 
 
-def test_dead_letters(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_dead_letter_entries_are_listed_and_replayed(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     async def handle(job: glidemq_py.Job) -> None:
         raise ValueError("no")
 
@@ -237,14 +237,14 @@ def test_dead_letters(http: httpx.Client, base: str, queue_name: str, url: str) 
         ("/jobs/bulk", '{"jobs": [1]}'), ("/pause", "{}"), ("/drain", '{"delayed": 1}'), ("/retry", '{"count": -1}'),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_400(http: httpx.Client, base: str, path: str, content: str) -> None:
+def test_invalid_request_is_400(http: httpx.Client, base: str, path: str, content: str) -> None:
     found = http.post(f"{base}{path}", content=content, headers={"content-type": "application/json"})
     assert found.status_code == 400, found.text
     assert set(found.json()) == {"error", "code"}
     assert http.get(f"{base}/counts").json()["waiting"] == 0
 
 
-def test_queries_are_checked(http: httpx.Client, base: str) -> None:
+def test_invalid_query_is_400(http: httpx.Client, base: str) -> None:
     for params in ({}, {"state": "what"}, {"state": "waiting", "start": "x"}, {"state": "waiting", "more": "1"}):
         assert http.get(f"{base}/jobs", params=params).status_code == 400
     assert http.get("/queues/a:b/counts").status_code == 400
@@ -254,7 +254,7 @@ def test_queries_are_checked(http: httpx.Client, base: str) -> None:
     assert (refused.status_code, set(refused.headers["allow"].split(", "))) == (405, {"GET", "HEAD", "POST"})
 
 
-def test_words_of_an_error_do_not_choose_its_status(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_status_does_not_depend_on_error_message(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     # W89: a message that said "invalid" or "required" made a 400 of whatever it was about.
     async def handle(job: glidemq_py.Job) -> None:
         raise ValueError("invalid: a value is required and must be a number")
@@ -270,7 +270,7 @@ def test_words_of_an_error_do_not_choose_its_status(http: httpx.Client, base: st
     assert found[0].status_code == 500
 
 
-def test_what_is_too_long_is_413(url: str, queue_name: str) -> None:
+def test_oversized_body_is_413(url: str, queue_name: str) -> None:
     with running_proxy(url, max_body=2_000_000) as (http, _):
         at = f"/queues/{queue_name}/jobs"
         body = '{"name": "n", "data": "%s"}'
@@ -285,7 +285,7 @@ def test_what_is_too_long_is_413(url: str, queue_name: str) -> None:
         assert http.post(at, content=body % ("x" * 900_000)).status_code == 201
 
 
-def test_queues_that_may_be_used(url: str, queue_name: str) -> None:
+def test_other_queues_are_403(url: str, queue_name: str) -> None:
     with running_proxy(url, queues=[queue_name]) as (http, _):
         assert http.get(f"/queues/{queue_name}/counts").status_code == 200
         for path in ("counts", "events", "jobs/1", "dlq"):
@@ -295,7 +295,7 @@ def test_queues_that_may_be_used(url: str, queue_name: str) -> None:
         assert http.get("/usage/summary").json()["queues"] == [queue_name]
 
 
-def test_tokens(url: str, queue_name: str) -> None:
+def test_missing_or_wrong_token_is_401(url: str, queue_name: str) -> None:
     with running_proxy(url, tokens=["another-token-for-others", TOKEN]) as (http, _):
         at = f"/queues/{queue_name}/counts"
         for wrong in (None, "Bearer", f"Basic {TOKEN}", "Bearer x", f"Bearer {TOKEN}x", "Bearer Bearer"):
@@ -308,7 +308,7 @@ def test_tokens(url: str, queue_name: str) -> None:
         assert http.get("/openapi.json").json()["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
-def test_options_are_checked() -> None:
+def test_invalid_options_are_rejected() -> None:
     for wrong in (
         {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"queues": "one"}, {"queues": ["a:b"]},
         {"prefix": "{"}, {"compression": "zip"}, {"max_body": 0}, {"keep_alive": 1}, {"events": 1},
@@ -320,7 +320,7 @@ def test_options_are_checked() -> None:
     assert TOKEN not in repr(ProxyOptions(tokens=[TOKEN]))
 
 
-def test_what_cannot_be_connected_with_is_no_request_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_connection_is_not_a_client_error(monkeypatch: pytest.MonkeyPatch) -> None:
     connection: Any
     for connection in ("http://server", 5):
         with pytest.raises(GlideMQValidationError, match="'connection' ="):
@@ -330,7 +330,7 @@ def test_what_cannot_be_connected_with_is_no_request_s_fault(monkeypatch: pytest
         create_proxy_app()
 
 
-def test_a_server_that_is_away_is_503(private_server: Callable[..., ServerProcess]) -> None:
+def test_unreachable_server_is_503(private_server: Callable[..., ServerProcess]) -> None:
     with running_proxy("valkey://127.0.0.1:1") as (http, _):
         assert http.post("/queues/q/jobs", json={"name": "n"}).status_code == 503
         assert http.get("/health").status_code == 200
@@ -346,7 +346,7 @@ def test_a_server_that_is_away_is_503(private_server: Callable[..., ServerProces
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_us_is_told_to_us(url: str, base: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_errors_are_logged_and_reported(url: str, base: str, caplog: pytest.LogCaptureFixture) -> None:
     def on_error(error: Exception, request: Any) -> None:
         told.append((repr(error), request.url.path))
         raise ValueError("it fails, too")
@@ -363,7 +363,7 @@ def test_what_is_wrong_with_us_is_told_to_us(url: str, base: str, caplog: pytest
     assert "on_error failed" in caplog.text
 
 
-async def test_closing_refuses_with_503(url: str, queue_name: str) -> None:
+async def test_closing_proxy_returns_503(url: str, queue_name: str) -> None:
     app = create_proxy_app(url)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as http:
@@ -374,7 +374,7 @@ async def test_closing_refuses_with_503(url: str, queue_name: str) -> None:
     await app.state.proxy.close()
 
 
-async def test_an_injected_client_stays_open(url: str, queue_name: str) -> None:
+async def test_injected_client_stays_open(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         link = await queue._connected()
         client: Any = (await link.transport.connected()).transport._client  # type: ignore[attr-defined]

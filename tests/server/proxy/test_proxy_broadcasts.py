@@ -1,4 +1,4 @@
-"""Broadcasts over real HTTP."""
+"""Tests of broadcasts over HTTP."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def base(queue_name: str) -> str:
 
 
 def messages(frames: Iterator[tuple[Any, Any, Any]], count: int) -> list[Any]:
-    """The next messages."""
+    """Return the next messages."""
     found: list[Any] = []
     while len(found) < count:
         _, event, data = next(frames)
@@ -29,14 +29,14 @@ def messages(frames: Iterator[tuple[Any, Any, Any]], count: int) -> list[Any]:
     return found
 
 
-def test_publishing(http: httpx.Client, base: str) -> None:
+def test_message_is_published(http: httpx.Client, base: str) -> None:
     made = http.post(base, json={"subject": "orders.eu", "data": {"a": 1}, "opts": {"jobId": "x", "attempts": 3}})
     assert (made.status_code, made.json()) == (201, {"id": "x", "subject": "orders.eu"})
     again = http.post(base, json={"subject": "orders.eu", "opts": {"jobId": "x"}})
     assert (again.status_code, again.json()) == (200, {"skipped": True})
 
 
-def test_every_subscription_gets_every_message_in_order(http: httpx.Client, base: str) -> None:
+def test_each_subscription_receives_all_messages_in_order(http: httpx.Client, base: str) -> None:
     at = f"{base}/events"
     with (
         http.stream("GET", at, params={"subscription": "one"}) as one,
@@ -55,7 +55,7 @@ def test_every_subscription_gets_every_message_in_order(http: httpx.Client, base
         assert [each["data"] for each in messages(streams[2], 20)] == list(range(20))
 
 
-def test_messages_wait_for_who_comes_back(http: httpx.Client, base: str) -> None:
+def test_messages_are_kept_for_a_returning_client(http: httpx.Client, base: str) -> None:
     params = {"subscription": "one"}
     with http.stream("GET", f"{base}/events", params=params) as first:
         frames = frames_of(first.iter_lines())
@@ -67,7 +67,7 @@ def test_messages_wait_for_who_comes_back(http: httpx.Client, base: str) -> None
         assert {each["data"] for each in messages(frames_of(again.iter_lines()), 2)} == {2, 3}
 
 
-async def test_a_message_that_nobody_takes_any_more_goes_back() -> None:
+async def test_undelivered_message_is_released() -> None:
     class PutBackError(Exception):
         pass
 
@@ -110,12 +110,12 @@ def test_streams_end_when_the_proxy_closes(url: str, base: str) -> None:
     [{}, {"subject": ""}, {"subject": 1}, {"subject": "s", "opts": {"priority": 1}}, {"subject": "s", "more": 1},
      {"subject": "s", "opts": {"deduplication": {"id": "x"}}}, {"subject": "s", "opts": {"lifo": True}}],
 )  # fmt: skip
-def test_what_cannot_be_is_400(http: httpx.Client, base: str, body: Any, resp: RespClient) -> None:
+def test_invalid_request_is_400(http: httpx.Client, base: str, body: Any, resp: RespClient) -> None:
     refused = http.post(base, json=body)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
 
 
-def test_queries_and_queues_are_checked(url: str, queue_name: str, base: str) -> None:
+def test_invalid_query_and_other_queues_are_rejected(url: str, queue_name: str, base: str) -> None:
     with running_proxy(url, queues=[queue_name]) as (http, _):
         for params in ({}, {"subscription": " "}, {"subscription": "workers"}, {"subscription": "s", "subjects": ""},
                        {"subscription": "s", "subjects": ">.a"}, {"subscription": "s", "more": "1"}):  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m glidemq_py.proxy` as a process."""
+"""Tests of the command `python -m glidemq_py.proxy`."""
 
 import signal
 from pathlib import Path
@@ -11,7 +11,7 @@ TOKEN = "a-token-that-is-long-enough"
 MODULE = "glidemq_py.proxy"
 
 
-async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, url: str, queue_name: str) -> None:
+async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name: str) -> None:
     arguments = ("--url", url, "--port", "0", "--queue", queue_name)
     with Command(tmp_path, MODULE, *arguments, env={"GLIDEMQ_PROXY_TOKENS": f"another-long-token {TOKEN}"}) as command:
         (running,) = await command.says(r"running on (http://127\.0\.0\.1:\d+)")
@@ -35,7 +35,7 @@ async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, url: str, queu
         assert "Traceback" not in command.text
 
 
-async def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
+async def test_invalid_option_prints_one_line(tmp_path: Path) -> None:
     with Command(tmp_path, MODULE, "--queue", "a:b") as command:
         assert await command.ends() == 2
         assert "queues" in command.text
@@ -47,12 +47,12 @@ async def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     for port in ("what", "99999", "-1"):
         with Command(tmp_path, MODULE, f"--port={port}") as command:
             assert await command.ends() == 2
-            assert f"argument --port: '{port}' is no port" in command.text
+            assert f"argument --port: invalid port '{port}'" in command.text
 
 
-async def test_no_tokens_on_a_public_address_are_told_of(tmp_path: Path, url: str) -> None:
+async def test_public_address_without_tokens_prints_a_warning(tmp_path: Path, url: str) -> None:
     with Command(tmp_path, MODULE, "--url", url, "--port", "0", "--host", "0.0.0.0") as command:
-        await command.says("GLIDEMQ_PROXY_TOKENS is not set: whoever reaches 0.0.0.0 may use the queues")
+        await command.says("GLIDEMQ_PROXY_TOKENS is not set: every client that reaches 0.0.0.0 may use the queues")
         await command.says("running on http://")
         command.signal(signal.SIGINT)
         assert await command.ends() in (-signal.SIGINT, 130)

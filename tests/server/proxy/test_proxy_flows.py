@@ -1,4 +1,4 @@
-"""Flows over real HTTP: trees and graphs, what is known of them, and their revocation."""
+"""Tests of flows over HTTP: trees and graphs, their records, their revocation."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ def named(trees: list[dict[str, Any]]) -> Any:
     return [(each["name"], named(each.get("children", []))) for each in trees]
 
 
-def test_a_tree_across_queues(http: httpx.Client, queue_name: str, other: str, url: str, resp: RespClient) -> None:
+def test_tree_across_queues(http: httpx.Client, queue_name: str, other: str, url: str, resp: RespClient) -> None:
     made = http.post("/flows", json={"flow": tree(queue_name, other), "budget": {"maxTokens": {"in_put": 500}}})
     assert made.status_code == 201, made.text
     answer = made.json()
@@ -83,7 +83,7 @@ def test_a_tree_across_queues(http: httpx.Client, queue_name: str, other: str, u
     assert resp.execute("EXISTS", f"glide:{{{queue_name}}}:job:{answer['root']['id']}") == 1
 
 
-def test_two_flows_whose_roots_have_one_id_in_two_queues(http: httpx.Client, queue_name: str, other: str) -> None:
+def test_flows_with_equal_root_ids_in_two_queues_are_distinct(http: httpx.Client, queue_name: str, other: str) -> None:
     # W52: a flow's id was that of its root, and the second one overwrote the record of the first.
     def flow(queue: str) -> dict[str, Any]:
         return {"flow": {"name": queue, "queueName": queue, "opts": {"jobId": "same"}}}
@@ -96,7 +96,7 @@ def test_two_flows_whose_roots_have_one_id_in_two_queues(http: httpx.Client, que
         assert (node["queueName"], node["name"]) == (queue, queue)
 
 
-def test_a_graph(http: httpx.Client, queue_name: str, other: str, url: str) -> None:
+def test_graph_is_added_and_read(http: httpx.Client, queue_name: str, other: str, url: str) -> None:
     nodes = [
         {"name": "a", "queueName": queue_name, "data": 1},
         {"name": "b", "queueName": queue_name, "deps": ["a"]},
@@ -135,7 +135,7 @@ def test_a_graph(http: httpx.Client, queue_name: str, other: str, url: str) -> N
     assert http.get(f"/flows/{answer['flowId']}").json()["counts"] == {"completed": 5}
 
 
-def test_a_chain_of_diamonds_is_not_shown_exponentially(http: httpx.Client, queue_name: str) -> None:
+def test_size_of_a_diamond_chain_is_linear(http: httpx.Client, queue_name: str) -> None:
     nodes = [{"name": "0", "queueName": queue_name}]
     for i in range(1, 41):
         below = str(i - 1)
@@ -147,7 +147,7 @@ def test_a_chain_of_diamonds_is_not_shown_exponentially(http: httpx.Client, queu
     assert '"more":true' in text
 
 
-def test_a_flow_of_many_calls_has_its_id_in_every_job(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
+def test_every_job_of_a_large_flow_has_the_flow_id(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
     children = [{"name": f"c{i}", "queueName": queue_name} for i in range(250)]
     made = http.post("/flows", json={"flow": {"name": "top", "queueName": queue_name, "children": children}}).json()
     assert made["nodeCount"] == 251
@@ -159,7 +159,7 @@ def test_a_flow_of_many_calls_has_its_id_in_every_job(http: httpx.Client, queue_
     assert ended["skipped"] == 0
 
 
-def test_revoking_ends_what_waits_and_flags_what_runs(
+def test_revoking_a_flow_ends_waiting_and_flags_active_jobs(
     http: httpx.Client, queue_name: str, other: str, url: str
 ) -> None:
     flow = {
@@ -186,7 +186,7 @@ def test_revoking_ends_what_waits_and_flags_what_runs(
     assert (counts["failed"], counts["waiting"], counts["delayed"]) == (3, 0, 0)
 
 
-def test_jobs_that_are_gone_are_counted_as_gone(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
+def test_deleted_jobs_are_counted_as_gone(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
     made = http.post("/flows", json={"flow": {"name": "top", "queueName": queue_name}}).json()
     http.post(f"/queues/{queue_name}/drain")
     found = http.get(f"/flows/{made['flowId']}").json()
@@ -198,7 +198,7 @@ def test_jobs_that_are_gone_are_counted_as_gone(http: httpx.Client, queue_name: 
     assert resp.execute("EXISTS", f"glide:{{{queue_name}}}:job:{made['root']['id']}") == 0
 
 
-def test_the_record_of_a_peer_is_read(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
+def test_flow_record_of_a_node_peer_is_read(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
     job = http.post(f"/queues/{queue_name}/jobs", json={"name": "n"}).json()["id"]
     base = f"glide:{{flow:{job}}}"
     resp.execute("HSET", f"{base}:meta", "createdAt", "5", "kind", "tree")
@@ -231,14 +231,14 @@ def test_the_record_of_a_peer_is_read(http: httpx.Client, queue_name: str, resp:
         {"dag": [{"name": "n", "queueName": "Q"}]},
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_400(http: httpx.Client, queue_name: str, body: dict[str, Any], resp: RespClient) -> None:
+def test_invalid_request_is_400(http: httpx.Client, queue_name: str, body: dict[str, Any], resp: RespClient) -> None:
     text = httpx.Request("POST", "http://x", json=body).content.decode().replace('"Q"', f'"{queue_name}"')
     refused = http.post("/flows", content=text)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid"), refused.text
     assert resp.keys(f"glide:{{{queue_name}}}:job:*") == []
 
 
-def test_a_tree_that_is_too_deep_is_400(http: httpx.Client, queue_name: str) -> None:
+def test_too_deep_tree_is_400(http: httpx.Client, queue_name: str) -> None:
     def deep(levels: int) -> str:
         job = f'{{"name":"n","queueName":"{queue_name}"'
         return '{"flow":' + f'{job},"children":[' * (levels - 1) + job + "}" + "]}" * (levels - 1) + "}"
@@ -250,14 +250,14 @@ def test_a_tree_that_is_too_deep_is_400(http: httpx.Client, queue_name: str) -> 
     assert http.get(f"/flows/{made.json()['flowId']}/tree").text.count('"children"') == 99
 
 
-def test_a_job_id_that_is_taken_is_409(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
+def test_existing_job_id_is_409(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
     flow = {"flow": {"name": "n", "queueName": queue_name, "opts": {"jobId": "x"}}}
     assert http.post("/flows", json=flow).status_code == 201
     refused = http.post("/flows", json=flow)
     assert (refused.status_code, refused.json()["code"]) == (409, "duplicate")
 
 
-def test_queues_that_may_be_used(url: str, queue_name: str, other: str) -> None:
+def test_other_queues_are_403(url: str, queue_name: str, other: str) -> None:
     with running_proxy(url) as (http, _):
         made = http.post("/flows", json={"flow": tree(queue_name, other)}).json()
     with running_proxy(url, queues=[queue_name]) as (http, _):

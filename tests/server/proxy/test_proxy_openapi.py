@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: requests made from it, and what they are answered, fit it."""
+"""Tests that requests generated from the OpenAPI document, and their responses, conform to it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ EXAMPLES = 10
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 SEEN = {route.path for route in create_proxy_app("valkey://127.0.0.1:1").routes}  # type: ignore[attr-defined]
 PATHS = sorted(path for path in SEEN if not path.endswith(("/events", "/stream", "/openapi.json")))
-"""Streams have no end that a test could wait for; tests/server/test_proxy.py is about them."""
+"""Endless streams; test_proxy_streams.py tests them."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def document(glidemq_server: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 @pytest.mark.parametrize("path", PATHS)
-def test_the_document_is_true(document: Any, path: str, mode: GenerationMode) -> None:
+def test_requests_and_responses_match_the_document(document: Any, path: str, mode: GenerationMode) -> None:
     for found in document.include(path=path).get_all_operations():
         operation = found.ok()
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
@@ -62,7 +62,7 @@ def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None
     answered()
 
 
-def test_the_examples_are_taken(url: str, queue_name: str) -> None:
+def test_examples_are_accepted(url: str, queue_name: str) -> None:
     with running_proxy(url) as (http, _):
         document = http.get("/openapi.json").json()
         at = {"name": queue_name, "scheduler": "s", "flow": "f"}

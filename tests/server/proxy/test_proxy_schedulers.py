@@ -1,4 +1,4 @@
-"""Schedulers over real HTTP."""
+"""Tests of schedulers over HTTP."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ def base(queue_name: str) -> str:
     return f"/queues/{queue_name}/schedulers"
 
 
-def test_making_reading_changing_and_removing(http: httpx.Client, base: str) -> None:
+def test_scheduler_is_created_read_updated_and_removed(http: httpx.Client, base: str) -> None:
     template = {"name": "report", "data": {"a": 1}, "opts": {"attempts": 3, "removeOnComplete": {"count": 5}}}
     schedule = {"pattern": "0 3 * * *", "tz": "Europe/Paris", "limit": 9}
     made = http.put(f"{base}/nightly", json={"schedule": schedule, "template": template})
@@ -42,7 +42,7 @@ def test_making_reading_changing_and_removing(http: httpx.Client, base: str) -> 
     assert [each["name"] for each in http.get(base).json()["schedulers"]] == ["a:b"]
 
 
-def test_it_is_fired(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_scheduler_fires(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     seen: list[Any] = []
 
     async def handle(job: Job) -> None:
@@ -75,14 +75,14 @@ def test_it_is_fired(http: httpx.Client, base: str, queue_name: str, url: str) -
         {"schedule": {"every": 1}, "template": {"opts": {"priority": -1}}},
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_400(http: httpx.Client, base: str, queue_name: str, url: str, body: Any) -> None:
+def test_invalid_request_is_400(http: httpx.Client, base: str, queue_name: str, url: str, body: Any) -> None:
     refused = http.put(f"{base}/s", json=body)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid"), refused.text
     with sync.Queue(queue_name, url) as queue:
         assert queue.get_job_schedulers() == []
 
 
-def test_a_name_that_is_too_long_and_a_queue_that_may_not_be_used(url: str, queue_name: str) -> None:
+def test_too_long_name_and_other_queue_are_rejected(url: str, queue_name: str) -> None:
     with running_proxy(url, queues=[queue_name]) as (http, _):
         every = {"schedule": {"every": YEAR_MS}}
         assert http.put(f"/queues/{queue_name}/schedulers/{'x' * 257}", json=every).status_code == 400

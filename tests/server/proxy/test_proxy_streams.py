@@ -1,4 +1,4 @@
-"""Server-sent events of queues and jobs over real HTTP."""
+"""Tests of server-sent events of queues and jobs over HTTP."""
 
 import threading
 import unittest.mock as mock
@@ -13,7 +13,7 @@ from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.proxy.support import frames_of, running_proxy, worked_off
 
 
-def test_events_of_a_queue(http: httpx.Client, base: str) -> None:
+def test_queue_events_are_streamed(http: httpx.Client, base: str) -> None:
     with http.stream("GET", f"{base}/events") as first:
         assert first.headers["content-type"].startswith("text/event-stream")
         frames = frames_of(first.iter_lines())
@@ -29,7 +29,7 @@ def test_events_of_a_queue(http: httpx.Client, base: str) -> None:
     assert (entry, event, data["jobId"]) == (seen[1][0], "added", "2")
 
 
-def test_events_of_a_job_end_with_it(
+def test_job_events_end_with_the_job(
     http: httpx.Client, base: str, queue_name: str, url: str, resp: RespClient
 ) -> None:
     async def handle(job: glidemq_py.Job) -> Any:
@@ -62,7 +62,7 @@ def test_events_of_a_job_end_with_it(
     assert [data["text"] for entry, _, data in frames_of(iter(rest.splitlines())) if entry] == ["two"]
 
 
-def test_many_listeners_take_one_connection(url: str, queue_name: str, http: httpx.Client, base: str) -> None:
+def test_listeners_share_one_connection(url: str, queue_name: str, http: httpx.Client, base: str) -> None:
     def listen(n: int) -> None:
         with http.stream("GET", f"{base}/events") as response:
             frames = frames_of(response.iter_lines())
@@ -92,7 +92,7 @@ def test_streams_end_when_the_proxy_closes(url: str, queue_name: str) -> None:
         assert list(frames) == []
 
 
-def test_a_stream_outlives_the_server(private_server: Callable[..., ServerProcess]) -> None:
+def test_stream_survives_a_server_outage(private_server: Callable[..., ServerProcess]) -> None:
     server = private_server(durable=True)
     with running_proxy(server.url, keep_alive=100) as (http, _), http.stream("GET", "/queues/q/events") as response:
         frames = frames_of(response.iter_lines())
@@ -103,7 +103,7 @@ def test_a_stream_outlives_the_server(private_server: Callable[..., ServerProces
         assert next(frame for frame in frames if frame[1])[1:] == ("added", {"jobId": "1"})
 
 
-def test_what_goes_wrong_in_a_stream_is_its_last_event(url: str, base: str) -> None:
+def test_stream_error_is_the_last_event(url: str, base: str) -> None:
     broken = mock.patch.object(EventReader, "page", side_effect=RuntimeError("a secret"))
     told: list[str] = []
     options: dict[str, Any] = {"on_error": lambda error, request: told.append(f"{error} {request.url.path}")}
