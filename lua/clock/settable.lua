@@ -1,4 +1,5 @@
--- The clock of test renderings: the key `P:clock` where a test has set it (epoch ms), else the server's own.
+-- Return the time in epoch milliseconds for test builds: the value of the key `P:clock` if a test has set it, else
+-- the server's time.
 G.now = function(q)
   local set = redis.call('GET', q.P .. 'clock')
   if set then return tonumber(set) end

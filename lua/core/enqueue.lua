@@ -1,11 +1,12 @@
--- Putting a new job where its options say: scheduled set, LIFO list or stream. Place first, hash second:
--- a place that cannot be written (a key of a foreign type) fails the call before the job exists.
+-- Put a new job into the scheduled set, the LIFO list or the stream, by its options. The place is written first and
+-- the hash second: if the place cannot be written (a key of a foreign type), the call fails before the job exists.
 
--- Priority jobs that are ready at once are ordered by a clock of their queue that never stands still, so that
--- the rows of one bulk keep their order. It lags the real one by at most this many milliseconds (2^20, 17 minutes) and
--- never passes it, so such a job is always due (W65). Order within a millisecond is lost only where that many more such
--- jobs than milliseconds have come; a job that was delayed counts from its due time, that is as if it had come up to 17
--- minutes later. The time is part of a score of its band (data-model.md section 7): it is never below 0.
+-- Priority jobs that are ready immediately are ordered by a per-queue clock that advances with every job, so that the
+-- rows of one bulk keep their order. This clock lags real time by at most this many milliseconds (2^20, 17 minutes)
+-- and never passes it, so such a job is always due. Order within a millisecond is lost only if the number of such
+-- jobs exceeds the number of milliseconds by more than this. A delayed job counts from its due time, that is, like a
+-- job added up to 17 minutes later. The time is part of a score (docs/reference/data-model.md, "Scores in
+-- P:scheduled"): it is never below 0.
 G.PRIORITY_CLOCK_LAG_MS = 1048576
 
 local function priority_time(q, now)
@@ -15,14 +16,14 @@ local function priority_time(q, now)
   return at
 end
 
--- A due time that became the earliest of its band: an idle worker has to set its timer anew. (The lowest score
--- of all says nothing of the other bands, W59.)
+-- If the new due time is the earliest of its priority, wake an idle worker so that it resets its timer. The lowest
+-- score of the whole set does not show the due times of other priorities.
 local function wake_for_due(q, id, priority)
   local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1)[1]
   if first == id then G.wake(q, 1) end
 end
 
--- job: {id, name, priority, lifo, due (epoch ms or nil)} -> state, stream entry id or ''
+-- job: {id, name, priority, lifo, due (epoch ms or nil)}. Return the state and the stream entry id or ''.
 G.place = function(q, now, job)
   local id, priority = job.id, G.priority_of(job.priority)
   if job.due then
@@ -43,16 +44,16 @@ G.place = function(q, now, job)
   return 'waiting', G.push_stream(q, id, job.name)
 end
 
--- A digits-only custom id above the counter moves the counter there (data-model.md section 8). Ids that INCR
--- could not go on from (leading zeros, too long) are the client's to refuse (W63); here they move nothing.
+-- Move the id counter to a custom id of digits that is above it. The client rejects ids that INCR could not continue
+-- from (leading zeros, too long); here they have no effect.
 G.advance_counter = function(q, id)
   if #id > 14 or not string.find(id, '^[1-9]%d*$') then return end
   local counter = G.count_of(redis.call('GET', q.id))
   if tonumber(id) > counter then redis.call('SET', q.id, id) end
 end
 
--- The counter of ids after an increase by `by`. One that holds junk begins anew at the present time, which no id that it
--- has issued comes near.
+-- Increase the id counter by `by` and return it. A counter with an unusable value restarts at the present time, which
+-- is far from every id it has issued.
 G.count_ids = function(q, by)
   local last = redis.pcall('INCRBY', q.id, G.int(by))
   if not G.must_restart(last) and last >= by then return last end

@@ -1,6 +1,6 @@
--- Taking jobs: check the record, refuse what must not run, activate the rest with a new fencing token.
+-- Fetch jobs: check each record, reject jobs that must not run, activate the others with a new fencing token.
 
--- What a worker gets of a job, in this order after {id, entry, fence}; absent fields are false.
+-- Fields of a job sent to a worker, in this order after {id, entry, fence}. Absent fields are false.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
   'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey' }
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -10,13 +10,13 @@ local M = G.groups
 
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
--- A taking in progress: what was taken, what was set aside, entries to acknowledge.
+-- The state of one fetch: fetched jobs, dropped jobs, entries to acknowledge.
 G.fetching = function(_, now, consumer, quiet)
   return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
     settled = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
 end
 
--- Set something aside for good: acknowledge its entry, tell the worker why.
+-- Drop an entry: acknowledge it and report the reason to the worker.
 G.drop = function(fetching, id, entry, reason)
   if entry ~= '' then fetching.settled[#fetching.settled + 1] = entry end
   fetching.dropped[#fetching.dropped + 1] = { entry, id or '', reason }
@@ -47,14 +47,15 @@ local function refuse(q, fetching, id, entry, h)
   return false
 end
 
--- A group whose parked jobs may go on: they are taken in this call (G.sources), or sent to the stream at its end.
-G.group_may_go_on = function(fetching, name)
+-- Remember a group whose parked jobs can run. They are fetched in this call (G.sources) or pushed to the stream at
+-- its end.
+G.add_ready_group = function(fetching, name)
   if fetching.group_listed[name] then return end
   fetching.group_listed[name] = true
   fetching.groups[#fetching.groups + 1] = name
 end
 
--- The gates of the job's group; true if it may run. What is refused is parked or has failed.
+-- Check the limits of the job's group. Return true if the job may run; otherwise it is parked or has failed.
 local function enter_group(q, fetching, id, entry, h)
   local job = G.pick(q.J .. id, 'orderingSeq', 'slot', 'cost', 'timestamp')
   job.state, job.groupKey, job.processedOn = h[STATE], h[GROUP_KEY], h[PROCESSED_ON] or nil
@@ -64,11 +65,11 @@ local function enter_group(q, fetching, id, entry, h)
     if entry ~= '' then fetching.settled[#fetching.settled + 1] = entry end
     return false
   end
-  if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.group_may_go_on(fetching, g.name) end
+  if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.add_ready_group(fetching, g.name) end
   return true
 end
 
--- The job is the worker's now: its record says so, and the reply will bring it.
+-- Mark the job active and add it to the reply.
 local function write_active(q, fetching, id, entry, h)
   local key = q.J .. id
   local fence, now_text = G.count_of(h[FENCE]) + 1, fetching.now_text
@@ -79,7 +80,7 @@ local function write_active(q, fetching, id, entry, h)
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   end
   if entry == '' then
-    -- Nothing pends for it that would say whose it is.
+    -- Without a stream entry nothing is pending for the job, so its record names the worker.
     fetching.from_lists[#fetching.from_lists + 1] = id
     if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', fetching.consumer) end
     if not fetching.quiet then G.emit(q.events, 'active', id) end
@@ -88,14 +89,14 @@ local function write_active(q, fetching, id, entry, h)
   local job = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
     h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
   fetching.jobs[#fetching.jobs + 1] = job
-  -- It has run before: what only such a job can have.
+  -- Fields that only a job that has run before can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
     local more = redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType', 'suspectLimit')
     for i = 1, 5 do job[12 + i] = more[i] end
   end
 end
 
--- Activate one job found under `entry` (a stream entry id, or '' for a list); returns true if it was taken.
+-- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
   local h = redis.pcall('HMGET', key, unpack(FIELDS))
@@ -112,11 +113,12 @@ G.activate = function(q, fetching, id, entry)
     return false
   end
   if fetching.reattach then
-    -- A job of ours, taken by a call whose reply was lost: its entry pends already, its attempt never began.
+    -- A job of this worker, fetched by a call whose reply was lost: its entry is already pending, its attempt never
+    -- started.
     redis.call('HDEL', q.stall_watch, id)
   end
   if entry ~= '' and h[STATE] ~= 'waiting' then
-    -- A peer that schedules without a function may leave a job in two places; it runs from one of them.
+    -- A peer that schedules without a function may leave a job in two places. It runs from one of them.
     redis.call('ZREM', q.scheduled, id)
   end
   write_active(q, fetching, id, entry, h)
@@ -124,7 +126,7 @@ G.activate = function(q, fetching, id, entry)
   return true
 end
 
--- Take up to `want` jobs from the ready sources in their order; true if nothing ready was left.
+-- Fetch up to `want` jobs from the sources in their order. Return true if no job is ready any more.
 G.fetch = function(q, fetching, want)
   local exhausted, failure = true, nil
   local blocked = not fetching.stream_only and G.suspects.fetch(q, fetching, want)
@@ -145,7 +147,7 @@ G.fetch = function(q, fetching, want)
   G.list_taken(q, fetching.from_lists, fetching.now_text)
   G.kick_groups(q, fetching)
   G.settle_entries(q, fetching.settled)
-  -- A source that cannot be read fails the call, but not before what was taken on the way is handed out.
+  -- If a source cannot be read the call fails, unless jobs were already fetched: those are returned.
   if failure and #fetching.jobs == 0 then error(failure, 0) end
   return exhausted
 end

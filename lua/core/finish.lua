@@ -1,23 +1,24 @@
--- Handing in finished attempts, many in one call. Rows (processed_on = the `now` of the reply that took the job):
+-- Report finished attempts, many per call. Rows (processed_on = the `now` of the reply that returned the job):
 --   {1, id, entry, fence, processed_on, returnvalue [, keep]}                                 completed
---   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep [, 1]]}    failed; 1 = the next
---     attempt is for the next of its fallbacks
---   {3, id, entry, fence, processed_on}                                                       handed back, no attempt spent
---   {4, …} goes on later (finish_delay.lua)   {5, …} its group rests (finish_group.lua)
+--   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep [, 1]]}   failed; 1 = the next
+--     attempt uses the next fallback
+--   {3, id, entry, fence, processed_on}                                                   released, no attempt counted
+--   {4, …} delayed (finish_delay.lua)   {5, …} its group is rate limited (finish_group.lua)
 --   {6, …} waits for its children (finish_children.lua)   {7, …} is suspended (finish_suspend.lua)
--- keep: 0 or absent = keep the job, 1 = remove it at once, {count, age_s} = retention.
--- Status a row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
+-- keep: 0 or absent = keep the job, 1 = delete it immediately, {count, age_s} = retention.
+-- Status per row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
 -- G.SUSPENDED, G.ALREADY, G.GONE, G.STALE.
--- Of a row, what can fail comes first and the hash second: a job whose new place cannot be written stays active.
+-- For each row, the writes that can fail come first and the hash comes second: a job whose new place cannot be
+-- written stays active.
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
 local ROWS_MAX = 1000
-local REVOKED = 'JobRevokedError' -- the type of what ends the attempt of a job that was revoked while it ran
+local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of a revoked job
 
--- What a call gathers to write once: acknowledged entries, index members, metric sums, retention rules.
+-- Writes collected for the end of the call: acknowledged entries, index members, metric sums, retention rules.
 local function batch(q, fetching, quiet)
   local now = fetching.now
   return {
@@ -35,20 +36,20 @@ local function leave_source(b, row)
   end
 end
 
--- The job's record, or false where there is none that could be an attempt's.
+-- Return fields of the job's record; an empty table if the key is not a hash.
 local function read(key, ...)
   local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
   return h.err and {} or h
 end
 
--- Into the index of a terminal state, or away altogether; decided per job, written per call.
+-- Add the job to the index of a terminal state, or mark it for deletion. Decided per job, written once per call.
 local function index(b, zset, members, id, keep, rule)
   if keep == 1 then
     b.removed[#b.removed + 1] = id
     return
   end
   if not members.seen then
-    -- An index of a foreign type must be met before the first job of the call is said to be in it.
+    -- Write the first member immediately: an index of a foreign type must fail before any record is changed.
     members.seen = true
     redis.call('ZADD', zset, b.now_text, id)
   else
@@ -58,20 +59,19 @@ local function index(b, zset, members, id, keep, rule)
   if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
 end
 
--- The job's slot in its group, if it has one, is free for the next.
--- completed: the record says so already, and nobody asks a completed job for its slot.
+-- Free the job's slot in its group, if it has one. completed: the record of a completed job needs no `slot` field.
 local function leave_group(b, id, group, completed)
   if not group then return end
-  -- An attempt that is current was activated by this library, which gave it a slot.
+  -- A current attempt was activated by this library, which gave it a slot.
   G.groups.free_unread(b.q, group)
   if not completed then redis.call('HSET', b.q.J .. id, 'slot', '0') end
-  G.group_may_go_on(b.fetching, group)
+  G.add_ready_group(b.fetching, group)
 end
 
 local function complete(b, row)
   local key = b.q.J .. row[ID]
   local h = read(key, 'groupKey', 'parentId', 'parentIds', 'schedulerName')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
+  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
   if refused then return refused end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
@@ -85,13 +85,13 @@ local function complete(b, row)
   if b.trims then
     G.emit(b.q.events, 'completed', row[ID], 'returnvalue', row[6])
   else
-    -- One trim of the events a call is enough, and not every call needs one.
+    -- One trim of the events per call is enough, and not every call needs one.
     redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6])
   end
   return G.OK
 end
 
--- stalled: its attempt has ended with its worker alive, so the deaths before it count no more (W39).
+-- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted.
 local function retry(b, key, row, attempts, priority, stalled)
   local due = G.scheduled_score(priority, b.now + row[10])
   redis.call('ZADD', b.q.scheduled, due, row[ID])
@@ -106,7 +106,7 @@ local function retry(b, key, row, attempts, priority, stalled)
   return G.RETRYING
 end
 
--- For good, whatever attempts are left. The rest: further fields of its record.
+-- Fail the job whatever attempts are left. The variable arguments are further fields of its record.
 local function fail_at_once(b, row, group, reason, kind, keep, ...)
   if G.dead_letter then
     G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE])
@@ -126,7 +126,7 @@ end
 local function fail(b, row)
   local key = b.q.J .. row[ID]
   local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
+  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
   if refused then return refused end
   local attempts = G.count_of(h[4]) + 1
   if row[9] > 0 and attempts < row[9] then
@@ -137,14 +137,14 @@ local function fail(b, row)
     'processedOn', b.now_text)
 end
 
--- The next activation gets a new token at once, so that nothing of this attempt counts any more.
+-- Release the job. It gets a new token immediately, so that a later report of this attempt is rejected.
 local function release(b, row)
   local q, id = b.q, row[ID]
-  local refused = G.refused_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
+  local refused = G.check_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
   if refused then return refused end
   local g = G.requeue(q, id, b.now, G.job_of(q, id))
   leave_source(b, row)
-  if g then G.group_may_go_on(b.fetching, g.name) end
+  if g then G.add_ready_group(b.fetching, g.name) end
   return G.RELEASED
 end
 
@@ -166,15 +166,16 @@ local function write(b, no_metrics)
   G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
 end
 
--- rows: finished attempts, at most ROWS_MAX. Returns their statuses in order; groups with room go into `taking`.
+-- rows: finished attempts, at most ROWS_MAX. Return their statuses in order; groups with free slots are added to
+-- `fetching`.
 G.finish = function(q, fetching, rows, quiet, no_metrics)
   local statuses = {}
   if #rows == 0 then return statuses end
   if #rows > ROWS_MAX then error('too many finished rows: ' .. #rows) end
   local b = batch(q, fetching, quiet)
   local trimming = not quiet and G.trims_events(b.now, #rows) and #rows or 0
-  -- A row that fails ends the call, but not before what the others did is written. Handed in again they answer
-  -- G.ALREADY.
+  -- A failing row ends the call after the changes of the other rows are written. When the rows are reported again,
+  -- those return G.ALREADY.
   local ok, failure = pcall(function()
     for i = 1, #rows do
       b.trims = i == trimming

@@ -1,6 +1,6 @@
--- Jobs that are taken from a list or the scheduled set have no stream entry, so nothing pends for them.
--- `list-active` counts them (Node peers read it); `list-active-ids` remembers which, by last heartbeat.
--- Both are bookkeeping about jobs that run already: a foreign key in their place must not undo that.
+-- Track active jobs that were fetched from a list or the scheduled set: they have no stream entry, so nothing is
+-- pending for them. `list-active` counts them (Node peers read it). `list-active-ids` holds their ids by last
+-- heartbeat. Both describe jobs that already run: a foreign key in their place must not undo that.
 
 G.list_taken = function(q, ids, now_text)
   local n = #ids
@@ -14,7 +14,7 @@ G.list_taken = function(q, ids, now_text)
   redis.pcall('ZADD', q.list_active_ids, unpack(add))
 end
 
--- Guarded: the counter never goes below zero (data-model.md, LDECR).
+-- The counter never goes below zero.
 G.list_left = function(q, id)
   redis.pcall('ZREM', q.list_active_ids, id)
   local active = redis.pcall('GET', q.list_active)

@@ -1,4 +1,4 @@
--- Token locks with a time to live (functions.md section 2).
+-- Acquire, release and renew token locks with a time to live.
 
 G.lock = function(key, token, ttl)
   return redis.call('SET', key, token, 'NX', 'PX', ttl) and 1 or 0

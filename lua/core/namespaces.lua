@@ -1,4 +1,4 @@
--- Tables of functions by feature. They exist before any other file runs, so the order of the files does not matter.
+-- Define the function tables of the features. This file runs before all others, so their order does not matter.
 
 G.adding, G.budgets, G.checks, G.finishing, G.flows, G.groups = {}, {}, {}, {}, {}, {}
 G.finish_kinds, G.schedules, G.staging, G.subscriptions, G.suspension = {}, {}, {}, {}, {}

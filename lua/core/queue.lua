@@ -1,5 +1,5 @@
--- The keys of one queue, derived from the one key that a call declares.
--- Every name carries the queue's hash tag, so a call never leaves its slot.
+-- Derive the key names of one queue from the one key that a call declares. Every name has the queue's hash tag, so a
+-- call never leaves its slot.
 
 local STATIC = {
   id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
@@ -25,18 +25,18 @@ local names = {
   end,
 }
 
--- G.queue(meta_key) -> table whose fields are key names; `P` is the prefix with its trailing colon.
+-- G.queue(meta_key): return a table whose fields are key names. `P` is the prefix with its trailing colon.
 G.queue = function(meta_key)
   return setmetatable({
     P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
-    -- What this call knows of groups (ordering_groups/group.lua): their records, slots freed of those that it has not read,
-    -- whether writes wait for the end of the call, whether any group is limited (nil is not allowed here: 0 = not
-    -- looked at yet).
+    -- State of this call about groups (features/ordering_groups/group.lua): their records, slots freed of groups not
+    -- yet read, whether writes are deferred to the end of the call, whether any group is limited (0 = not read yet;
+    -- nil would be looked up as a key name).
     groups = {}, freed = {}, defer = false, any_limited = 0,
   }, names)
 end
 
--- Keys that a job may own beside its hash (data-model.md section 3).
+-- Return the keys that a job may own besides its hash (docs/reference/data-model.md, "Keys").
 G.satellites = function(q, id)
   local P = q.P
   return P .. 'log:' .. id, P .. 'deps:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id, P .. 'signals:' .. id,

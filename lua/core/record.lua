@@ -1,12 +1,12 @@
--- Reading a job's record.
+-- Read a job's record.
 
--- A value that may be missing; '' stands for absence.
+-- Return a value, or nil if it is absent or ''.
 G.given = function(text)
   if text and text ~= '' then return text end
   return nil
 end
 
--- Named fields of a hash; absent ones are nil.
+-- Return named fields of a hash; absent ones are nil.
 G.pick = function(key, ...)
   local names, h = { ... }, {}
   local values = redis.call('HMGET', key, ...)
@@ -16,7 +16,7 @@ G.pick = function(key, ...)
   return h
 end
 
--- What every routine that moves a job may need to know of it.
+-- Return the fields that routines moving a job need.
 G.job_of = function(q, id)
   return G.pick(q.J .. id, 'state', 'name', 'groupKey', 'orderingSeq', 'slot', 'eid', 'lifo', 'priority', 'opts',
     'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src', 'suspectLimit')

@@ -1,8 +1,9 @@
--- Back to the ready source a job came from, as good as new: its attempt is void (a new fence), no attempt is spent.
--- Callers take it out of its old place afterwards, so that a place that cannot be written loses nothing.
+-- Return a job to the ready source it came from. Its attempt is void (a new fence) and not counted. Callers remove it
+-- from its old place afterwards, so that nothing is lost if the new place cannot be written.
 
--- h: name, priority, lifo, groupKey, orderingSeq, slot, state, suspectLimit. Returns the group of a job that has one: it
--- stands at the head of it now, and the caller lets it go on. Nil for a suspect (suspects.lua).
+-- h: name, priority, lifo, groupKey, orderingSeq, slot, state, suspectLimit. Return the group of an ordered job: the
+-- job is now at its head, and the caller starts the group's next jobs. Nil for a suspect
+-- (features/stalled_jobs/suspects.lua).
 G.requeue = function(q, id, now, h)
   local key = q.J .. id
   if G.suspects.belongs(q, h) then

@@ -1,27 +1,27 @@
--- Where ready jobs are taken from, in this order. A source activates up to `free` jobs and answers whether it
--- is empty now. Every source bounds its work: what must be refused is refused a bounded number of times a call.
+-- Fetch ready jobs from the sources, in the order of G.sources. A source activates up to `free` jobs and returns
+-- whether it is empty. Every source bounds its work: each call rejects at most REFUSALS_MAX jobs per source.
 
 local REFUSALS_MAX = 100
--- A reply is not made larger than this by one job more: data of many mebibytes would hold the server and the worker.
+-- A reply exceeds this size by one job at most: data of many MiB would block the server and the worker.
 local REPLY_BYTES = 4194304
--- Parked jobs that one call sends to the stream.
+-- Parked jobs that one call pushes to the stream.
 local KICKS_MAX = 1000
--- Entries read at a time, so that few are in hand when the reply is full.
+-- Entries read at a time, so that few are fetched but not activated when the reply is full.
 local STREAM_PAGE = 16
 
--- Every priority there is, and a look that finds nothing more.
+-- All priorities, and one read that finds nothing more.
 local BANDS_MAX = G.PRIORITY_MAX + 1
--- Priorities that are looked at to find out whether anything is due.
+-- Priorities read to find out whether a job is due.
 local BANDS_PEEKED = 256
 
--- What due_priorities reads at a time: many members of a band that is due, but one to find the next such band.
-local function read_band(q, from, asked)
-  return redis.call('ZRANGEBYSCORE', q.scheduled, from, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, asked)
+-- Read members of the set from score `from`: many of a priority with due jobs, one to find the next such priority.
+local function read_band(q, from, limit)
+  return redis.call('ZRANGEBYSCORE', q.scheduled, from, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, limit)
 end
 
--- Takes due members of one band out of `found`. Returns how many were met, how many taken, and the band to look at
--- next where this one has no more that are due. budget: how many may be met.
-local function take_band(q, fetching, found, free, budget)
+-- Fetch due members of one priority from `found`. Return how many were read, how many fetched, and the next priority
+-- to read if this one has no more due members. budget: how many may be read.
+local function fetch_band(q, fetching, found, free, budget)
   local band, met, taken = G.band_of(found[2]), 0, 0
   for i = 1, #found, 2 do
     local band_here, at = G.band_of(found[i + 1])
@@ -40,23 +40,23 @@ local function take_band(q, fetching, found, free, budget)
   return met, taken
 end
 
--- Due members of the scheduled set that have a priority, most urgent band first (W59, W66). Bands whose first
--- member is not due yet are skipped, and the earliest of those due times is kept for the worker's timer.
+-- Fetch due members of the scheduled set that have a priority, most urgent priority first. A priority whose first
+-- member is not due is skipped; the earliest of those due times is kept for the worker's timer.
 local function due_priorities(q, fetching, free)
-  local from, budget, asked = G.int(G.BAND), free + REFUSALS_MAX, free
+  local from, budget, limit = G.int(G.BAND), free + REFUSALS_MAX, free
   for _ = 1, BANDS_MAX + budget do
     if free <= 0 or budget <= 0 or fetching.bytes >= REPLY_BYTES then return false end
-    local found = read_band(q, from, asked)
+    local found = read_band(q, from, limit)
     if #found == 0 then return true end
-    local met, taken, next_band = take_band(q, fetching, found, free, budget)
+    local met, taken, next_band = fetch_band(q, fetching, found, free, budget)
     free, budget = free - taken, budget - met
     if next_band then from = G.int(next_band * G.BAND) end
-    asked = met > 0 and free or 1
+    limit = met > 0 and free or 1
   end
   return false
 end
 
--- Whether due_priorities would find anything. Where there are more priorities than one look takes, it may.
+-- Return whether due_priorities would find a job. True also if there are more priorities than BANDS_PEEKED.
 G.priority_is_due = function(q, now)
   local from = G.int(G.BAND)
   for _ = 1, BANDS_PEEKED do
@@ -68,19 +68,19 @@ G.priority_is_due = function(q, now)
   return true
 end
 
--- A list that is popped at its right end: LIFO jobs, and the due priority jobs of Node peers.
+-- Make the source of a list that is popped at its right end: LIFO jobs, and due priority jobs of Node peers.
 local function popped(field)
   return function(q, fetching, free)
     local budget = free + REFUSALS_MAX
     for _ = 1, budget do
       if free <= 0 or budget <= 0 or fetching.bytes >= REPLY_BYTES then return false end
-      local asked = math.min(free, STREAM_PAGE)
-      local ids = redis.call('RPOP', q[field], asked) or {}
+      local limit = math.min(free, STREAM_PAGE)
+      local ids = redis.call('RPOP', q[field], limit) or {}
       for i = 1, #ids do
         if G.activate(q, fetching, ids[i], '') then free = free - 1 end
         budget = budget - 1
       end
-      if #ids < asked then return true end
+      if #ids < limit then return true end
     end
     return false
   end
@@ -90,8 +90,8 @@ local function stream(q, fetching, free)
   local budget = free + REFUSALS_MAX
   for _ = 1, budget do
     if free <= 0 or budget <= 0 or fetching.bytes >= REPLY_BYTES then return false end
-    local asked = math.min(free, STREAM_PAGE)
-    local entries = G.read_stream(q, fetching.consumer, asked)
+    local limit = math.min(free, STREAM_PAGE)
+    local entries = G.read_stream(q, fetching.consumer, limit)
     for i = 1, #entries do
       local id = G.entry_job(entries[i][2])
       if not id then
@@ -101,18 +101,18 @@ local function stream(q, fetching, free)
       end
       budget = budget - 1
     end
-    if #entries < asked then return true end
+    if #entries < limit then return true end
   end
   return false
 end
 
--- One that was put behind all others by its handler stands there with a score that is not its sequence.
+-- A job that its handler put behind the others has a score that is not its sequence.
 local function has_its_turn(q, g, id)
   local seq = G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq'))
   return seq > 0 and seq <= g.nextSeq
 end
 
--- The first parked job that may go on now: its id and its place; nil where none may.
+-- Return the id and score of the first parked job that may run now; nil if there is none.
 local function next_parked(q, fetching, g)
   local M = G.groups
   if M.is_full(g) and not M.holder_waits(q, g) then return nil end
@@ -126,9 +126,9 @@ local function next_parked(q, fetching, g)
   return id, seq
 end
 
--- Parked jobs of groups that have room again. Such a group is listed by whatever made the room in this call.
--- refusals: how many this call may still refuse.
--- Returns how many were taken, whether that is all there is to take, and how many were refused.
+-- Fetch parked jobs of groups that have free slots again. Such a group is listed by the step of this call that freed
+-- the slot. refusals: how many jobs this call may still reject. Return how many were fetched, whether no more can be
+-- fetched, and how many were rejected.
 local function pull(q, fetching, name, free, refusals)
   local taken, refused = 0, 0
   local g = G.groups.group(q, name)
@@ -140,7 +140,7 @@ local function pull(q, fetching, name, free, refusals)
     if G.activate(q, fetching, id, '') then
       taken = taken + 1
     elseif fetching.refused_by then
-      return taken, true, refused -- parked again, until its time comes
+      return taken, true, refused -- parked again until its time comes
     else
       refused = refused + 1
       redis.call('ZREM', g.queue, id)
@@ -150,7 +150,7 @@ local function pull(q, fetching, name, free, refusals)
   return taken, false, refused
 end
 
--- Most groups that may go on have nobody parked: one look at many of them.
+-- Most groups with free slots have no parked jobs: check many of them with one command.
 local GROUPS_PAGE = 25
 
 local function drop_empty_groups(q, fetching)
@@ -189,8 +189,8 @@ local function ready_groups(q, fetching, free)
   return #groups == 0
 end
 
--- What had no room in this call goes to the stream, for whoever has. A group that is too much for this call is listed
--- as one whose limit is over.
+-- Push parked jobs that this call could not fetch to the stream, for other workers. A group that exceeds the limit of
+-- this call is listed as a group whose rate limit has ended.
 G.kick_groups = function(q, fetching)
   local M, room = G.groups, KICKS_MAX
   for _, name in ipairs(drop_empty_groups(q, fetching)) do

@@ -1,23 +1,23 @@
--- The job stream and its consumer group: push, read, acknowledge.
+-- Push to, read from and acknowledge entries of the job stream and its consumer group.
 
 G.push_stream = function(q, id, name)
   return redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '')
 end
 
--- A job that is ready goes to the end of the stream; `eid` lets it be found there again without a search.
+-- Push a ready job to the end of the stream. `eid` finds its entry again without a search.
 G.make_waiting = function(q, id, name)
   redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name))
 end
 
--- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). What cannot be deleted,
--- because a foreign key stands in the stream's place, is no reason to forget what has been done.
+-- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). A failing deletion (a foreign
+-- key in place of the stream) must not undo the work already done.
 G.settle_entries = function(q, entries)
   if #entries == 0 then return end
   redis.pcall('XACK', q.stream, G.GROUP, unpack(entries))
   redis.pcall('XDEL', q.stream, unpack(entries))
 end
 
--- New entries for a consumer; the group is created where it is missing (first use, FLUSHALL, DEL).
+-- Read new entries for a consumer. A missing group (first use, FLUSHALL, DEL) is created.
 G.read_stream = function(q, consumer, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', G.GROUP, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   if reply and reply.err then
@@ -29,7 +29,7 @@ G.read_stream = function(q, consumer, count)
   return reply[1][2]
 end
 
--- The job id that an entry names, or nil for an entry that is not ours.
+-- Return the job id in an entry's fields, or nil if it has none.
 G.entry_job = function(fields)
   if not fields then return nil end
   if fields[1] == 'jobId' then return fields[2] end
@@ -41,8 +41,8 @@ end
 
 local SAME_MS_MAX = 2000
 
--- The entry of a job: the one its record names, else one made in the millisecond in which the job was added. Nil if
--- neither is there: an entry of a Node peer, say, whose clock is its own.
+-- Return the entry of a job: the one named by its record, else one made in the millisecond in which the job was
+-- added. Nil if neither exists, for example for an entry of a Node peer, which uses its own clock.
 G.find_entry = function(q, id, eid, timestamp)
   if eid == '' then return nil end
   local from, count = eid or timestamp, eid and 1 or SAME_MS_MAX
@@ -57,25 +57,25 @@ end
 
 local PENDING_PAGE, PENDING_PAGES = 1000, 100
 
--- Which entries of a page (an answer of XRANGE, not empty) are in somebody's hands: a set of entry ids. A group may
--- still hold entries that are no longer in the stream, so there may be more of them than the page is long.
-G.held_entries = function(q, group, page)
-  local held, from = {}, page[1][1]
+-- Return which entries of a page (a non-empty reply of XRANGE) are pending: a set of entry ids. A group may still
+-- hold entries that are no longer in the stream, so there can be more of them than the page has.
+G.pending_entries = function(q, group, page)
+  local pending_ids, from = {}, page[1][1]
   for _ = 1, PENDING_PAGES do
     local pending = redis.pcall('XPENDING', q.stream, group, from, page[#page][1], PENDING_PAGE)
-    if pending.err then return held end
-    for _, p in ipairs(pending) do held[p[1]] = true end
-    if #pending < PENDING_PAGE then return held end
+    if pending.err then return pending_ids end
+    for _, p in ipairs(pending) do pending_ids[p[1]] = true end
+    if #pending < PENDING_PAGE then return pending_ids end
     from = '(' .. pending[#pending][1]
   end
-  return held
+  return pending_ids
 end
 
--- Delete what nobody holds of a page of entries, and call `each` with the job id of each.
-G.delete_free = function(q, group, page, each)
-  local held, free = G.held_entries(q, group, page), {}
+-- Delete the entries of a page that are not pending, and call `each` with the job id of each.
+G.delete_unclaimed = function(q, group, page, each)
+  local pending_ids, free = G.pending_entries(q, group, page), {}
   for _, entry in ipairs(page) do
-    if not held[entry[1]] then
+    if not pending_ids[entry[1]] then
       free[#free + 1] = entry[1]
       local id = G.entry_job(entry[2])
       if id then each(id) end

@@ -1,6 +1,7 @@
--- A job that ends in `failed` without a worker having run it to its end: malformed, expired, revoked, stalled.
+-- Fail a job that no worker ran to its end: malformed, expired, revoked, stalled.
 
--- The job's hash must exist. event: 'failed', 'expired' or 'revoked'; processed_on: when it began to run, if it did.
+-- The job's hash must exist. event: 'failed', 'expired' or 'revoked'. processed_on: when it started to run, if it
+-- did.
 G.end_failed = function(q, id, now, reason, event, processed_on)
   local now_text = G.int(now)
   if G.dead_letter then G.dead_letter(q, id, event, reason) end
@@ -12,11 +13,11 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
     G.emit(q.events, event, id)
   end
   redis.call('EXPIRE', q.P .. 'budget:' .. id, G.budgets.KEPT_S)
-  -- What an earlier attempt left there is not why the job failed in the end.
+  -- Fields of an earlier attempt do not explain the final failure.
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
   if scheduler then G.schedule_job_ended(q, scheduler, id, now) end
-  -- Who revokes a job that has not begun decides, nothing has failed: no metric (data-model.md section 9).
+  -- A job revoked before it started has not failed: it is not counted in the metrics.
   if event ~= 'revoked' then
     local started = tonumber(processed_on or '')
     G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
@@ -24,7 +25,7 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   G.flows.child_ended(q, id, G.flows.FAILED, reason, now)
 end
 
--- The same for a job that may belong to a group: its slot or its turn goes to the next.
+-- The same for a job that may belong to a group: its slot or turn goes to the next job.
 G.end_job = function(q, id, now, reason, event, processed_on)
   local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
   G.end_failed(q, id, now, reason, event, processed_on)

@@ -1,9 +1,10 @@
--- Where a waiting job stands, found by bounded looks: an entry of the stream, or a place in one of the two lists.
--- The record names the entry of every job that we made ready; for what a peer pushed we look where it should be.
+-- Find the place of a waiting job with bounded reads: an entry of the stream, or an index in one of the two lists.
+-- The record names the entry of every job that this library made ready. For jobs pushed by a peer, the likely
+-- positions are read.
 
 local LIST_LOOK, HEAD_LOOK, TIME_LOOK = 1000, 200, 300
 
--- Among the entries from `from` on.
+-- Search `count` entries from `from` on.
 local function among(q, id, from, count)
   local found = redis.pcall('XRANGE', q.stream, from, '+', 'COUNT', count)
   if found.err then return nil end
@@ -13,14 +14,14 @@ local function among(q, id, from, count)
   return nil
 end
 
--- The record first, then those that are taken next, then those added after the job's time.
+-- Check the entry in the record, then the entries fetched next, then those added after the job's time.
 local function in_stream(q, id, h)
   local entry = G.find_entry(q, id, h.eid, h.timestamp) or among(q, id, '-', HEAD_LOOK)
   if entry or not string.find(h.timestamp or '', '^%d+$') then return entry end
   return among(q, id, h.timestamp, TIME_LOOK)
 end
 
--- From either end; `rank` says from which, for LREM.
+-- Search a list from both ends. `rank` is the direction, for LREM.
 local function in_list(key, id)
   for _, rank in ipairs({ -1, 1 }) do
     if type(redis.pcall('LPOS', key, id, 'RANK', rank, 'MAXLEN', LIST_LOOK)) == 'number' then
@@ -32,8 +33,8 @@ end
 
 local function in_lists(q, id) return in_list(q.lifo, id) or in_list(q.priority, id) end
 
--- h: eid, timestamp, lifo, priority. Returns {entry}, {list, rank} or {set}; {held} where a worker of a peer has read the
--- entry and not yet activated the job (W38); nil where these looks do not find it.
+-- h: eid, timestamp, lifo, priority. Return {entry}, {list, rank} or {set}; {held} if a peer's worker has read the
+-- entry and not yet activated the job; nil if the bounded reads do not find it.
 G.waiting_place = function(q, id, h)
   if type(redis.pcall('ZSCORE', q.suspects, id)) == 'string' then return { set = q.suspects } end
   local in_a_list = h.lifo == '1' or G.count_of(h.priority) > 0

@@ -1,6 +1,6 @@
--- Waking idle workers (functions.md, "Waking"). An idle worker blocks in the second consumer group over the
--- job stream and the wake stream; a stream push wakes one by itself, every other push leaves a marker here.
--- A marker is a hint: a wake key of a foreign type must not undo the change that it tells of.
+-- Wake up idle workers. An idle worker blocks in the second consumer group of the job stream and the wake stream. A
+-- push to the stream wakes one worker; every other push adds a marker here. A marker is only a hint: a wake key of a
+-- foreign type must not undo the change that it reports.
 
 local MARKERS_KEPT = 64
 
@@ -17,8 +17,8 @@ local function move_cursor(key)
   end
 end
 
--- Everything that is ready has been taken: only what is pushed from now on shall wake somebody.
-G.forget_old_wakes = function(q)
+-- Everything ready has been fetched: only later pushes need to wake a worker.
+G.skip_old_wakes = function(q)
   move_cursor(q.stream)
   move_cursor(q.wake)
 end

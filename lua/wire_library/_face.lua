@@ -1,7 +1,7 @@
--- What the functions of the wire face share (docs/reference/wire-library.md): arguments, keys, jobs and their places.
--- Here times come from the client, and keys and arguments are those that the protocol documents.
+-- Share helpers of the wire library (docs/reference/wire-library.md): arguments, keys, jobs and their places. Here
+-- times come from the client, and keys and arguments are those of the protocol.
 
--- The group routines of both faces are found here too (no other way of inheriting them exists while a library loads).
+-- The group functions of both libraries are available in W too (inheritance is not possible while a library loads).
 G.W = G.groups
 local W = G.W
 
@@ -10,7 +10,7 @@ local W = G.W
 W.num, W.text, W.score, W.given = G.num, G.text, G.score, G.given
 W.scheduled_score, W.duration = G.scheduled_score, G.duration
 
--- How much one call of an operator does, where the protocol names no bound; what is left comes with the next call.
+-- Bounds of one call of an operator's function, if the protocol names none; the next call continues.
 W.JOBS_A_CALL, W.PAGES_A_CALL = 10000, 20
 
 W.json = function(text)
@@ -21,7 +21,7 @@ end
 
 -- ------------------------------------------------------------------ keys
 
--- The queue of a key that ends in `suffix`, for example `P:stream` and 'stream'.
+-- Return the queue of a key that ends in `suffix`, for example `P:stream` and 'stream'.
 W.queue = function(key, suffix)
   local P = string.sub(key, 1, -#suffix - 1)
   if key ~= P .. suffix or string.sub(P, -1) ~= ':' then error('key ' .. key .. ' does not end in :' .. suffix) end
@@ -36,7 +36,7 @@ local TERMINAL = G.TERMINAL
 W.TERMINAL = TERMINAL
 W.pick, W.job, W.is_expired = G.pick, G.job_of, G.is_expired
 
--- All fields of a hash: by name, and flat as the server gives them. nil where there is none.
+-- Return all fields of a hash: by name, and flat as the server returns them. nil if there is none.
 W.read = function(key)
   local flat = redis.call('HGETALL', key)
   if #flat == 0 then return nil, flat end
@@ -49,19 +49,19 @@ end
 
 W.push_stream = G.make_waiting
 
--- Idle workers of glidemq_py block on a stream of markers; it exists where there are such workers.
+-- Idle workers of glidemq_py block on a stream of markers; it exists if there are such workers.
 W.wake = function(q)
   if redis.call('EXISTS', q.wake) == 1 then G.wake(q, 1) end
 end
 
--- Lists are popped on the right: LIFO jobs are pushed there, due priority jobs on the other side.
+-- Lists are popped on the right: LIFO jobs are pushed there, due priority jobs on the left.
 W.push_list = function(q, list, id)
   redis.call(list == 'lifo' and 'RPUSH' or 'LPUSH', q[list], id)
   redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
   W.wake(q)
 end
 
--- A due or promoted job, to the source it is taken from.
+-- Put a due or promoted job into the source from which it is fetched.
 W.make_ready = function(q, id, h, priority)
   if h.lifo == '1' then
     W.push_list(q, 'lifo', id)
@@ -72,7 +72,7 @@ W.make_ready = function(q, id, h, priority)
   end
 end
 
--- Acknowledge an entry; a broadcast entry stays in the stream for other groups. Returns 1 if it was pending.
+-- Acknowledge an entry; a broadcast entry stays in the stream for other groups. Return 1 if it was pending.
 W.ack = function(q, group, entry, broadcast)
   if not entry or entry == '' then return 0 end
   local acked = redis.call('XACK', q.stream, group or '', entry)
@@ -80,8 +80,8 @@ W.ack = function(q, group, entry, broadcast)
   return acked
 end
 
--- Whether a call that brings `entry` (and has just acknowledged it) speaks for the job's present attempt (W7):
--- its entry was still pending, or the job is active and no other entry is known to have activated it.
+-- Return whether a call with `entry` (just acknowledged) is for the job's current attempt: its entry was still pending,
+-- or the job is active and no other entry is known to have activated it.
 W.is_current = function(h, entry, acked)
   local state = h.state
   if not state or TERMINAL[state] then return false end
@@ -90,6 +90,6 @@ W.is_current = function(h, entry, acked)
     if entry == '' then return h.src ~= 's' end
     return acked == 1 or not h.eid or h.eid == entry
   end
-  -- A list job that was refused as revoked is failed by its worker without having been active.
+  -- A revoked list job that was rejected is failed by its worker without having been active.
   return entry == '' and h.revoked == '1' and (state == 'waiting' or state == 'prioritized')
 end

@@ -1,14 +1,15 @@
--- glidemq_moveToActive   KEYS 1 job, 2 stream (optional)   ARGV 1 now; with KEYS 2: 2 entry id ('' = from a list),
---   3 group, 4 job id, 5 broadcast 0/1
---   -> flat array of all fields of the job's hash, as of now
+-- glidemq_moveToActive: activate a job and return its record.
+-- KEYS 1 job, 2 stream (optional)   ARGV 1 now; with KEYS 2: 2 entry id ('' = from a list), 3 group, 4 job id, 5
+-- broadcast 0/1
+-- -> flat array of all fields of the job's hash, as of now
 --    | '' (no such job) | 'REVOKED' (the caller fails it) | 'EXPIRED' (it has been failed)
---    | 'GROUP_ORDERED' | 'GROUP_FULL' | 'GROUP_RATE_LIMITED' | 'GROUP_TOKEN_LIMITED' (parked; the caller forgets it)
+--    | 'GROUP_ORDERED' | 'GROUP_FULL' | 'GROUP_RATE_LIMITED' | 'GROUP_TOKEN_LIMITED' (parked; the caller drops it)
 --    | 'ERR:COST_EXCEEDS_CAPACITY' (it has been failed)
--- An entry that leads to no runnable job is acknowledged here. A left-over entry of a job that runs, waits or has
--- ended answers 'GROUP_FULL': the caller forgets it (W36).
+-- An entry without a runnable job is acknowledged here. A leftover entry of a job that is active elsewhere, waits or
+-- has ended returns 'GROUP_FULL': the caller drops it. Bound: constant.
 local W = G.W
 
--- What the job's hash and its reply get when it becomes active.
+-- Activate the job. Return the fields set in its hash and in the reply.
 W.activate = function(q, id, h, now, entry, broadcast)
   local now_text = W.text(now)
   local set = { state = 'active', processedOn = now_text, lastActive = now_text }
@@ -29,7 +30,7 @@ W.activate = function(q, id, h, now, entry, broadcast)
   return set
 end
 
--- The hash as HGETALL would give it now, after `prefix`. Not by unpack: a parent may have thousands of fields (W50).
+-- Append to `prefix` the hash as HGETALL would return it now. Not by unpack: a parent may have thousands of fields.
 W.reply_of = function(prefix, flat, set)
   local n = #prefix
   for i = 1, #flat, 2 do
@@ -45,15 +46,16 @@ end
 
 local NOT_READY = { completed = true, failed = true, suspended = true, ['waiting-children'] = true }
 
--- Whether this is a left-over entry: the job has ended, waits for something, or runs under another entry (W36).
+-- Return whether this is a leftover entry: the job has ended, waits for something, or is active under another entry.
 local function is_left_over(h, entry)
   if NOT_READY[h.state] then return true end
   if h.state ~= 'active' or not entry then return false end
   return entry == '' or (h.eid ~= nil and h.eid ~= entry)
 end
 
--- Why a job must not be activated now: a documented reply, or nil. Parks, expires and fails as documented.
-W.refuse = function(q, id, h, now, entry, broadcast)
+-- Return why a job must not be activated now: a documented reply, or nil. Parks, expires and fails the job as
+-- documented.
+W.reject_reason = function(q, id, h, now, entry, broadcast)
   if h.revoked == '1' then return 'REVOKED' end
   if not broadcast and is_left_over(h, entry) then return 'GROUP_FULL' end
   if W.expired_now(q, id, h, now) then return 'EXPIRED' end
@@ -75,7 +77,7 @@ G.export('moveToActive', { 'allow-oom' }, function(keys, args)
     if not broadcast then W.ack(q, group, entry) end
     return ''
   end
-  local refusal = W.refuse(q, id, h, now, entry, broadcast)
+  local refusal = W.reject_reason(q, id, h, now, entry, broadcast)
   if refusal then
     if refusal ~= 'REVOKED' then W.ack(q, group, entry, broadcast) end
     return refusal

@@ -1,14 +1,16 @@
--- glidemq_addJob   KEYS 1 id, 2 stream, 3 scheduled, 4 events, 5 deps of a parent in the same slot (optional)
---   ARGV 1 name, 2 data, 3 opts JSON, 4 timestamp ms, 5 delay ms, 6 priority, 7 parent id, 8 max attempts,
---   9 ordering key, 10 group concurrency (0 = 1), 11 rate max, 12 rate duration ms, 13 bucket capacity mtok,
---   14 bucket refill mtok/s, 15 cost mtok, 16 ttl ms, 17 custom id, 18 lifo 0/1, 19 parent queue, 20 scheduler name,
---   21 skip events 0/1
+-- glidemq_addJob: add a job.
+-- KEYS 1 id, 2 stream, 3 scheduled, 4 events, 5 deps of a parent in the same slot (optional)
+--   ARGV 1 name, 2 data, 3 opts JSON, 4 timestamp ms, 5 delay ms, 6 priority, 7 parent id, 8 max attempts, 9 ordering
+--   key, 10 group concurrency (0 = 1), 11 rate max, 12 rate duration ms, 13 bucket capacity mtok, 14 bucket refill
+--   mtok/s, 15 cost mtok, 16 ttl ms, 17 custom id, 18 lifo 0/1, 19 parent queue, 20 scheduler name, 21 skip events 0/1
 --   -> id | 'duplicate' | 'ERR:COST_EXCEEDS_CAPACITY' | 'ERR:ID_EXHAUSTED'
---   errors: OOM (not allow-oom: a full server refuses new jobs)
--- glidemq_dedup    KEYS 1 dedup, 2 id, 3 stream, 4 scheduled, 5 events, 6 parent deps (optional)
---   ARGV 1 dedup id, 2 ttl ms, 3 simple | throttle | debounce (else: no check), 4..17 as addJob's 1..6, 7, 8, 9..14,
---   18 cost, 19 ttl, 20 custom id, 21 lifo, 22 parent queue, 23 skip events
+--   errors: OOM (not allow-oom: a full server rejects new jobs)
+-- glidemq_dedup: add a job unless it is a duplicate.
+-- KEYS 1 dedup, 2 id, 3 stream, 4 scheduled, 5 events, 6 parent deps (optional)
+--   ARGV 1 dedup id, 2 ttl ms, 3 simple | throttle | debounce (else: no check), 4..17 as addJob's 1..6, 7, 8, 9..14, 18
+--   cost, 19 ttl, 20 custom id, 21 lifo, 22 parent queue, 23 skip events
 --   -> 'skipped' | what addJob returns
+-- Bound: constant.
 local W = G.W
 
 local function spec(keys, first_key, A, at)
@@ -31,7 +33,7 @@ G.export('dedup', {}, function(keys, args)
   local q, s = W.queue(keys[2], 'id'), spec(keys, 2, args, 4)
   s.quiet = args[23] == '1'
   if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
-  -- The protocol looks at the time in one mode alone.
+  -- The protocol uses the time to live in one mode only.
   local ttl = args[3] == 'throttle' and W.num(args[2]) or 0
   if G.deduplicate(q, args[1], args[3], ttl, s.timestamp, s.quiet) == 'skipped' then return 'skipped' end
   local id = W.add(q, s)

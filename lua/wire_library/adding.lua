@@ -1,14 +1,14 @@
--- Writing a new job: its id, its group, its hash and its place. Used by addJob, dedup and addFlow.
--- A spec `s`: name, data, opts, timestamp, delay, priority, max_attempts, id (custom), parent_id, parent_queue,
--- deps_key, scheduler, group, concurrency, rate_max, rate_duration, tb_capacity, tb_rate, cost, ttl, lifo, quiet.
--- Times in ms, costs and bucket in millitokens. An infinite delay is the longest that a score can hold, a priority
+-- Write a new job: its id, its group, its hash and its place. Used by addJob, dedup and addFlow. A spec `s`: name,
+-- data, opts, timestamp, delay, priority, max_attempts, id (custom), parent_id, parent_queue, deps_key, scheduler,
+-- group, concurrency, rate_max, rate_duration, tb_capacity, tb_rate, cost, ttl, lifo, quiet.
+-- Times in ms, costs and bucket in millitokens. An infinite delay becomes the longest that a score can hold, a priority
 -- out of range the nearest in range.
 local W = G.W
 
 local TRIES_MAX = 1000
 local COUNTER_MAX = 9007199254740991
 
--- IDADV: a custom id of digits moves the counter past itself, written so that INCR can read it (W63).
+-- Move the counter to a custom id of digits above it, in a form that INCR can read.
 W.advance_counter = function(id_key, id)
   if not string.find(id, '^%d+$') then return end
   local n = tonumber(id)
@@ -16,7 +16,7 @@ W.advance_counter = function(id_key, id)
   if n > W.num(redis.call('GET', id_key) or '') then redis.call('SET', id_key, G.int(n)) end
 end
 
--- The next free id (W64), or nil after too many taken ones. taken: ids that this call has given out.
+-- Return the next free id, or nil after TRIES_MAX existing ones. taken: ids issued by this call.
 W.next_id = function(q, taken)
   for _ = 1, TRIES_MAX do
     local id = G.int(G.count_ids(q, 1))
@@ -25,7 +25,7 @@ W.next_id = function(q, taken)
   return nil
 end
 
--- Where the job goes: its state and its stream entry ('' where it has none).
+-- Put the job into its place. Return its state and its stream entry ('' if it has none).
 local function place(q, id, s)
   if s.delay > 0 then
     redis.call('ZADD', q.scheduled, W.scheduled_score(s.priority, s.timestamp + s.delay), id)
@@ -40,7 +40,7 @@ local function place(q, id, s)
   return 'waiting', G.push_stream(q, id, s.name)
 end
 
--- The job's record. state 'waiting-children': a parent stands in no place.
+-- Write the job's record. state 'waiting-children': a parent is in no place.
 W.write_job = function(q, id, s, seq, state, entry)
   local fields = { 'id', id, 'name', s.name, 'data', s.data, 'opts', s.opts, 'timestamp', s.timestamp_text,
     'attemptsMade', '0', 'delay', s.delay_text, 'priority', W.text(s.priority), 'maxAttempts', W.text(s.max_attempts),
@@ -62,7 +62,7 @@ W.write_job = function(q, id, s, seq, state, entry)
   redis.call('HSET', q.J .. id, unpack(fields))
 end
 
--- Place first, record second: a place that cannot be written fails the call before the job exists.
+-- The place is written first, the record second: if the place cannot be written, the call fails before the job exists.
 W.enqueue = function(q, id, s, seq)
   local state, entry = place(q, id, s)
   W.write_job(q, id, s, seq, state, entry)
@@ -71,7 +71,7 @@ W.enqueue = function(q, id, s, seq)
   if not s.quiet then G.emit(q.events, 'added', id, 'name', s.name) end
 end
 
--- One job, as addJob and dedup add it -> id | 'duplicate' | 'ERR:...'. What is refused leaves no trace (W1).
+-- Add one job, as addJob and dedup do -> id | 'duplicate' | 'ERR:...'. A rejected job leaves no trace.
 W.add = function(q, s)
   if W.too_costly(s) then return 'ERR:COST_EXCEEDS_CAPACITY' end
   local id = s.id
@@ -91,7 +91,7 @@ W.add = function(q, s)
   return id
 end
 
--- Arguments of addJob; dedup's are the same from its fourth on, with their slots at other numbers.
+-- Build a spec from the arguments of addJob; dedup's are the same from its fourth on, at other positions.
 W.spec = function(a)
   local timestamp, delay = G.clamped_time(a.timestamp), W.duration(a.delay)
   return {

@@ -1,7 +1,9 @@
--- glidemq_pause, glidemq_resume   KEYS 1 meta, 2 events   -> 1
--- glidemq_rateLimit     KEYS 1 rate, 2 meta   ARGV 1 max (<= 0 = what meta says), 2 window ms, 3 now
---   -> 0 a permit was taken | ms until the window ends
--- glidemq_searchByName  KEYS 1 state key   ARGV 1 'zset' | 'stream', 2 name, 3 limit (100), 4 P:   -> ids
+-- glidemq_pause, glidemq_resume: stop and start fetching.   KEYS 1 meta, 2 events   -> 1
+-- glidemq_rateLimit: consume a permit of the queue's rate limit.
+--   KEYS 1 rate, 2 meta   ARGV 1 max (<= 0 = the value in meta), 2 window ms, 3 now
+--   -> 0 a permit was consumed | ms until the window ends
+-- glidemq_searchByName: return ids of jobs with a name.
+--   KEYS 1 state key   ARGV 1 'zset' | 'stream', 2 name, 3 limit (100), 4 P:   -> ids
 --   Bound: the first 20,000 members or entries.
 local W = G.W
 

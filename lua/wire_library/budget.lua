@@ -1,7 +1,8 @@
--- glidemq_checkBudget               KEYS 1 budget   -> 'ok' | 'exceeded' | 'no_budget'
--- glidemq_recordUsageAndCheckBudget KEYS 1 budget   ARGV 1 tokens JSON, 2 costs JSON, 3 weighted tokens, 4 total cost,
---   5 max tokens JSON, 6 max costs JSON   -> 'ok' | 'exceeded' (by this very call) | 'no_budget'
---   Invalid JSON counts as none. Exceeded means more than the limit; a limit of 0 is none.
+-- glidemq_checkBudget: return the state of a flow's budget.   KEYS 1 budget   -> 'ok' | 'exceeded' | 'no_budget'
+-- glidemq_recordUsageAndCheckBudget: record usage and return the state.   KEYS 1 budget
+--   ARGV 1 tokens JSON, 2 costs JSON, 3 weighted tokens, 4 total cost, 5 max tokens JSON, 6 max costs JSON   -> 'ok' |
+--   'exceeded' (by this call) | 'no_budget'
+--   Invalid JSON counts as none. Exceeded means above the limit; a limit of 0 is no limit.
 local W, B = G.W, G.budgets
 
 G.export('checkBudget', { 'no-writes' }, function(keys)

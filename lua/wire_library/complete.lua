@@ -1,9 +1,10 @@
--- glidemq_complete   KEYS 1 stream, 2 completed, 3 events, 4 job, 5 metrics:completed; optional 6 parent deps,
---   7 parent job, 8 parent stream, 9 parent events
---   ARGV 1 id, 2 entry id ('' = from a list), 3 returnvalue, 4 now, 5 group, 6 retention mode, 7 count, 8 age s,
---   9 deps member, 10 parent id, 11 broadcast 0/1   -> 1
--- A call that does not speak for the job's present attempt (a second one, a late one, one for a job that is gone)
--- acknowledges its entry and changes nothing else (W7, W30).
+-- glidemq_complete: complete a job.
+-- KEYS 1 stream, 2 completed, 3 events, 4 job, 5 metrics:completed; optional 6 parent deps, 7 parent job, 8 parent
+-- stream, 9 parent events
+--   ARGV 1 id, 2 entry id ('' = from a list), 3 returnvalue, 4 now, 5 group, 6 retention mode, 7 count, 8 age s, 9 deps
+--   member, 10 parent id, 11 broadcast 0/1   -> 1
+-- A call that is not for the job's current attempt (a repeated or late one, or one for a deleted job) acknowledges its
+-- entry and changes nothing else. Bound: constant, plus the jobs deleted by retention (at most 1,000).
 local W = G.W
 
 local function parents(q, keys, c)
@@ -13,19 +14,19 @@ local function parents(q, keys, c)
   W.notify_dag(q, c.id, c.value, c.now)
 end
 
--- A refused list job was counted when it was popped; a removed or finished one was counted out already.
-local function settle_refused(q, h, c)
+-- A rejected list job was counted when it was popped; a deleted or finished one was already removed from the count.
+local function settle_rejected(q, h, c)
   if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.list_left(q, c.id) end
 end
 
 -- c: id, entry, value, now, group, retention, member, parent_id, broadcast, started (processedOn that the worker
--- got, or nil), quiet, no_metrics. Also the first half of completeAndFetchNext.
+-- received, or nil), quiet, no_metrics. Also the first half of completeAndFetchNext.
 W.complete = function(q, keys, c)
   local acked = W.ack(q, c.group, c.entry, c.broadcast)
   local key, h = q.J .. c.id, W.job(q, c.id)
   local stale = c.started and h.processedOn and tonumber(h.processedOn) ~= c.started
   if not h.state or (not c.broadcast and (stale or not W.is_current(h, c.entry, acked))) then
-    return settle_refused(q, h, c)
+    return settle_rejected(q, h, c)
   end
   local now_text = W.text(c.now)
   redis.call('ZADD', q.completed, now_text, c.id)

@@ -1,12 +1,13 @@
--- glidemq_promote            KEYS 1 scheduled, 2 stream, 3 events   ARGV 1 now
---   -> members taken out of the scheduled set; at most 1000 a call
--- glidemq_nextDue            KEYS 1 scheduled, 2 ratelimited   -> epoch ms of the next due time, or -1
--- glidemq_promoteRateLimited KEYS 1 ratelimited, 2 stream   ARGV 1 now   -> jobs promoted; at most 100 groups a call
+-- glidemq_promote: promote due jobs.   KEYS 1 scheduled, 2 stream, 3 events   ARGV 1 now
+--   -> members removed from the scheduled set; at most 1,000 per call
+-- glidemq_nextDue: return the next due time.   KEYS 1 scheduled, 2 ratelimited   -> epoch ms, or -1
+-- glidemq_promoteRateLimited: start jobs of groups whose rate limit has ended.
+--   KEYS 1 ratelimited, 2 stream   ARGV 1 now   -> jobs promoted; at most 100 groups per call
 local W = G.W
 
 local PROMOTIONS_MAX, GROUPS_MAX, BANDS_MAX = 1000, 100, G.PRIORITY_MAX + 1
 
--- Members of one score go by number where their ids are numbers, so that first come is first served (W65).
+-- Order members with one score by number if their ids are numbers: first in, first out.
 local function in_order(a, b)
   if a.score ~= b.score then return a.score < b.score end
   if a.number and b.number and a.number ~= b.number then return a.number < b.number end
@@ -26,13 +27,13 @@ local function due_in_band(q, band, now, limit)
   return rows
 end
 
--- A retry of one subscription goes back to the stream for that subscription alone.
+-- Return a retry of one subscription to the stream for that subscription only.
 local function promote_broadcast(q, id, group, h)
   redis.call('XADD', q.stream, '*', 'jobId', id, 'name', h.name or '', 'retryGroup', group)
   redis.call('HSET', q.J .. id, 'state', 'waiting')
 end
 
--- The band of the score, not the hash's priority, names the list. A member without a job is no job (W31).
+-- The priority of the score, not of the hash, determines the list. A member without a job is deleted.
 local function promote(q, member, band, now)
   redis.call('ZREM', q.scheduled, member)
   local id, group = string.match(member, '^(.-)||(.*)$')
@@ -43,7 +44,7 @@ local function promote(q, member, band, now)
   G.emit(q.events, 'promoted', id or member)
 end
 
--- The first member of a band or a later one: its band and its time.
+-- Return the priority and time of the first member of this or a later priority.
 local function first_from(scheduled, band)
   local low = G.band_start(band)
   local found = redis.call('ZRANGEBYSCORE', scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
@@ -64,7 +65,7 @@ G.export('promote', { 'allow-oom' }, function(keys, args)
   return promoted
 end)
 
--- Every band is asked, so that a job far off does not hide due ones behind it (W59).
+-- Read every priority, so that a job due much later does not hide due jobs of later priorities.
 G.export('nextDue', { 'no-writes' }, function(keys)
   local due
   local band, at = first_from(keys[1], 0)

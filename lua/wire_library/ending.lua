@@ -1,21 +1,21 @@
--- Ends that no handler decides: expiry, stalling. And what is kept of ended jobs.
+-- End jobs without a handler's result (expired, stalled, revoked), and apply the retention of ended jobs.
 local W = G.W
 
--- EXPIRE: the slot that an ordered job kept while it paused is given back too (W92).
+-- Expire a job. The slot that an ordered job kept while it was not active is freed too.
 W.expire = function(q, id, h, now)
   if W.TERMINAL[h.state] then return end
   G.end_failed(q, id, now, 'expired', 'expired', h.processedOn)
   W.leave_group(q, id, h, now)
 end
 
--- CHECKEXP
+-- Expire the job if its time has passed. Return whether it did.
 W.expired_now = function(q, id, h, now)
   if not W.is_expired(h, now) then return false end
   W.expire(q, id, h, now)
   return true
 end
 
--- Revoked before it could run. No metric: nothing has failed.
+-- Fail a job that was revoked before it could run. No metric is written, since no attempt has failed.
 W.end_revoked = function(q, id, h, now)
   redis.call('ZADD', q.failed, W.text(now), id)
   redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', 'revoked', 'finishedOn', W.text(now))
@@ -23,7 +23,7 @@ W.end_revoked = function(q, id, h, now)
   W.leave_group(q, id, h, now)
 end
 
--- STALL: true if the job has failed for it.
+-- Count a stall. Return true if the job has failed because of it.
 W.stall = function(q, id, h, max_stalled, now)
   local stalled = G.bump(q.J .. id, 'stalledCount')
   if stalled > max_stalled then
@@ -35,14 +35,14 @@ W.stall = function(q, id, h, max_stalled, now)
   return false
 end
 
--- A stalled job becomes as good as new. It keeps its slot; where only the rule of the protocol says that it has
--- one, that is written down before the signs of it go.
+-- Reset a stalled job. It keeps its slot: if the job has one only by the protocol's rule, the field is written before
+-- the fields behind the rule are deleted.
 W.redispatch = function(q, id, h)
   redis.call('HDEL', q.J .. id, 'processedOn', 'lastActive')
   if h.groupKey and not h.slot and h.state == 'active' then redis.call('HSET', q.J .. id, 'slot', '1') end
 end
 
--- LOCKMS: the job's own lock duration, or 0.
+-- Return the job's own lock duration in ms, or 0.
 W.lock_ms = function(opts)
   if not opts or not string.find(opts, '"lockDuration"', 1, true) then return 0 end
   local parsed = W.json(opts)
@@ -50,14 +50,14 @@ W.lock_ms = function(opts)
   return own >= 1000 and own <= 86400000 and own or 0
 end
 
--- How long a job may go without a heartbeat: its own lock, the worker's, the idle time asked for.
+-- Return how long a job may go without a heartbeat: its own lock duration, the worker's, or the requested idle time.
 W.stall_threshold = function(h, worker_lock, min_idle)
   local own = W.lock_ms(h.opts)
   if own > 0 then return own end
   return worker_lock > 0 and worker_lock or min_idle
 end
 
--- RETAIN, with all keys of the jobs that go (W69).
+-- Apply the retention, and delete all keys of the deleted jobs.
 W.retain = function(q, zset, id, rule, now)
   if rule.mode == 'true' then
     redis.call('ZREM', zset, id)

@@ -1,8 +1,10 @@
--- glidemq_fail   KEYS 1 stream, 2 failed, 3 scheduled, 4 events, 5 job, 6 metrics:failed
---   ARGV 1 id, 2 entry id ('' = from a list), 3 reason, 4 now, 5 max attempts (0 = no retry), 6 backoff ms, 7 group,
---   8 retention mode, 9 count, 10 age s, 11 broadcast 0/1   -> 'retrying' | 'failed'
--- A call that does not speak for the job's present attempt changes nothing (W7); it answers 'failed' where the job
--- has failed or is gone, else 'retrying': there is no failure for the caller to act upon.
+-- glidemq_fail: fail an attempt, and retry or fail the job.
+-- KEYS 1 stream, 2 failed, 3 scheduled, 4 events, 5 job, 6 metrics:failed
+--   ARGV 1 id, 2 entry id ('' = from a list), 3 reason, 4 now, 5 max attempts (0 = no retry), 6 backoff ms, 7 group, 8
+--   retention mode, 9 count, 10 age s, 11 broadcast 0/1   -> 'retrying' | 'failed'
+-- A call that is not for the job's current attempt changes nothing. It returns 'failed' if the job has failed or is
+-- gone, else 'retrying': the caller has no failure to handle. Bound: constant, plus the jobs deleted by retention (at
+-- most 1,000).
 local W = G.W
 
 local SUBSCRIPTION_TTL = 86400
@@ -21,7 +23,7 @@ local function retry(q, h, c, attempts)
   local member = c.broadcast and c.id .. '||' .. c.group or c.id
   redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, c.now + c.backoff), member)
   redis.call('HSET', key, 'state', 'delayed', 'failedReason', c.reason, 'processedOn', now_text)
-  -- Stalls are counted against one attempt, not against all of them together (W39).
+  -- Stalls are counted per attempt, not over all attempts.
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   W.pause_in_group(q, c.id, h, c.now)
   G.emit(q.events, 'retrying', c.id, 'failedReason', c.reason, 'attemptsMade', attempts, 'delay', W.text(c.backoff))

@@ -1,20 +1,22 @@
--- glidemq_completeAndFetchNext   KEYS 1 stream, 2 completed, 3 events, 4 job, 5 metrics:completed; 6..9 as complete's
---   ARGV 1 id, 2 entry id, 3 returnvalue, 4 now, 5 group, 6 consumer, 7 retention mode, 8 count, 9 age s,
---   10 deps member, 11 parent id, 12 ordering key hint, 13 sequence hint, 14 group hint (all three are read from the
---   hash instead), 15 broadcast, 16 processedOn hint ('' = unknown), 17 has parents, 18 skip events, 19 skip metrics
---   -> {'NEXT_NONE', id} | {'NEXT_REVOKED', id, next id, next entry} | {'NEXT_HASH', id, next id, next entry, f, v, ...}
+-- glidemq_completeAndFetchNext: complete a job and fetch the next one.
+-- KEYS 1 stream, 2 completed, 3 events, 4 job, 5 metrics:completed; 6..9 as complete's
+--   ARGV 1 id, 2 entry id, 3 returnvalue, 4 now, 5 group, 6 consumer, 7 retention mode, 8 count, 9 age s, 10 deps
+--   member, 11 parent id, 12 ordering key hint, 13 sequence hint, 14 group hint (these three are read from the hash
+--   instead), 15 broadcast, 16 processedOn hint ('' = unknown), 17 has parents, 18 skip events, 19 skip metrics
+--   -> {'NEXT_NONE', id} | {'NEXT_REVOKED', id, next id, next entry} | {'NEXT_HASH', id, next id, next entry, f, v,
+--   ...}
 -- Bound: three candidates from each of the priority list, the LIFO list and the stream.
 local W = G.W
 
 local TRIES = 3
 
--- A job from a list, ready to run, or nil: what must not run is ended, parked or dropped on the way.
+-- Return a ready job from a list, or nil. Jobs that must not run are failed, parked or dropped.
 local function from_list(q, list, c)
   for _ = 1, TRIES do
     local id = redis.call('RPOP', q[list])
     if not id then return nil end
     local h, flat = W.read(q.J .. id)
-    local refusal = not (h and h.state and h.name) and 'gone' or W.refuse(q, id, h, c.now, '', false)
+    local refusal = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, '', false)
     if not refusal then
       local set = W.activate(q, id, h, c.now, '', false)
       redis.pcall('INCR', q.list_active)
@@ -39,12 +41,12 @@ local function from_stream(q, c)
     if not entry then return nil end
     local h, flat = nil, nil
     if id then h, flat = W.read(q.J .. id) end
-    local refusal = not (h and h.state and h.name) and 'gone' or W.refuse(q, id, h, c.now, entry, false)
+    local refusal = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, entry, false)
     if not refusal then
       return W.reply_of({ 'NEXT_HASH', c.id, id, entry }, flat, W.activate(q, id, h, c.now, entry, false))
     end
     if refusal == 'REVOKED' then return { 'NEXT_REVOKED', c.id, id, entry } end
-    -- Nothing that cannot run stays pending (W31).
+    -- No entry of a job that cannot run stays pending.
     W.ack(q, c.group, entry)
   end
   return nil

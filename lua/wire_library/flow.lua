@@ -1,10 +1,11 @@
--- glidemq_addFlow   KEYS 1..4 parent id, stream, scheduled, events; then the same four for each child's queue
---   ARGV 1 name, 2 data, 3 opts JSON, 4 timestamp ms, 5 delay, 6 priority, 7 max attempts, 8 number of children,
---   9 custom id; each child: name, data, opts, delay, priority, max attempts, P without its colon, parent queue name,
+-- glidemq_addFlow: add a parent and its children.
+-- KEYS 1..4 parent id, stream, scheduled, events; then the same four for each child's queue
+--   ARGV 1 name, 2 data, 3 opts JSON, 4 timestamp ms, 5 delay, 6 priority, 7 max attempts, 8 number of children, 9
+--   custom id; each child: name, data, opts, delay, priority, max attempts, P without its colon, parent queue name,
 --   custom id; then the number of extra deps and their members
 --   -> JSON text ["parent", "child", ...] | ["duplicate"] | ["ERR:ID_EXHAUSTED"]; 'ERR:COST_EXCEEDS_CAPACITY' is plain
---   errors: OOM; CROSSSLOT where a child's queue lives in another slot of a cluster
--- Everything is checked and every id is issued before the first job is written (W47).
+--   errors: OOM; CROSSSLOT if a child's queue is in another slot of a cluster
+-- Everything is checked and every id is issued before the first job is written. Bound: the children given.
 local W = G.W
 
 local PARENT_ARGS, CHILD_ARGS = 9, 9
@@ -13,7 +14,7 @@ local function number(n) return G.num(tonumber(n)) end
 
 local function milli(n) return math.floor(number(n) * 1000) end
 
--- Group, cost, ttl and lifo travel in the options here.
+-- Group, cost, ttl and lifo are part of the options here.
 local function read_options(s, opts)
   local o = W.json(opts) or {}
   local ordering = type(o.ordering) == 'table' and o.ordering or {}
@@ -41,8 +42,8 @@ local function child_spec(A, i)
     priority = A[b + 5], max_attempts = A[b + 6], parent_queue = A[b + 8], id = A[b + 9] }), A[b + 3])
 end
 
--- Ids given out by this call, by queue.
-local function ledger()
+-- Ids issued by this call, by queue.
+local function issued_ids()
   local by_queue = {}
   return function(q)
     by_queue[q.P] = by_queue[q.P] or {}
@@ -75,7 +76,7 @@ local function issue_ids(jobs, taken)
   return true
 end
 
--- A parent sets the width of its group, a child only where nobody has.
+-- A parent sets the concurrency of its group; a child sets it only if it is not set.
 local function join_group(q, s, is_parent)
   if not s.group then return 0 end
   local key, width = q.P .. 'group:' .. s.group, W.text(s.concurrency > 0 and s.concurrency or 1)
@@ -117,7 +118,7 @@ end
 
 G.export('addFlow', {}, function(keys, args)
   local children = math.min(W.num(args[8]), math.floor(#keys / 4) - 1)
-  local jobs, taken = { { q = W.queue(keys[1], 'id'), s = parent_spec(args) } }, ledger()
+  local jobs, taken = { { q = W.queue(keys[1], 'id'), s = parent_spec(args) } }, issued_ids()
   for i = 1, children do
     jobs[i + 1] = { q = W.queue(keys[4 * i + 1], 'id'), s = child_spec(args, i) }
   end

@@ -1,7 +1,9 @@
--- glidemq_version   KEYS none (one for routing is accepted)   -> '93'
--- glidemq_tryLock   KEYS 1 lock   ARGV 1 token, 2 ttl ms (1000)   -> 1 acquired, 0 held by another
--- glidemq_unlock    KEYS 1 lock   ARGV 1 token   -> 1 released, 0 was not ours
--- glidemq_renewLock KEYS 1 lock   ARGV 1 token, 2 ttl ms (1000)   -> 1 prolonged, 0 was not ours
+-- glidemq_version: return the version of the protocol's library.   KEYS none (one for routing is accepted)   -> '93'
+-- glidemq_tryLock: acquire a lock.   KEYS 1 lock   ARGV 1 token, 2 ttl ms (1000)   -> 1 acquired, 0 held by another
+-- owner
+-- glidemq_unlock: release it.        KEYS 1 lock   ARGV 1 token   -> 1 released, 0 the token does not match
+-- glidemq_renewLock: renew it.       KEYS 1 lock   ARGV 1 token, 2 ttl ms (1000)   -> 1 renewed, 0 the token does not
+-- match
 local W = G.W
 
 G.export('version', { 'no-writes' }, function() return G.VERSION end)

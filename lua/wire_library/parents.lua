@@ -1,29 +1,32 @@
--- glidemq_completeChild   KEYS 1 parent deps, 2 parent job, 3 parent stream, 4 parent events
---   ARGV 1 deps member, 2 parent id   -> children still open (may be <= 0); repeating it changes nothing
--- glidemq_registerParent  KEYS 1 child job, 2 child parents set, 3 parent deps, 4 parent job, 5 parent stream,
---   6 parent events   ARGV 1 child id, 2 parent id, 3 parent P, 4 deps member
---   -> 'ok' | 'already_completed' | 'error:child_not_found'
+-- glidemq_completeChild: report a completed child to its parent.
+-- KEYS 1 parent deps, 2 parent job, 3 parent stream, 4 parent events   ARGV 1 deps member, 2 parent id
+--   -> children still open (may be <= 0); idempotent
+-- glidemq_registerParent: add a parent to an existing child.
+-- KEYS 1 child job, 2 child parents set, 3 parent deps, 4 parent job, 5 parent stream, 6 parent events
+--   ARGV 1 child id, 2 parent id, 3 parent P, 4 deps member   -> 'ok' | 'already_completed' | 'error:child_not_found'
+-- Bound: the parents of the child.
 local W = G.W
 
 local F = G.flows
 
--- PNOTIFY: a child has completed. Counted once a child; a parent that is gone is not brought back as a ghost.
+-- Report a completed child, counted once per child. A deleted parent is not recreated as a ghost.
 W.notify_parent = function(stream, id, member, value, now)
   local q = W.queue(stream, 'stream')
-  F.told(q, id, member, F.COMPLETED, value, nil, now or G.now(q))
+  F.record_child_end(q, id, member, F.COMPLETED, value, nil, now or G.now(q))
 end
 
--- Parents in other queues are told at once where one server holds both (W45). In a cluster a worker of glidemq_py
--- carries it over, where the queue has one; else one of the parent's queue (features/flows/functions/remote_parents.lua).
-F.tell_elsewhere = function(q, P, parent, member, how, text, policy, now)
+-- Notify a parent in another queue: directly if this server holds both queues. In a cluster a worker of glidemq_py
+-- delivers it, if the child's queue has one; else a worker of the parent's queue
+-- (features/flows/functions/remote_parents.lua).
+F.notify_elsewhere = function(q, P, parent, member, how, text, policy, now)
   if type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number' then
-    F.told(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
+    F.record_child_end(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
     return true
   end
-  return redis.call('EXISTS', q.workers) == 1 and F.tell_by_outbox(q, P, parent, member, how, text, policy)
+  return redis.call('EXISTS', q.workers) == 1 and F.notify_by_outbox(q, P, parent, member, how, text, policy)
 end
 
--- DAGNOTIFY: all parents of a child with several.
+-- Notify all parents of a child with several.
 W.notify_dag = function(q, id, value, now)
   if redis.call('EXISTS', q.P .. 'parents:' .. id) == 0 then return end
   F.child_ended(q, id, F.COMPLETED, value, now, { parentIds = '' })
@@ -39,7 +42,7 @@ G.export('registerParent', {}, function(keys, args)
   if not state then return 'error:child_not_found' end
   redis.call('SADD', keys[2], args[3] .. ':' .. args[2])
   redis.call('SADD', keys[3], args[4])
-  -- Clients write that into the child's record themselves; who did not is told all the same.
+  -- Clients write this field into the child's record themselves; if one does not, its parents are notified anyway.
   redis.call('HSETNX', keys[1], 'parentIds', cjson.encode({ args[2] }))
   if state ~= 'completed' then return 'ok' end
   W.notify_parent(keys[5], args[2], args[4], redis.call('HGET', keys[1], 'returnvalue') or nil)

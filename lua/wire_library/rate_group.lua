@@ -1,10 +1,12 @@
--- glidemq_rateLimitGroup   KEYS 1 job, 2 stream   ARGV 1 id, 2 entry id, 3 group, 4 duration ms, 5 now, 6 broadcast,
---   7 'requeue' or fail, 8 'front' | 'back', 9 'max' | 'replace'
---   -> when the group goes on, epoch ms as text | 'error:not_active' | 'error:no_group'
--- glidemq_rateLimitGroupExternal   KEYS 1 ratelimited, 2 events
---   ARGV 1 group key, 2 duration ms, 3 now, 4 'max' | 'replace'   -> when the group goes on, epoch ms
--- No job of a limited group is activated before its time (W5). The job that met the limit gives its slot back and
--- takes one again when it returns, so that the group's width is kept (W4).
+-- glidemq_rateLimitGroup: rate limit the group of an active job.
+-- KEYS 1 job, 2 stream   ARGV 1 id, 2 entry id, 3 group, 4 duration ms, 5 now, 6 broadcast, 7 'requeue' or fail, 8
+-- 'front' | 'back', 9 'max' | 'replace'
+--   -> when the limit ends, epoch ms as text | 'error:not_active' | 'error:no_group'
+-- glidemq_rateLimitGroupExternal: rate limit a group without a job.
+-- KEYS 1 ratelimited, 2 events   ARGV 1 group key, 2 duration ms, 3 now, 4 'max' | 'replace'   -> when the limit ends,
+-- epoch ms
+-- No job of a limited group is activated before that time. The job that met the limit frees its slot and takes one
+-- again when it returns, so that the group's concurrency is kept. Bound: constant.
 local W = G.W
 
 local function limit(ratelimited, name, now, duration, keep_later)
@@ -15,7 +17,7 @@ local function limit(ratelimited, name, now, duration, keep_later)
   return resume_at
 end
 
--- In front of all that is parked, or behind it.
+-- Place the job before all parked jobs, or behind them.
 local function place(q, g, id, h, at_back)
   local score = G.count_of(h.orderingSeq)
   if at_back then

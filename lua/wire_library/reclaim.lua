@@ -1,7 +1,8 @@
--- glidemq_reclaimStalled   KEYS 1 stream, 2 events   ARGV 1 group, 2 consumer, 3 min idle ms, 4 max stalled (1),
---   5 now, 6 failed key, 7 broadcast, 8 lock duration of the worker (0)   -> entries handled, also healthy ones
--- Bound: 1000 entries looked at, in pages of 100. Healthy jobs are left with their worker and do not hide stalled
--- ones behind them (W35); a subscription whose worker died gets the message again, for itself alone (W32).
+-- glidemq_reclaimStalled: recover stalled jobs with a stream entry.
+-- KEYS 1 stream, 2 events   ARGV 1 group, 2 consumer, 3 min idle ms, 4 max stalled (1), 5 now, 6 failed key, 7
+-- broadcast, 8 lock duration of the worker (0)   -> entries handled, including healthy ones
+-- Bound: 1,000 entries read, in pages of 100. Healthy jobs stay with their worker and do not hide stalled ones behind
+-- them. A subscription whose worker died gets the message again, for itself only.
 local W = G.W
 
 local PAGE, PAGES_MAX = 100, 10
@@ -18,7 +19,7 @@ local function redeliver(q, r, entry, id, h)
   end
 end
 
--- States in which a pending entry still stands for the job; any other entry is a left-over.
+-- States in which a pending entry belongs to the job; any other entry is a leftover.
 local function is_live(h, broadcast)
   return broadcast or h.state == 'active' or h.state == 'waiting'
 end
@@ -40,7 +41,7 @@ local function handle(q, r, entry, id)
   end
 end
 
-local function look_at(q, r, pending)
+local function check_pending(q, r, pending)
   local handled = 0
   for _, p in ipairs(pending) do
     local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
@@ -65,7 +66,7 @@ G.export('reclaimStalled', { 'allow-oom' }, function(keys, args)
   for _ = 1, PAGES_MAX do
     local pending = redis.pcall('XPENDING', q.stream, r.group, 'IDLE', G.int(r.min_idle), from, '+', PAGE)
     if pending.err then break end
-    handled = handled + look_at(q, r, pending)
+    handled = handled + check_pending(q, r, pending)
     if #pending < PAGE then break end
     from = '(' .. pending[PAGE][1]
   end

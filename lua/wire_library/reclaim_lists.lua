@@ -1,19 +1,21 @@
--- glidemq_reclaimStalledListJobs KEYS 1 stream, 2 events
+-- glidemq_reclaimStalledListJobs: recover stalled jobs without a stream entry.   KEYS 1 stream, 2 events
 --   ARGV 1 min idle ms, 2 max stalled, 3 now, 4 failed key, 5 lock duration (0)   -> jobs handled
--- glidemq_healListActive         KEYS 1 id   -> drift of the counter; a positive one has been taken off
--- glidemq_getActiveListJobIds    KEYS 1 id   ARGV 1 start, 2 end (inclusive; absent or < 0 = all)   -> ids
--- Jobs activated by this library are found in a set of ours. Only where the counter says that there are more does a
--- search of the keyspace follow: hashes only (W55), with the queue's name taken literally (W93), bounded (W54).
+-- glidemq_healListActive: repair the counter `list-active`.   KEYS 1 id   -> its drift; a positive one has been
+-- subtracted
+-- glidemq_getActiveListJobIds: return active list jobs.
+--   KEYS 1 id   ARGV 1 start, 2 end (inclusive; absent or < 0 = all)   -> ids
+-- Jobs activated by this library are found in a set of ours. Only if the counter shows more, the keyspace is searched:
+-- hashes only, with the queue's name matched literally. Bound: SCAN_STEPS scan steps.
 local W = G.W
 
 local SCAN_COUNT, SCAN_STEPS = '500', 1000
 
 local function escaped(text) return (string.gsub(text, '[%*%?%[%]%^\\]', '\\%0')) end
 
--- Calls found(id, h) for jobs that the sets know. Returns how many there are, and which.
+-- Call found(id, h) for jobs in the sets. Return how many there are, and which.
 local function known(q, found)
   local seen, n = {}, 0
-  local function look(id)
+  local function check(id)
     if seen[id] then return end
     local h = W.job(q, id)
     if h.state == 'active' then
@@ -21,12 +23,12 @@ local function known(q, found)
       found(id, h)
     end
   end
-  for _, id in ipairs(redis.call('SMEMBERS', q.P .. 'list-taken')) do look(id) end
-  for _, id in ipairs(redis.call('ZRANGE', q.list_active_ids, 0, -1)) do look(id) end
+  for _, id in ipairs(redis.call('SMEMBERS', q.P .. 'list-taken')) do check(id) end
+  for _, id in ipairs(redis.call('ZRANGE', q.list_active_ids, 0, -1)) do check(id) end
   return n, seen
 end
 
--- Calls found(id, h) for every active list job. Returns their number and whether it is certain to be all of them.
+-- Call found(id, h) for every active list job. Return their number and whether the search was complete.
 local function each_active(q, expected, found)
   local n, seen = known(q, found)
   if n >= expected then return n, true end
@@ -63,7 +65,7 @@ local function handle(q, r, id, h)
   W.list_left(q, id)
 end
 
--- Popped by a worker that never activated them (W15): first in their list again.
+-- Return jobs popped by a worker that never activated them to the head of their list.
 local function return_popped(q, r)
   local key = q.P .. 'list-popped'
   local limit = G.now(q) - math.max(r.lock, r.min_idle)
@@ -90,14 +92,14 @@ G.export('reclaimStalledListJobs', { 'allow-oom' }, function(keys, args)
   return r.handled
 end)
 
--- Never on an incomplete search (W53); a counter below zero is mended (W77).
+-- Never after an incomplete search; a counter below zero is set to 0.
 G.export('healListActive', { 'allow-oom' }, function(keys)
   local q = W.queue(keys[1], 'id')
   local counter = W.num(redis.call('GET', q.list_active) or '')
   if counter < 0 then redis.call('SET', q.list_active, '0') end
   if counter <= 0 then return 0 end
-  local actual, certain = each_active(q, counter, function() end)
-  if not certain then return 0 end
+  local actual, complete = each_active(q, counter, function() end)
+  if not complete then return 0 end
   local drift = counter - actual
   if drift > 0 then redis.call('SET', q.list_active, G.int(actual)) end
   return drift

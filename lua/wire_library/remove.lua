@@ -1,14 +1,17 @@
--- glidemq_removeJob KEYS 1 job, 2 stream, 3 scheduled, 4 completed, 5 failed, 6 events, 7 log   ARGV 1 id   -> 1 | 0
--- glidemq_clean     KEYS 1 completed or failed, 2 events, 3 id   ARGV 1 cutoff ms, 2 limit (<= 0 = nothing)   -> ids
--- glidemq_drain     KEYS 1 stream, 2 scheduled, 3 events, 4 id, 5 lifo, 6 priority
---   ARGV 1 '1' = the scheduled ones too, 2 group   -> jobs deleted; active ones stay
---   Bound: about 10,000 jobs of each place a call; what is left goes with the next call.
+-- glidemq_removeJob: delete a job.
+--   KEYS 1 job, 2 stream, 3 scheduled, 4 completed, 5 failed, 6 events, 7 log   ARGV 1 id   -> 1 | 0
+-- glidemq_clean: delete finished jobs.
+--   KEYS 1 completed or failed, 2 events, 3 id   ARGV 1 cutoff ms, 2 limit (<= 0 = nothing)   -> ids
+-- glidemq_drain: delete waiting jobs.
+--   KEYS 1 stream, 2 scheduled, 3 events, 4 id, 5 lifo, 6 priority   ARGV 1 '1' = the scheduled ones too, 2 group   ->
+--   jobs deleted; active ones stay
+--   Bound: about 10,000 jobs per place and call; the next call continues.
 local W = G.W
 
 local PAGE = 1000
-local STREAM_PAGES = 100 -- entries that workers hold stay in front, and are passed over
+local STREAM_PAGES = 100 -- pending entries stay at the front, and are skipped
 
--- Out of its place: the entry that its record names, or the lists (W30).
+-- Remove the job from its place: the entry named by its record, or the lists.
 local function leave_place(q, id, h)
   if W.given(h.eid) and G.find_entry(q, id, h.eid) then
     redis.pcall('XACK', q.stream, G.GROUP, h.eid)
@@ -53,7 +56,7 @@ end)
 
 -- ------------------------------------------------------------------ drain
 
--- d: jobs deleted so far, and the groups whose sequence they leave holes in (W1).
+-- d: number of deleted jobs, and the groups in whose sequence they leave gaps.
 local function delete(q, d, id)
   local h = W.job(q, id)
   if h.state == 'active' or W.TERMINAL[h.state] then return end
@@ -73,8 +76,8 @@ local function drain_stream(q, d, group)
   for _ = 1, STREAM_PAGES do
     local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
     if #page == 0 or d.count >= W.JOBS_A_CALL then return end
-    G.delete_free(q, group, page, function(id) delete(q, d, id) end)
-    if #page < PAGE then return end -- what has come meanwhile (parents that go on) stays
+    G.delete_unclaimed(q, group, page, function(id) delete(q, d, id) end)
+    if #page < PAGE then return end -- entries added meanwhile (released parents) stay
     from = '(' .. page[#page][1]
   end
 end
@@ -88,7 +91,7 @@ local function drain_scheduled(q, d)
   end
 end
 
--- A parent that goes on because its last child is deleted may come to the end of this very list.
+-- A parent that is released because its last child is deleted may be added to the end of this list.
 local function drain_list(q, d, key)
   local ids = redis.call('LRANGE', key, 0, W.JOBS_A_CALL - 1)
   for _, id in ipairs(ids) do

@@ -1,15 +1,16 @@
--- glidemq_promoteJob     KEYS 1 job, 2 stream, 3 scheduled, 4 events   ARGV 1 id
+-- glidemq_promoteJob: make a delayed job ready.   KEYS 1 job, 2 stream, 3 scheduled, 4 events   ARGV 1 id
 --   -> 'ok' | 'error:not_found' | 'error:not_delayed'
--- glidemq_changeDelay    KEYS as above   ARGV 1 id, 2 delay ms, 3 now, 4 group
--- glidemq_changePriority KEYS as above   ARGV 1 id, 2 priority, 3 group
---   -> 'ok' | 'no_op' | 'error:not_found' | 'error:invalid_delay' | 'error:invalid_priority' | 'error:invalid_state'
---    | 'error:not_in_scheduled' | 'error:not_in_stream' (also: a worker has read the entry already, W38)
+-- glidemq_changeDelay: change the delay.         KEYS as above   ARGV 1 id, 2 delay ms, 3 now, 4 group
+-- glidemq_changePriority: change the priority.   KEYS as above   ARGV 1 id, 2 priority, 3 group
+--   -> 'ok' | 'no_op' | 'error:not_found' | 'error:invalid_delay' | 'error:invalid_priority' | 'error:invalid_state' |
+--   'error:not_in_scheduled' | 'error:not_in_stream' (also: a worker has already read the entry)
+-- Bound: 20,000 entries of the stream.
 local W = G.W
 
 local PAGE = 1000
 
--- The job's entry: where its record says (W56), else among those of the millisecond in which it was added, else by
--- going through the first pages of the stream.
+-- Return the job's entry: the one named by its record, else one made in the millisecond in which the job was added,
+-- else one found in the first pages of the stream.
 W.find_entry = function(q, id, eid, timestamp)
   if eid == '' then return nil end
   local known = eid and G.find_entry(q, id, eid) or timestamp and G.find_entry(q, id, nil, timestamp)
@@ -25,7 +26,7 @@ W.find_entry = function(q, id, eid, timestamp)
   end
 end
 
--- Takes a waiting job's entry out of the stream, unless a worker has it in its hands.
+-- Remove a waiting job's entry from the stream, unless a worker has read it.
 local function leave_stream(q, id, h, group)
   local entry = W.find_entry(q, id, h.eid, h.timestamp)
   if not entry then return false end

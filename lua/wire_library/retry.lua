@@ -1,13 +1,15 @@
--- glidemq_retryJobs KEYS 1 failed, 2 scheduled, 3 events, 4 id   ARGV 1 count (0 = all), 2 now   -> jobs retried
---   Bound: 10,000 jobs a call.
---   errors: 'ERR invalid timestamp'
--- glidemq_revoke    KEYS 1 job, 2 stream, 3 scheduled, 4 failed, 5 events   ARGV 1 id, 2 now, 3 group
---   -> 'revoked' (it will not run) | 'flagged' (it runs, waits for something or has ended) | 'not_found'
+-- glidemq_retryJobs: requeue failed jobs.
+--   KEYS 1 failed, 2 scheduled, 3 events, 4 id   ARGV 1 count (0 = all), 2 now   -> jobs requeued
+--   Bound: 10,000 jobs per call.   errors: 'ERR invalid timestamp'
+-- glidemq_revoke: cancel a job.
+--   KEYS 1 job, 2 stream, 3 scheduled, 4 failed, 5 events   ARGV 1 id, 2 now, 3 group
+--   -> 'revoked' (it will not run) | 'flagged' (it is active, waits for something or has ended) | 'not_found'
+--   Bound: core/waiting_place.lua and W.find_entry.
 local W = G.W
 
 local PAGE = 1000
 
--- As good as new: not a job that its group once let pass (W6), no mark of a revocation (W41).
+-- Requeue the job like a new one: without a slot in its group and without the field of a revocation.
 local function retry(q, id, now)
   local h = W.job(q, id)
   if not h.state then return false end
@@ -44,7 +46,7 @@ local function leave_waiting(q, id, h, group)
   if h.state ~= 'waiting' then return end
   local entry = W.find_entry(q, id, h.eid, h.timestamp)
   if entry then return W.ack(q, group, entry) end
-  -- A copy that is left in a list counts as a job that waits until somebody takes it.
+  -- A copy left in a list counts as a waiting job until a worker pops it.
   local place = G.waiting_place(q, id, h)
   if place and (place.list or place.set) then G.leave_waiting(q, id, place) end
 end

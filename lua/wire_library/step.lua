@@ -1,14 +1,16 @@
--- An active job steps aside, its attempt not spent.
--- glidemq_moveActiveToDelayed   KEYS 1 job, 2 stream, 3 scheduled, 4 events
+-- Return an active job without counting its attempt.
+-- glidemq_moveActiveToDelayed: delay it.   KEYS 1 job, 2 stream, 3 scheduled, 4 events
 --   ARGV 1 id, 2 entry id, 3 now, 4 delayed until (not before now), 5 group, 6 new data ('' = keep), 7 broadcast
 --   -> 'ok' | 'error:not_found' | 'error:not_active'
--- glidemq_moveToWaitingChildren KEYS 1 job, 2 stream, 3 events   ARGV 1 id, 2 entry id, 3 group, 4 now, 5 broadcast
+-- glidemq_moveToWaitingChildren: let it wait for its children.
+--   KEYS 1 job, 2 stream, 3 events   ARGV 1 id, 2 entry id, 3 group, 4 now, 5 broadcast
 --   -> 'ok' | 'completed' (no child is open; the job is ready again) | 'error:not_found' | 'error:not_active'
--- glidemq_deferActive           KEYS 1 stream, 2 job, 3 list-active   ARGV 1 id, 2 entry id, 3 group, 4 broadcast
---   -> 1 back at the end of the stream | 0 no such job
+-- glidemq_deferActive: push it to the end of the stream.
+--   KEYS 1 stream, 2 job, 3 list-active   ARGV 1 id, 2 entry id, 3 group, 4 broadcast   -> 1 done | 0 no such job
+-- Bound: constant.
 local W = G.W
 
--- The job, its entry acknowledged, if the call speaks for its present attempt; else nil and the reply.
+-- Return the job, its entry acknowledged, if the call is for its current attempt; else nil and the reply.
 W.step_aside = function(q, id, entry, group, broadcast)
   local h = W.job(q, id)
   if not h.state then return nil, 'error:not_found' end
@@ -27,7 +29,7 @@ G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
   if not h then return refusal end
   local due = math.max(now, G.clamped_time(args[4]))
   local delay = W.text(due - now)
-  -- A subscription's delay is its own: the job must not go out to the others again (W34).
+  -- A subscription's delay is its own: the job must not be delivered to the others again.
   local member = broadcast and id .. '||' .. group or id
   redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, due), member)
   redis.call('HSET', keys[1], 'state', 'delayed', 'delay', delay)
@@ -38,7 +40,7 @@ G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
   return 'ok'
 end)
 
--- A job without children has none to wait for (W48).
+-- A job without children has none to wait for.
 G.export('moveToWaitingChildren', { 'allow-oom' }, function(keys, args)
   local id, entry = args[1], args[2]
   local q = W.job_queue(keys[1], id)

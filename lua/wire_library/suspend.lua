@@ -1,11 +1,11 @@
--- glidemq_suspend        KEYS 1 job, 2 stream, 3 events, 4 suspended
+-- glidemq_suspend: suspend an active job.   KEYS 1 job, 2 stream, 3 events, 4 suspended
 --   ARGV 1 id, 2 entry id, 3 group, 4 now, 5 reason, 6 timeout ms (0 = none), 7 broadcast
 --   -> 'ok' | 'error:not_found' | 'error:not_active'
---   A signal that came early (one of the other face keeps it) resumes the job at once.
--- glidemq_signal         KEYS 1 job, 2 stream, 3 events, 4 suspended, 5 signals
+--   A signal that came early (the function `signal` of the other library stores it) resumes the job immediately.
+-- glidemq_signal: resume a suspended job.   KEYS 1 job, 2 stream, 3 events, 4 suspended, 5 signals
 --   ARGV 1 id, 2 signal name, 3 data text, 4 now   -> 'ok' | 'not_suspended' (nothing is stored)
--- glidemq_sweepSuspended KEYS 1 suspended, 2 events, 3 failed, 4 metrics:failed   ARGV 1 now, 2 P:
---   -> jobs failed; at most 100 a call
+-- glidemq_sweepSuspended: fail jobs whose timeout has passed.
+--   KEYS 1 suspended, 2 events, 3 failed, 4 metrics:failed   ARGV 1 now, 2 P:   -> jobs failed; at most 100 per call
 local W = G.W
 local S = G.suspension
 

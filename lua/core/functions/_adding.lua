@@ -1,11 +1,12 @@
--- Writing a new job that has more to it than name, data and id: delay, priority, group, parents. Used by core/functions/add.lua
--- and features/flows/functions/flow_add.lua, which say what a row is.
+-- Write a new job that has a delay, priority, group or parent besides name, data and id. Used by
+-- core/functions/add.lua and features/flows/functions/flow_add.lua, which document the rows.
 local A = G.adding
 
 local NAME, DATA, OPTS, DELAY, ATTEMPTS, PRIORITY, LIFO, TTL, RUN_AT = 1, 2, 3, 5, 6, 7, 8, 9, 10
 local ORDERING = 11
 
--- What the job's group is, in the words of features/ordering_groups/group_setup.lua; nil where it has none.
+-- Return the settings of the job's group, as features/ordering_groups/group_setup.lua expects them; nil if it has
+-- none.
 A.group_of = function(row, now_text)
   local o = row[ORDERING]
   if not o then return nil end
@@ -13,8 +14,8 @@ A.group_of = function(row, now_text)
     cost = o[7], timestamp_text = now_text }
 end
 
--- Unlike a Node peer, a job that says nothing of a limit leaves the group's as it is (W11).
--- later: its turn is taken when it has no more children to wait for.
+-- Set up the group and return the job's sequence. A job without a limit leaves the group's limit unchanged, unlike in
+-- a Node peer. later: the sequence is issued when the job's children have ended.
 local function join_group(q, s, later)
   local M = G.groups
   local key = q.P .. 'group:' .. s.group
@@ -28,7 +29,8 @@ local function join_group(q, s, later)
   return not later and M.next_seq(q, s.group) or nil
 end
 
--- The bucket may be one that an earlier job or set_group_limits gave the group.
+-- Return whether the job costs more than the group's bucket holds. An earlier job or set_group_limits may have set
+-- the bucket.
 A.too_costly = function(q, s)
   if s.cost <= 0 and s.tb_capacity <= 0 then return false end
   local capacity = s.tb_capacity
@@ -36,7 +38,7 @@ A.too_costly = function(q, s)
   return capacity > 0 and (s.cost > 0 and s.cost or 1000) > capacity
 end
 
--- When it is due (epoch ms, nil = at once), and the delay that its record states.
+-- Return the due time (epoch ms, nil = now) and the delay for the record.
 local function due_of(row, now)
   local delay, run_at = row[DELAY] or 0, row[RUN_AT]
   if run_at and run_at > now then return run_at, run_at - now end
@@ -52,7 +54,7 @@ local function place(q, now, id, row, due, inner)
   return G.place(q, now, { id = id, name = row[NAME], priority = row[PRIORITY] or 0, lifo = row[LIFO] == 1, due = due })
 end
 
--- What only some jobs have; a list of fields and values.
+-- Return the fields that only some jobs have, as a flat list.
 local function more_fields(q, now, row, group, inner)
   local more = {}
   local function put(field, value) more[#more + 1], more[#more + 2] = field, value end
@@ -67,7 +69,7 @@ local function more_fields(q, now, row, group, inner)
   return more
 end
 
--- extra: further fields of the record, flat. inner: it waits for its children first.
+-- extra: further fields of the record, flat. inner: the job waits for its children first.
 A.full = function(q, now, quiet, id, row, group, extra, inner)
   local due, delay = due_of(row, now)
   local state, entry = place(q, now, id, row, due, inner)

@@ -1,17 +1,18 @@
--- The scheduled set by state. Its bands are priorities (data-model.md section 7): in band 0 all wait for their time; in
--- the others a job whose time has come is ready and stays there until a worker takes it, any other one is delayed.
+-- Read the scheduled set by state. Each priority is a range of scores (docs/reference/data-model.md, "Scores in
+-- P:scheduled"). Jobs without a priority are delayed. A job with a priority is ready when it is due and stays in the
+-- set until a worker fetches it; before that it is delayed.
 
-local BANDS_MAX = 256 -- looks of one call
+local BANDS_MAX = 256 -- priorities read per call
 
--- The lowest band from `from` on in which there is anything; nil = none.
+-- Return the lowest priority from `from` on that has a member; nil if there is none.
 G.next_band = function(q, from)
   local low = G.band_start(from)
   local found = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
   return (G.band_of(found[2]))
 end
 
--- Jobs with a priority of `band` or a later one that are due later, as far as one call looks.
--- -> how many, the band to go on from; 0 = that was the last
+-- Count delayed jobs with a priority of `band` or later, within BANDS_MAX priorities. Return the count and the
+-- priority to continue with; 0 = done.
 G.late_priorities = function(q, now, band)
   local late = 0
   band = G.next_band(q, band)
@@ -24,7 +25,7 @@ G.late_priorities = function(q, now, band)
   return late, band or 0
 end
 
--- -> delayed, prioritized, band (as late_priorities answers it)
+-- Return delayed, prioritized, band (as in late_priorities).
 G.count_scheduled = function(q, now)
   local prioritized = redis.call('ZCOUNT', q.scheduled, G.int(G.BAND), '+inf')
   local delayed = redis.call('ZCARD', q.scheduled) - prioritized
@@ -33,7 +34,8 @@ G.count_scheduled = function(q, now)
   return delayed + late, prioritized - late, band
 end
 
--- Bounds of a state in a band: lowest score as a command takes it, and the score that is beyond.
+-- Return the score range of a state in a priority: the lowest score as a command argument, and the first score
+-- beyond.
 G.band_bounds = function(band, now, ready)
   local low = band * G.BAND
   if ready then return G.int(low), low + now + 1 end

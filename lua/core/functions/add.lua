@@ -1,20 +1,23 @@
--- add: one job or many, in one step.
+-- add: add one or many jobs in one step.
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet}   -> packed {now, results}
--- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent}, cut after the
---   last one given; `false` is "not given". ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill
---   mtok/s, cost mtok}, numbers 0 where not given; dedup: {id, ttl ms, mode}
---   parent: {id, queue name}, of this queue or another (features/flows/functions/add_parent.lua)
--- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the job that stands, 'replaced'
--- with the new one's, 'cost' (more than the group's bucket holds: not added)
--- errors: OOM (not allow-oom: a full server refuses new jobs)
+-- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent}, cut
+-- after the last one given; `false` = not given
+--   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
+--   dedup: {id, ttl ms, mode}
+--   parent: {id, queue name}, in this queue or another (features/flows/functions/add_parent.lua)
+-- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
+-- with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
+-- ('gone' or the parent's state: not added)
+-- errors: OOM (not allow-oom: a full server rejects new jobs)
+-- Bound: the rows given.
 
 local NAME, DATA, OPTS, ID, DELAY, ATTEMPTS, PRIORITY = 1, 2, 3, 4, 5, 6, 7
 local DEDUP, PARENT = 12, 13
 local STEPS_MAX = 40 -- 2^40 ids
 local A = G.adding
 
--- Ids for the rows that bring none. One INCRBY and one EXISTS for all of them; a counter that was lost or a
--- custom id in its way (W64) makes us look one by one, and so do rows that may not be added after all.
+-- Issue ids for the rows without one, with one INCRBY and one EXISTS per 500 ids. Return nil if they must be issued
+-- one by one: the counter was lost, a custom id is in the way, or a row may not be added.
 local function issue_ids(q, rows)
   local auto, digits = 0, false
   for i = 1, #rows do
@@ -40,7 +43,7 @@ local function issue_ids(q, rows)
   return taken == 0 and ids or nil
 end
 
--- In growing steps: a counter that was lost behind a million jobs finds its way past them in a few looks.
+-- Issue one free id in doubling steps: a counter lost behind a million jobs passes them in a few reads.
 local function next_free_id(q)
   for doubled = 0, STEPS_MAX do
     local id = G.int(G.count_ids(q, 2 ^ doubled))
@@ -49,7 +52,7 @@ local function next_free_id(q)
   error('ERR no free job id found: the counter of ids is far behind', 0)
 end
 
--- The places that rows may be put in, read once: a key of a foreign type fails a bulk before its first row.
+-- Read the places of the rows once: a key of a foreign type fails a bulk before its first row.
 local function check_places(q)
   redis.call('XLEN', q.stream)
   redis.call('ZCARD', q.scheduled)
@@ -57,14 +60,14 @@ local function check_places(q)
   redis.call('HLEN', q.meta)
 end
 
--- trims: one trim of the events a call is enough, and not every call needs one.
+-- trims: one trim of the events per call is enough, and not every call needs one.
 local function add_plain(q, now_text, quiet, id, row, trims)
   local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
   local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
   call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
     'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
     'state', 'waiting')
-  -- An entry made in the millisecond of its job is found again by that; any other one has to be noted.
+  -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
   if string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
   if quiet then return end
   if trims then
@@ -74,19 +77,20 @@ local function add_plain(q, now_text, quiet, id, row, trims)
   end
 end
 
--- Why a row adds nothing: outcome and the id of the job that stands; nil = add. 'replaced' comes as a third value.
-local function hindrance(q, now, quiet, row, group)
+-- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
+-- 'replaced'.
+local function reject_reason(q, now, quiet, row, group)
   local id, dedup = row[ID], row[DEDUP]
   if group and A.too_costly(q, group) then return 'cost', id or '' end
   if row[PARENT] then
-    local unfit = A.unfit_parent(q, row[PARENT])
-    if unfit then return 'parent', unfit end
+    local invalid = A.invalid_parent(q, row[PARENT])
+    if invalid then return 'parent', invalid end
   end
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
   if not dedup then return nil end
-  local outcome, stands = G.deduplicate(q, dedup[1], dedup[3], dedup[2], now, quiet)
+  local outcome, existing = G.deduplicate(q, dedup[1], dedup[3], dedup[2], now, quiet)
   if outcome == 'replaced' then return nil, nil, outcome end
-  return outcome, stands
+  return outcome, existing
 end
 
 local function add_row(q, now, now_text, quiet, id, row, group, trims)
@@ -96,7 +100,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims)
     G.advance_counter(q, id)
   end
   if row[PARENT] then
-    A.full(q, now, quiet, id, row, group, A.adopt(q, id, row[PARENT]))
+    A.full(q, now, quiet, id, row, group, A.attach_child(q, id, row[PARENT]))
   elseif row[DELAY] or row[PRIORITY] or group then
     A.full(q, now, quiet, id, row, group)
   else
@@ -106,21 +110,21 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims)
   return id
 end
 
--- issued: the id that was issued for it; nil where it brings one, or needs one only if it is added. -> its result
-local function add_if_fit(q, now, now_text, quiet, row, issued, trims)
+-- issued: the id issued for the row; nil if it has one, or needs one only if it is added. Return its result.
+local function add_if_valid(q, now, now_text, quiet, row, issued, trims)
   local group = A.group_of(row, now_text)
-  local id, outcome, stands, replaced = issued or row[ID] or ''
+  local id, outcome, existing, replaced = issued or row[ID] or ''
   if row[ID] or group or row[DEDUP] or row[PARENT] then
-    outcome, stands, replaced = hindrance(q, now, quiet, row, group)
+    outcome, existing, replaced = reject_reason(q, now, quiet, row, group)
   end
-  if outcome then return { outcome, stands } end
+  if outcome then return { outcome, existing } end
   id = add_row(q, now, now_text, quiet, id, row, group, trims)
   return replaced and { replaced, id } or id
 end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
--- now, results; also for adds that are part of something larger (stage_publish.lua, stage_once.lua, schedules_fire.lua).
+-- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedules_fire.lua.
 G.add_rows = function(q, rows, quiet)
   local now = G.now(q)
   local now_text, results = G.int(now), {}
@@ -129,7 +133,7 @@ G.add_rows = function(q, rows, quiet)
   local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
   for i = 1, #rows do
     local row = rows[i]
-    if ids and row[ID] == nil then -- name, data and options, as most have: nothing stands in its way
+    if ids and row[ID] == nil then -- only name, data and options, as in most rows: no checks needed
       next_auto = next_auto + 1
       add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming)
       results[i] = ids[next_auto]
@@ -139,7 +143,7 @@ G.add_rows = function(q, rows, quiet)
         next_auto = next_auto + 1
         id = ids and ids[next_auto]
       end
-      results[i] = add_if_fit(q, now, now_text, quiet, row, id, i == trimming)
+      results[i] = add_if_valid(q, now, now_text, quiet, row, id, i == trimming)
     end
   end
   return now, results

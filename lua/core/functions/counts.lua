@@ -1,13 +1,14 @@
--- counts: how many jobs are in each state, and whether the queue is paused.
+-- counts: count the jobs per state and return whether the queue is paused.
 -- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children,
---   group waiting, band}
---   group waiting: jobs parked in their groups; -1 = the groups are more than one call looks at: count_parked does
---   band: 0, or the priority from which on count_late goes on: those behind it are counted as prioritized so far
--- count_parked: parked jobs, a page of the groups a call.   KEYS 1 meta   ARGV 1 cursor ('0' at first)
---   -> packed {cursor ('0' = the end), group, jobs parked in it, ...}; groups without are left out, one may come twice
--- count_late: jobs with a priority that are due later.   KEYS 1 meta   ARGV 1 band   -> {late, band or 0}
--- No scan of jobs: every number is a length that the server keeps, or two places in a sorted set for each priority in
--- use, so the cost does not grow with the queue. Bound: GROUPS_A_CALL groups, 256 priorities.
+-- group waiting, band}
+--   group waiting: jobs parked in their groups; -1 = more groups than one call reads: use count_parked
+--   band: 0, or the priority from which count_late continues; jobs from there on are counted as prioritized so far
+-- count_parked: count parked jobs, one page of the groups per call.
+-- KEYS 1 meta   ARGV 1 cursor ('0' at first)   -> packed {cursor ('0' = the end), group, jobs parked in it, ...};
+-- groups without parked jobs are omitted, a group may be returned twice
+-- count_late: count delayed jobs with a priority.   KEYS 1 meta   ARGV 1 band   -> {late, band or 0}
+-- No scan of jobs: every number is a length kept by the server, or two places in a sorted set per priority in use, so
+-- the cost does not grow with the queue. Bound: GROUPS_A_CALL groups, 256 priorities.
 
 local GROUPS_A_CALL = 500
 
@@ -16,7 +17,7 @@ local function parked_in(q, group)
   return type(n) == 'number' and n or 0
 end
 
--- -1 where the groups are too many for this call.
+-- Return the number of parked jobs; -1 if there are too many groups for this call.
 local function parked(q)
   local groups = redis.call('HLEN', q.ordering)
   if groups == 0 then return 0 end

@@ -1,16 +1,16 @@
--- drain: delete the jobs that wait, with everything of theirs, a bounded piece a call.
+-- drain: delete the waiting jobs and all their keys, one bounded batch per call.
 -- KEYS 1 meta   ARGV 1 packed {delayed, cursor, batch, total}   -> packed {deleted, cursor}
--- cursor: '' at first, then what the call before answered; '' in the answer = the end
--- total: deleted by the calls before. The last call tells all of them in one event, as peers do (jobId = count).
--- Ready jobs go (stream, lists, due members of the scheduled set, parked jobs of groups, W98); with `delayed` those
--- still to come too. What a worker has in its hands stays. Each phase ends where its source ended when it began, so
--- that producers cannot keep it going. Bound: `batch` jobs, 512 groups and 256 priorities a call.
+-- cursor: '' at first, then the cursor of the previous reply; '' in the reply = the end
+-- total: deleted by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
+-- Deletes ready jobs (stream, lists, due members of the scheduled set, parked jobs of groups) and, with `delayed`,
+-- delayed jobs too. Active jobs stay. Each phase ends at the end that its source had when the phase began, so that
+-- producers cannot prolong it. Bound: `batch` jobs, 512 groups and 256 priorities per call.
 
 local M = G.groups
 local BANDS_A_CALL, GROUPS_A_SCAN = 256, 100
 local NOT_BEGUN = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
--- d: what is deleted, and the groups whose turns and slots became free.
+-- d: the deleted jobs, and the groups whose turns and slots became free.
 local function group_of(q, d, name)
   d.groups[name] = d.groups[name] or M.group(q, name)
   return d.groups[name]
@@ -26,7 +26,8 @@ local function delete(q, d, id)
     if M.holds_slot(g, h) then
       M.free_slot(q, g, id, true)
     elseif seq > 0 and seq == g.nextSeq and h.slot ~= '0' then
-      -- Written once, at the end of the call. (A job that was retried after its end, slot 0, may have left its mark.)
+      -- Written once, at the end of the call. (A job that was requeued after its end, slot 0, may have left its
+      -- mark.)
       g.nextSeq, g.advanced = seq + 1, true
     else
       M.mark_skip(g, seq)
@@ -43,13 +44,13 @@ local function delete_members(q, d, members)
   if #members > 0 then redis.call('ZREM', q.scheduled, unpack(members)) end
 end
 
--- ------------------------------------------------------------------ phases: (q, d, where) -> where to go on, or nil
+-- ---------------------------------------------------------------- phases: (q, d, position) -> next position, or nil
 
 local PHASE = {}
 
--- where: how many are left of those that stood there at first.
-PHASE.suspects = function(q, d, where)
-  local left = tonumber(where) or redis.call('ZCARD', q.suspects)
+-- position: how many of the members present at first are left.
+PHASE.suspects = function(q, d, position)
+  local left = tonumber(position) or redis.call('ZCARD', q.suspects)
   local ids = left > 0 and redis.call('ZRANGE', q.suspects, 0, math.min(left, d.batch) - 1) or {}
   for _, id in ipairs(ids) do delete(q, d, id) end
   if #ids > 0 then redis.call('ZREM', q.suspects, unpack(ids)) end
@@ -57,9 +58,9 @@ PHASE.suspects = function(q, d, where)
   return #ids > 0 and left > 0 and G.int(left) or nil
 end
 
--- where: the entry seen last, and the one to end with.
-PHASE.stream = function(q, d, where)
-  local after, till = string.match(where, '^(.-)|(.*)$')
+-- position: the entry read last, and the entry to end with.
+PHASE.stream = function(q, d, position)
+  local after, till = string.match(position, '^(.-)|(.*)$')
   if not till then
     local last = redis.call('XREVRANGE', q.stream, '+', '-', 'COUNT', 1)[1]
     if not last then return nil end
@@ -67,15 +68,15 @@ PHASE.stream = function(q, d, where)
   end
   local page = redis.call('XRANGE', q.stream, after == '' and '-' or '(' .. after, till, 'COUNT', d.batch)
   if #page == 0 then return nil end
-  G.delete_free(q, G.GROUP, page, function(id) delete(q, d, id) end)
+  G.delete_unclaimed(q, G.GROUP, page, function(id) delete(q, d, id) end)
   local last = page[#page][1]
   return #page == d.batch and last ~= till and last .. '|' .. till or nil
 end
 
--- where: how many are left of those that stood there at first.
+-- position: how many of the members present at first are left.
 local function list(field)
-  return function(q, d, where)
-    local left = tonumber(where) or redis.call('LLEN', q[field])
+  return function(q, d, position)
+    local left = tonumber(position) or redis.call('LLEN', q[field])
     local ids = left > 0 and redis.call('LRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
     for _, id in ipairs(ids) do delete(q, d, id) end
     if #ids > 0 then redis.call('LTRIM', q[field], #ids, -1) end
@@ -86,37 +87,37 @@ end
 
 PHASE.lifo, PHASE.priority = list('lifo'), list('priority')
 
--- Due members of the scheduled set, band by band. where: the band, and how many members to look at at most.
-PHASE.due = function(q, d, where)
-  local band, left = string.match(where, '^(%d+)|(%d+)$')
+-- Due members of the scheduled set, by priority. position: the priority, and how many members to read at most.
+PHASE.due = function(q, d, position)
+  local band, left = string.match(position, '^(%d+)|(%d+)$')
   band, left = tonumber(band) or 0, tonumber(left) or redis.call('ZCARD', q.scheduled)
   local room = d.batch
   for _ = 1, BANDS_A_CALL do
     if left <= 0 then return nil end
     band = G.next_band(q, band)
     if not band then return nil end
-    local asked, until_now = math.min(room, left), G.scheduled_score(band, d.now)
-    local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(band), until_now, 'LIMIT', 0, asked)
+    local limit, until_now = math.min(room, left), G.scheduled_score(band, d.now)
+    local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(band), until_now, 'LIMIT', 0, limit)
     delete_members(q, d, due)
     room, left = room - #due, left - #due
-    if #due == asked then break end
+    if #due == limit then break end
     band = band + 1
   end
   return G.int(band) .. '|' .. G.int(left)
 end
 
-PHASE.scheduled = function(q, d, where)
+PHASE.scheduled = function(q, d, position)
   if not d.delayed then return nil end
-  local left = tonumber(where) or redis.call('ZCARD', q.scheduled)
+  local left = tonumber(position) or redis.call('ZCARD', q.scheduled)
   local members = left > 0 and redis.call('ZRANGE', q.scheduled, 0, math.min(left, d.batch) - 1) or {}
   delete_members(q, d, members)
   left = left - #members
   return #members > 0 and left > 0 and G.int(left) or nil
 end
 
--- Parked jobs. where: the place in the scan of the groups, and how many are left of those parked there at first.
-PHASE.groups = function(q, d, where)
-  local scan, left = string.match(where, '^(%d+)|(%d*)$')
+-- Parked jobs. position: the cursor of the group scan, and how many of the jobs parked at first are left.
+PHASE.groups = function(q, d, position)
+  local scan, left = string.match(position, '^(%d+)|(%d*)$')
   local page = redis.call('HSCAN', q.ordering, scan or 0, 'COUNT', GROUPS_A_SCAN)
   local names, parked, room = page[2], 0, d.batch
   left = tonumber(left)
@@ -138,18 +139,18 @@ PHASE.groups = function(q, d, where)
   return page[1] ~= '0' and page[1] .. '|' or nil
 end
 
--- Jobs that were parked when we looked at the stream may stand there by now.
-PHASE.again = function(q, d, where)
+-- Jobs that were parked during the stream phase may be in the stream by now.
+PHASE.again = function(q, d, position)
   if redis.call('EXISTS', q.ordering) == 0 then return nil end
-  return PHASE.stream(q, d, where)
+  return PHASE.stream(q, d, position)
 end
 
 local ORDER = { 'suspects', 'stream', 'lifo', 'priority', 'due', 'scheduled', 'groups', 'again' }
 
 -- ------------------------------------------------------------------ the call
 
--- What is left of a group goes on by the next exchange: here it would go to where this drain has already been.
-local function let_go_on(q, d)
+-- The next exchange continues the groups: jobs pushed here would go to places that this drain has already passed.
+local function continue_groups(q, d)
   local waiting = false
   for name, g in pairs(d.groups) do
     if g.advanced then redis.call('HSET', g.key, 'nextSeq', G.int(g.nextSeq)) end
@@ -162,32 +163,32 @@ local function let_go_on(q, d)
   if waiting then G.wake(q, 1) end
 end
 
-local function next_cursor(d, phase, where)
-  if where then return phase .. ':' .. where end
+local function next_cursor(d, phase, position)
+  if position then return phase .. ':' .. position end
   return ORDER[d.number + 1] and ORDER[d.number + 1] .. ':' or ''
 end
 
 G.export('drain', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local phase, where = string.match(r[2], '^(%l+):(.*)$')
+  local phase, position = string.match(r[2], '^(%l+):(.*)$')
   local d = { delayed = r[1], batch = r[3], now = G.now(q), ids = {}, groups = {}, number = 1 }
   for i, name in ipairs(ORDER) do
     if name == phase then d.number = i end
   end
   local cursor
-  -- Sources that hold nothing cost no call of their own.
+  -- An empty source does not need a call of its own.
   local ok, failure = pcall(function()
     for number = d.number, #ORDER do
       d.number, phase = number, ORDER[number]
-      cursor = next_cursor(d, phase, PHASE[phase](q, d, where or ''))
-      where = ''
+      cursor = next_cursor(d, phase, PHASE[phase](q, d, position or ''))
+      position = ''
       if cursor == '' or #d.ids > 0 or string.sub(cursor, -1) ~= ':' then return end
     end
   end)
-  -- A source that cannot be read fails the call, but not before what was taken out of others is gone.
+  -- If a source cannot be read the call fails, after the jobs removed from other sources are deleted.
   G.purge(q, d.ids)
   G.budgets.forget(q, d.ids)
-  let_go_on(q, d)
+  continue_groups(q, d)
   if not ok then error(failure, 0) end
   local total = r[4] + #d.ids
   if cursor == '' and total > 0 then G.emit(q.events, 'drained', G.int(total)) end

@@ -1,6 +1,7 @@
--- event_slice: events in order, and by their count from the first one ever, so that what was trimmed can be told.
+-- event_slice: return events in order, with the number ever written, so that callers can detect trimmed events.
 -- KEYS 1 meta   ARGV 1 packed {after, count, ids only 0|1}   -> packed {added, kept, last id, entries}
--- added: events ever written; kept: those that are still there (the newest); entries behind the id `after`: {id, fields}.
+-- added: events ever written; kept: events still in the stream (the newest); entries after the id `after`: {id,
+-- fields}.
 -- Bound: `count` entries.
 
 G.export('event_slice', { 'no-writes' }, function(keys, args)

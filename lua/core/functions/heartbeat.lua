@@ -1,9 +1,10 @@
--- heartbeat: a worker says that it lives and what it works on.
+-- heartbeat: register a worker and renew the locks of its jobs.
 -- KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, jobs}   -> packed {now, statuses}
--- job: {id, entry, fence, processed_on}   status: 0 yours, 2 gone, 3 stale, 7 yours but revoked
+-- job: {id, entry, fence, processed_on}   status: 0 locked by this worker, 2 gone, 3 stale, 7 locked but revoked
 -- info '' = do not register (a heartbeat between two registrations).
--- Both clocks are kept fresh: `lastActive` for Node peers, the entry's idle time (XCLAIM to oneself, no delivery
--- counted) so that neither our recovery nor XAUTOCLAIM of a Node peer takes a job whose worker lives.
+-- Both clocks are renewed: `lastActive` for Node peers, and the entry's idle time (XCLAIM to the same consumer, no
+-- delivery counted), so that neither our recovery nor XAUTOCLAIM of a Node peer recovers a job whose worker is alive.
+-- Bound: the jobs given.
 
 local REVOKED = 7
 local FORGET_WORKER_MS = 86400000
@@ -14,7 +15,7 @@ local function beat(q, now_text, consumer, job)
   local key = q.J .. id
   local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
   if h.err then return G.GONE end
-  local refused = G.refused_attempt(h, job[3], job[4], NO_END)
+  local refused = G.check_attempt(h, job[3], job[4], NO_END)
   if refused then return refused end
   redis.call('HSET', key, 'lastActive', now_text)
   if entry == '' then

@@ -1,5 +1,5 @@
--- keep_events: how many events a queue keeps.   KEYS 1 meta   ARGV 1 packed {count}   -> 1
---   count: 0 = as many as without a word, about a thousand. What is more goes with the events to come.
+-- keep_events: set how many events a queue keeps.   KEYS 1 meta   ARGV 1 packed {count}   -> 1
+--   count: 0 = the default, about 1,000. Later events trim the excess.
 
 G.export('keep_events', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])

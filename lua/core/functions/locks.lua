@@ -1,8 +1,8 @@
--- version, lock, unlock, renew: leader locks for duties that one process does for all.
--- version: KEYS none (or one, for routing)   -> the library's own name
--- lock:    KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 acquired, 0 held by another
--- unlock:  KEYS 1 lock key   ARGV 1 token   -> 1 released, 0 was not ours
--- renew:   KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 prolonged, 0 was not ours
+-- version, lock, unlock, renew: leader locks for tasks that one process runs for all.
+-- version: KEYS none (or one, for routing)   -> the library's name
+-- lock:    KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 acquired, 0 held by another owner
+-- unlock:  KEYS 1 lock key   ARGV 1 token   -> 1 released, 0 the token does not match
+-- renew:   KEYS 1 lock key   ARGV 1 token, 2 ttl ms   -> 1 renewed, 0 the token does not match
 
 G.export('version', { 'no-writes' }, function() return G.VERSION end)
 

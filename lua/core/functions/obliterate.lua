@@ -1,12 +1,12 @@
--- obliterate: delete a queue, every key of it, in bounded steps.
+-- obliterate: delete a queue with every key, in bounded steps.
 -- KEYS 1 meta   ARGV 1 packed {force, batch}   -> packed {status, deleted jobs}
--- status: 'more' (call again), 'done', 'active' (jobs are being worked on and force is off; nothing was touched, and
--- the number is theirs)
--- Jobs are found through the indexes, so no key of anybody else is looked at. The client then deletes what no
--- index names (jobs of waiting-children, groups) by a SCAN bounded to this queue's own hash tag.
+-- status: 'more' (call again), 'done', 'active' (force is off and jobs are active; nothing was changed, and the
+-- number is the count of active jobs)
+-- Jobs are found through the indexes, so no key of another queue is read. The client then deletes the jobs that no
+-- index names (waiting-children, groups) by a SCAN bounded to this queue's own hash tag. Bound: `batch` jobs.
+-- A key of a foreign type names no job; it is deleted with the rest.
 
--- A key of a foreign type names no job; it goes with the rest.
--- Groups, found through the counters of their sequences: parked jobs first, then the group itself.
+-- Delete groups, found through their sequence counters: return parked jobs first, then delete the group itself.
 local function group_ids(q, count)
   local names, ids, groups = redis.call('HSCAN', q.ordering, 0, 'COUNT', 50)[2], {}, 0
   for i = 1, #names, 2 do

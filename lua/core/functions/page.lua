@@ -1,14 +1,16 @@
--- page: one page of the jobs in a state, for listing and iterating.
+-- page: return one page of the jobs in a state, for listing and iterating.
 -- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name]}   -> packed {rows, cursor}
--- row: {id, position, values of the wanted fields}; cursor '' = the end. Bound: `count` jobs a call, and 512 groups.
--- No fields: to pass over jobs, rows are only numbered, and no record is read.
--- name: only jobs of that name, so a page may hold few rows, or none, before the end.
--- Cursors name a place, not a rank: a job that keeps its state is met once, however many others come and go.
--- Sets: score and id of the last row (where that job has left, those of its score come again: the client leaves
--- out what it has seen). `r:<rank>` begins at a rank: in the states of SETS alone.
--- Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it. Parked jobs of
--- groups: the place in the scan of the groups, the group, and the place in it; groups that come meanwhile may make
--- jobs come again.
+-- row: {id, position, values of the requested fields}; cursor '' = the end. Bound: `count` jobs per call, and 512
+-- groups.
+-- fields empty: rows are only counted and no record is read, to skip jobs.
+-- name: only jobs with this name, so a page may have few or no rows before the end.
+-- Cursors name a position, not a rank: a job that keeps its state is returned once, however many others are added or
+-- removed.
+--   Sets: score and id of the last row. If that job has left the set, the jobs with its score are returned again; the
+--   client skips those it has seen. `r:<rank>` starts at a rank, only in the states of SETS.
+--   Streams: the last entry id. Lists: an index from the end that is not popped, and the job before it.
+--   Parked jobs of groups: the cursor of the group scan, the group, and the position in it. Groups created meanwhile
+--   may cause jobs to be returned again.
 
 local GROUPS_A_SCAN = 100
 local BANDS_A_PAGE = 256
@@ -26,7 +28,7 @@ local function read(q, fields, rows, id, position)
   if not values.err then rows[#rows + 1] = { id, position, values } end
 end
 
--- Go on after the member that came last. If it has left the set, all members of its score come again.
+-- Continue after the last member. If it has left the set, all members with its score are returned again.
 local function set_slice(key, cursor, count, low, high)
   local from = tonumber(string.match(cursor, '^r:(%d+)$') or '')
   if from then return redis.call('ZRANGE', key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
@@ -51,7 +53,7 @@ local function from_set(q, key, cursor, count, fields, low, below)
   return rows, found[#found] .. '@' .. found[#found - 1]
 end
 
--- Band by band; a cursor `b:<band>` is the beginning of one.
+-- Read by priority. A cursor `b:<band>` is the start of one.
 local function scheduled(q, cursor, count, fields, ready)
   local now, band = G.now(q), tonumber(string.match(cursor, '^b:(%d+)$'))
   if band then
@@ -81,8 +83,8 @@ local function pending_between(q, first, last, count)
   return seen
 end
 
--- A list keeps its order but not its places, since jobs are removed from its middle: the cursor names the last job
--- too. Where that one has left, the list is read again (the client leaves out what it has seen).
+-- A list keeps its order but not its indexes, since jobs are removed from its middle: the cursor also names the last
+-- job. If that job has left the list, the list is read again (the client skips the jobs it has seen).
 local function list_place(key, cursor)
   local at, last = string.match(cursor, '^(%d+)@(.*)$')
   at = tonumber(at)
@@ -136,7 +138,7 @@ local function active(q, cursor, count, fields)
   return rows, #pending == count and pending[count][1] or 'z:'
 end
 
--- Groups of a page of the scan come in the order of their names, so that a place can be found again.
+-- Sort the groups of a scan page by name, so that a position can be found again.
 local function groups_at(q, scan, from)
   local page = redis.call('HSCAN', q.ordering, scan, 'COUNT', GROUPS_A_SCAN)
   local names = {}
@@ -147,7 +149,7 @@ local function groups_at(q, scan, from)
   return names, page[1]
 end
 
--- cursor: place in the scan, length of the group's name, the name, the place in the group.
+-- cursor: scan cursor, length of the group's name, the name, the position in the group.
 local function group_waiting(q, cursor, count, fields)
   local scan, length, rest = string.match(cursor, '^(%d+):(%d+):(.*)$')
   scan, length, rest = scan or '0', tonumber(length) or 0, rest or ''

@@ -1,6 +1,6 @@
--- pause, resume: stop and start the taking of jobs, everywhere and at once.
+-- pause, resume: stop and start fetching for all workers.
 -- KEYS 1 meta   -> 1 if the state changed, else 0
--- exchange reads the flag in the call that takes, so no job is taken after pause has answered.
+-- exchange reads the flag in the call that fetches, so no job is fetched after pause has returned. Bound: constant.
 
 local RESUME_MARKERS = 32
 

@@ -1,13 +1,14 @@
--- reattach: after a lost reply or a reconnect, a worker asks for the jobs that pend for it and that it does not know.
+-- reattach: return the pending jobs of a worker that it does not know, after a lost reply or a reconnect.
 -- KEYS 1 meta
--- ARGV 1 packed {consumer, known entries, want, quiet, cursor, known ids}   -> packed {now, jobs, dropped, cursor, budgets}
+-- ARGV 1 packed {consumer, known entries, want, quiet, cursor, known ids}   -> packed {now, jobs, dropped, cursor,
+-- budgets}
 -- budgets: as in exchange
+-- known ids: the ids of the jobs without a stream entry
+-- Only jobs pending for this consumer are changed; each gets a new fencing token.
 -- Bound: one page of 200 pending entries or list jobs; call again with the cursor until it is ''.
--- Only what pends for this very consumer is touched; each job gets a new fencing token.
--- known ids: those of the jobs that came without a stream entry.
 
 local PAGE = 200
-local LISTS = 'l:' -- cursor: this, and a rank in list-active-ids
+local LISTS = 'l:' -- cursor: this prefix and a rank in list-active-ids
 
 local function set_of(list)
   local set = {}
@@ -15,13 +16,14 @@ local function set_of(list)
   return set
 end
 
--- Ours is what we took and what nobody has activated since: its score is still its `lastActive`.
+-- Return whether this worker fetched the job and no other has activated it since: its score is still its
+-- `lastActive`.
 local function is_ours(q, consumer, id, beat)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive')
   return not h.err and h[1] == 'active' and h[2] == consumer and tonumber(h[3] or '') == beat
 end
 
--- Those found move to the end of the set, hence the rank to go on from.
+-- Found jobs move to the end of the set, so the rank to continue from is lower.
 local function from_lists(q, fetching, known, want, rank)
   local found = redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
   local moved, full = 0, false
@@ -66,5 +68,5 @@ G.export('reattach', { 'allow-oom' }, function(keys, args)
   end
   G.kick_groups(q, fetching)
   G.settle_entries(q, fetching.settled)
-  return cmsgpack.pack({ fetching.now, fetching.jobs, fetching.dropped, cursor, G.budgets.told(fetching) })
+  return cmsgpack.pack({ fetching.now, fetching.jobs, fetching.dropped, cursor, G.budgets.reply_part(fetching) })
 end)

@@ -1,5 +1,5 @@
--- records: fields of the jobs that are named.
--- KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {id, values}; a job that is not there has none.
+-- records: return fields of the given jobs.
+-- KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {id, values}; a missing job has no row
 -- Bound: the ids given.
 
 G.export('records', { 'no-writes' }, function(keys, args)

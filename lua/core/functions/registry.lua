@@ -1,26 +1,27 @@
--- registry_add, registry_set, registry_use: writes of keys that belong to no queue. A function, because a bare command of
--- one key would create the key at the target of a slot that moves; a call of two declared keys is answered TRYAGAIN.
+-- registry_add, registry_set, registry_use: write keys that belong to no queue. These are functions because a bare
+-- command with one key would create the key at the target of a migrating slot; a call with two declared keys returns
+-- TRYAGAIN.
 -- registry_add: KEYS 1 set          ARGV 1 packed members                        -> number of new members
 -- registry_set: KEYS 1 hash         ARGV 1 packed {field, value, ...}            -> number of new fields
--- registry_use: KEYS 1 sorted set   ARGV 1 packed {member, score, 'GT'|'NX', ttl ms; 0 = leave it}   -> 1
--- Bound: the members of the argument, 1,000 a command.
+-- registry_use: KEYS 1 sorted set   ARGV 1 packed {member, score, 'GT'|'NX', ttl ms; 0 = unchanged}   -> 1
+-- Bound: the members given, 1,000 per command.
 
-local MANY = 1000
+local CHUNK = 1000
 
-local function in_pieces(command, key, values)
+local function write_in_chunks(command, key, values)
   local n = 0
-  for i = 1, #values, MANY do
-    n = n + redis.call(command, key, unpack(values, i, math.min(i + MANY - 1, #values)))
+  for i = 1, #values, CHUNK do
+    n = n + redis.call(command, key, unpack(values, i, math.min(i + CHUNK - 1, #values)))
   end
   return n
 end
 
 G.export('registry_add', { 'allow-oom' }, function(keys, args)
-  return in_pieces('SADD', keys[1], cmsgpack.unpack(args[1]))
+  return write_in_chunks('SADD', keys[1], cmsgpack.unpack(args[1]))
 end)
 
 G.export('registry_set', { 'allow-oom' }, function(keys, args)
-  return in_pieces('HSET', keys[1], cmsgpack.unpack(args[1]))
+  return write_in_chunks('HSET', keys[1], cmsgpack.unpack(args[1]))
 end)
 
 G.export('registry_use', { 'allow-oom' }, function(keys, args)

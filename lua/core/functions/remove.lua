@@ -1,11 +1,12 @@
--- remove: delete a job wherever it stands, with every key of its own and its place in stream, set or list.
--- KEYS 1 meta   ARGV 1 id   -> 1 removed, 0 there was none
--- An active job is removed too: its worker's next call answers `gone`.
--- Bound: O(log n) and a bounded look (core/waiting_place.lua). Where that does not find a waiting job's place (deep in
--- a list, or pushed by a peer), the place is given up when a worker meets it.
+-- remove: delete a job in any state, with all its keys and its place in stream, set or list.
+-- KEYS 1 meta   ARGV 1 id   -> 1 removed, 0 no such job
+-- An active job is deleted too: the next call of its worker returns the status gone.
+-- Bound: O(log n) and a bounded search (core/waiting_place.lua). If the search does not find a waiting job's place
+-- (deep in a list, or pushed by a peer), a worker removes the place when it meets it.
 
--- An active job without an entry is counted where we or the functions of the other face took it, from wherever (a parked
--- job of a group belongs to no list); of what a peer's own library took, the record says so.
+-- Count an active job without an entry as left. Jobs fetched by this library or by the wire library are in one of the
+-- two sets, whatever their source (a parked job of a group is in no list). For jobs fetched by a peer's own library,
+-- the record is used.
 local function leave_lists(q, id, by_record)
   local taken = redis.call('SREM', q.P .. 'list-taken', id) == 1
   if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.list_left(q, id) end
@@ -32,7 +33,7 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   redis.call('HDEL', q.stall_watch, id)
   local job = G.pick(key, 'state', 'groupKey', 'orderingSeq', 'slot')
   if job.groupKey and not G.TERMINAL[job.state] then G.groups.leave_group(q, id, job, G.now(q), true) end
-  -- One that a peer failed has told nobody.
+  -- A job that a peer failed has not notified its parents.
   if job.state ~= 'completed' then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
   G.purge(q, { id })
   G.budgets.forget(q, { id })

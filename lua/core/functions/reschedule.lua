@@ -1,11 +1,11 @@
--- reprioritize, redelay, promote: when a job that has not begun gets its turn.
+-- reprioritize, redelay, promote: change when a job that has not started runs.
 -- KEYS 1 meta   ARGV 1 id [, 2 priority | delay ms]
--- -> 'ok' | 'no_op' | 'gone' | 'held' (a peer's worker has read it, W38) | 'lost' (not where its state says, or deeper
---    in a list or stream than we look) | the state that does not allow it
+-- -> 'ok' | 'no_op' | 'gone' | 'held' (a peer's worker has read it) | 'lost' (not in the place of its state, or
+-- deeper in a list or stream than the search goes) | the state that does not allow it
 -- reprioritize: waiting, prioritized, delayed. redelay: the same. promote: delayed.
--- Its new place is written first, then its record; it leaves its old place last. Bound: core/waiting_place.lua.
+-- The new place is written first, then the record; the old place is removed last. Bound: core/waiting_place.lua.
 
--- To where `priority` and `due` say, with further fields of its record.
+-- Move the job to the place given by `priority` and `due`, and write further fields of its record.
 local function move(q, id, h, now, priority, due, ...)
   local state, entry = G.place(q, now, {
     id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due,
@@ -14,7 +14,7 @@ local function move(q, id, h, now, priority, due, ...)
   return state
 end
 
--- Out of stream or list into the scheduled set. Returns the answer.
+-- Move the job from stream or list into the scheduled set. Return the reply.
 local function leave_ready(q, id, h, now, priority, due, ...)
   local place = G.waiting_place(q, id, h)
   if not place then return 'lost' end
@@ -24,7 +24,7 @@ local function leave_ready(q, id, h, now, priority, due, ...)
   return 'ok'
 end
 
--- Its priority as the scheduled set has it (W68), and its time there.
+-- Return the job's priority and time in the scheduled set.
 local function scheduled_at(q, id)
   return G.band_of(redis.call('ZSCORE', q.scheduled, id))
 end
@@ -43,7 +43,7 @@ PRIORITY.waiting = function(q, id, h, now, priority)
   return leave_ready(q, id, h, now, priority, nil, 'priority', G.int(priority))
 end
 
--- Its time stays: among those of its new priority it stands as one that came when it did.
+-- Keep its time: it is ordered by it among the jobs with the new priority.
 local function rescore(q, id, priority, at)
   redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id)
   redis.call('HSET', q.J .. id, 'priority', G.int(priority))
@@ -97,11 +97,11 @@ local function change(rules, event, field)
     if not h.state then return 'gone' end
     local rule = rules[h.state]
     if not rule then return h.state end
-    local answer = rule(q, id, h, G.now(q), value)
-    if answer == 'ok' then
+    local reply = rule(q, id, h, G.now(q), value)
+    if reply == 'ok' then
       if field then G.emit(q.events, event, id, field, G.int(value)) else G.emit(q.events, event, id) end
     end
-    return answer
+    return reply
   end
 end
 

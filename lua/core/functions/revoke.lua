@@ -1,17 +1,17 @@
--- revoke: a job shall not run, or stop running.
+-- revoke: cancel a job.
 -- KEYS 1 meta   ARGV 1 id   -> 'revoked' | 'flagged' | 'not_found'
--- What has not begun, is suspended or waits for its children ends as failed, reason `revoked`. All else gets the mark
--- `revoked`: an active job's worker reads it with its next heartbeat and stops the handler; a waiting job that is not
--- found by a bounded look (deep in a list, or pushed by a peer) is refused when it is taken; for one that has ended it
--- means nothing.
--- Bound: core/waiting_place.lua, nothing that grows with the queue (W56).
+-- A job that has not started, is suspended or waits for its children fails with the reason `revoked`. Any other job
+-- gets the field `revoked`: the worker of an active job reads it with its next heartbeat and cancels the handler; a
+-- waiting job that the bounded search does not find (deep in a list, or pushed by a peer) is rejected when it is
+-- fetched; a finished job is not affected.
+-- Bound: core/waiting_place.lua; independent of the queue's length.
 
--- A call that is repeated because its reply was lost.
+-- Return whether an earlier call revoked the job: the call is repeated because its reply was lost.
 local function ended_by_this(q, id, h)
   return h.state == 'failed' and h.revoked == '1' and redis.call('HGET', q.J .. id, 'failedReason') == 'revoked'
 end
 
--- States of jobs that end at once; so do waiting ones whose place is found.
+-- States in which the job fails immediately; so does a waiting job whose place is found.
 local ENDS = { delayed = true, prioritized = true, ['group-waiting'] = true, suspended = true,
   ['waiting-children'] = true }
 

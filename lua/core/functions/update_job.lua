@@ -1,7 +1,7 @@
--- update_job: what a handler or an operator writes onto a job: progress, a log line, new data.
+-- update_job: write progress, a log line, new data or token usage of a job.
 -- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep}   -> status (0 ok, 2 gone, 3 stale)
 -- kind: 1 progress, 2 log line, 3 data, 4 tokens used. fence 0 = not from a worker: the job only has to exist.
--- keep > 0: log lines kept, the oldest go first.
+-- keep > 0: number of log lines kept, the newest ones.
 
 local NO_END = {}
 
@@ -30,7 +30,7 @@ G.export('update_job', { 'allow-oom' }, function(keys, args)
   local h = redis.call('HMGET', q.J .. r[2], 'state', 'fence', 'processedOn')
   if not h[1] then return G.GONE end
   if r[4] > 0 then
-    local refused = G.refused_attempt(h, r[4], r[5], NO_END)
+    local refused = G.check_attempt(h, r[4], r[5], NO_END)
     if refused then return refused end
   end
   KINDS[r[1]](q, r[2], r[3], r[6])

@@ -1,8 +1,8 @@
--- workers, leave: who works on this queue.
--- workers: KEYS 1 meta   -> flat {consumer, registration JSON, ...} of those whose registration has not run out
--- retire:  KEYS 1 meta   ARGV 1 token   -> 1; exchanges that bear it and have not run yet will take nothing
--- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer could go, 0 if jobs still pend for it
--- The registry is a set of ours; a Node peer's registration is found by the consumers of the group.
+-- workers, retire, leave: list and remove the workers of this queue.
+-- workers: KEYS 1 meta   -> flat {consumer, registration JSON, ...} of the workers whose registration has not expired
+-- retire:  KEYS 1 meta   ARGV 1 token   -> 1; exchanges with this token that have not run yet will fetch nothing
+-- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer was deleted, 0 if jobs are still pending for it
+-- The set `workers` holds our registrations; a Node peer's registration is found by the consumers of the group.
 
 local RETIRED_MS = 3600000 -- longer than any call waits in a connection
 local function registered(q, names)
@@ -32,7 +32,7 @@ local function pending_of(q, consumer)
   return not pending.err and #pending or 0
 end
 
--- A worker that does not wait for its calls any more must not get jobs by them.
+-- A worker that has given up waiting for its calls must not receive jobs from them.
 G.export('retire', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
   local now = G.now(q)
@@ -47,7 +47,7 @@ G.export('leave', { 'allow-oom' }, function(keys, args)
   redis.call('ZREM', q.workers, consumer)
   if pending_of(q, consumer) > 0 then return 0 end
   redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
-  -- A marker that woke this worker while it left must wake another.
+  -- A wake-up marker consumed by this worker must wake another one.
   G.wake(q, 1)
   return 1
 end)

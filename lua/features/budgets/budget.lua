@@ -1,9 +1,10 @@
--- Budgets of flows (data-model.md section 11): what the jobs of a flow may use, and what they have used so far.
--- The hash stands at P:budget:<root job id>. Exceeded means more than a limit; a limit of 0 is none; the mark stays.
+-- Limit and record what the jobs of a flow use (docs/reference/data-model.md, "Fields of P:budget:<id>"). The hash is
+-- P:budget:<root job id>. A budget is exceeded if usage is above a limit; a limit of 0 is no limit; the mark `exceeded`
+-- stays.
 
 local M = G.budgets
 
--- How long the budget of a flow can still be read when its root has ended.
+-- How long the budget of a flow can still be read after its root has ended.
 M.KEPT_S = 604800
 
 local function add(key, field, amount)
@@ -21,7 +22,7 @@ local function over(key, field, limit)
   return G.num(redis.call('HGET', key, field) or '') > limit
 end
 
-local function any_over(key, prefix, limits)
+local function is_any_over(key, prefix, limits)
   for category, limit in pairs(limits) do
     if over(key, prefix .. tostring(category), limit) then return true end
   end
@@ -31,16 +32,16 @@ end
 local function is_over(key, max_tokens, max_costs)
   local caps = redis.call('HMGET', key, 'maxTotalTokens', 'maxTotalCost')
   return over(key, 'usedTokens', tonumber(caps[1] or '')) or over(key, 'usedCost', tonumber(caps[2] or ''))
-    or any_over(key, 'usedTokens:', max_tokens) or any_over(key, 'usedCost:', max_costs)
+    or is_any_over(key, 'usedTokens:', max_tokens) or is_any_over(key, 'usedCost:', max_costs)
 end
 
--- A JSON object of a hash field or an argument; anything else counts as none.
+-- Return a JSON object from a hash field or an argument; anything else gives an empty table.
 M.json = function(text)
   local ok, value = pcall(cjson.decode, text or '')
   return ok and type(value) == 'table' and value or {}
 end
 
--- usage: {tokens, costs, weighted total, total cost}; max_tokens, max_costs: limits by category.
+-- Record usage. usage: {tokens, costs, weighted total, total cost}; max_tokens, max_costs: limits by category. Return
 -- 'ok', 'exceeded' (a limit is passed now) or 'no_budget'.
 M.record = function(key, usage, max_tokens, max_costs)
   if redis.call('EXISTS', key) == 0 then return 'no_budget' end
@@ -53,8 +54,8 @@ M.record = function(key, usage, max_tokens, max_costs)
   return 'exceeded'
 end
 
--- What tokens weigh in all: each category by its weight, 1 where it has none; the plain total where that comes to 0.
-local function weighed(tokens, weights, total)
+-- Return the weighted total of tokens: each category by its weight, 1 if it has none; the plain total if that sum is 0.
+local function weighted_total(tokens, weights, total)
   local sum = 0
   for category, amount in pairs(tokens) do
     local weight = weights[category]
@@ -64,19 +65,20 @@ local function weighed(tokens, weights, total)
   return sum > 0 and sum or total
 end
 
--- A job of the flow has used {tokens, costs, total tokens, total cost}. True if that passed a limit, which is news.
+-- Charge {tokens, costs, total tokens, total cost} of a job. Return true if this passed a limit for the first time.
 M.charge = function(q, key, id, usage)
   local h = redis.call('HMGET', key, 'tokenWeights', 'maxTokens', 'maxCosts', 'exceeded')
-  local weighted = weighed(usage[1], M.json(h[1]), usage[3])
+  local weighted = weighted_total(usage[1], M.json(h[1]), usage[3])
   local answer = M.record(key, { usage[1], usage[2], weighted, usage[4] }, M.json(h[2]), M.json(h[3]))
   if answer ~= 'exceeded' or h[4] == '1' then return false end
   G.emit(q.events, 'budget-exceeded', id, 'flowId', string.sub(key, #q.P + 8))
   return true
 end
 
--- The budget of the flow whose root is `flow_id`, before any job of it can run. fields: names and values, flat, as
--- _features/budgets/options.py writes them. A repeated call changes nothing; what an earlier flow of that id left (it has a time
--- to live, its root has ended) is replaced. Returns its key, which each job of the flow holds as `budgetKey` (W49).
+-- Create the budget of the flow with the root `flow_id` before any job of it can run. fields: names and values, flat,
+-- as written by _features/budgets/options.py. A repeated call changes nothing. The budget of an earlier flow with this
+-- id (it has a time to live because its root has ended) is replaced. Return its key, which each job of the flow has as
+-- `budgetKey`.
 M.create = function(q, flow_id, fields)
   local key = q.P .. 'budget:' .. flow_id
   if redis.call('TTL', key) == -1 then return key end
@@ -85,7 +87,7 @@ M.create = function(q, flow_id, fields)
   return key
 end
 
--- Whether a job of the flow must not begin, and what is done then: '' (it may), 'fail' or 'pause'.
+-- Return what to do with a job of the flow before it starts: '' (it may start), 'fail' or 'pause'.
 M.barred = function(key)
   local h = redis.pcall('HMGET', key, 'exceeded', 'onExceeded')
   if h.err or h[1] ~= '1' then return '' end
@@ -94,17 +96,18 @@ end
 
 local function is_own(q, key) return string.sub(key, 1, #q.P + 7) == q.P .. 'budget:' end
 
--- A job of a flow with a budget is taken: the reply says whether it may begin. 'ask': its budget is in another queue.
+-- Add the budget's verdict on a fetched job to the reply. 'ask': the budget is in another queue.
 M.gate = function(q, fetching, id, key)
   fetching.budgets = fetching.budgets or {}
   local own = is_own(q, key)
   fetching.budgets[id] = { key, own and M.barred(key) or 'ask' }
-  -- The root of a flow that had ended runs again, and its budget stands.
+  -- The root of a flow that had ended runs again, so the budget must not expire.
   if key == q.P .. 'budget:' .. id then redis.call('PERSIST', key) end
 end
 
--- Attempts have ended: charges are {row of `finished`, budget key, usage or false}. Those that were refused have not
--- ended now. Returns the rows that passed a limit. Where the budget is another queue's, it is owed (features/outbox/outbox.lua).
+-- Charge ended attempts. charges: {row of `finished`, budget key, usage or false}. Rejected rows are not charged.
+-- Return the rows that passed a limit. A charge to a budget in another queue goes to the outbox
+-- (features/outbox/outbox.lua).
 M.settle = function(q, charges, finished, statuses)
   local passed = {}
   for _, c in ipairs(charges) do
@@ -125,13 +128,13 @@ M.settle = function(q, charges, finished, statuses)
   return passed
 end
 
--- What a reply says of budgets: nil where no job of such a flow is concerned.
-M.told = function(fetching, passed)
+-- Return the budget part of a reply: nil if no job of a flow with a budget is involved.
+M.reply_part = function(fetching, passed)
   if not fetching.budgets and not (passed and #passed > 0) then return nil end
   return { fetching.budgets or false, passed or {} }
 end
 
--- Roots that were deleted before they ended.
+-- Delete the budgets of roots that were deleted before they ended.
 M.forget = function(q, ids)
   local keys = {}
   for i = 1, #ids do keys[i] = q.P .. 'budget:' .. ids[i] end

@@ -1,9 +1,9 @@
--- Deduplication (functions.md, dedup): one entry a dedup id, `jobId:timestamp` of the job that was added last.
--- `dedup-expiry` remembers when an entry may be looked at to go; nothing else keeps that hash small (W70).
+-- Deduplicate jobs: one entry per dedup id, `jobId:timestamp` of the job that was added last. `dedup-expiry` holds the
+-- time at which an entry may be deleted; nothing else bounds that hash.
 
-local SWEEP_MAX, LOOK_AGAIN_MS = 100, 3600000
+local SWEEP_MAX, RECHECK_MS = 100, 3600000
 
--- A job that the newer one replaces: with all its keys, and without stopping its group.
+-- Delete the job that the newer one replaces, with all its keys, and continue its group.
 local function replace(q, id, h, now, quiet)
   redis.call('ZREM', q.scheduled, id)
   G.groups.leave_group(q, id, h, now, true)
@@ -12,15 +12,15 @@ local function replace(q, id, h, now, quiet)
   if not quiet then G.emit(q.events, 'removed', id) end
 end
 
-local function standing(q, dedup_id)
+local function existing_job(q, dedup_id)
   local found = redis.call('HGET', q.dedup, dedup_id)
   return string.match(found or '', '^(.*):(%d+)$')
 end
 
--- nil = add; 'skipped' and the id of the job that stands; 'replaced' = add, the job that stood is gone.
--- ttl: ms for which what was added last is the same thing; 0 = debounce goes by the job alone.
+-- Return nil = add; 'skipped' and the id of the existing job; 'replaced' = add, the existing job was deleted. ttl: ms
+-- for which the last added job counts as a duplicate; 0 = debounce depends on the job only.
 G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
-  local id, at = standing(q, dedup_id)
+  local id, at = existing_job(q, dedup_id)
   if not id then return nil end
   if mode == 'throttle' then
     if ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) then return 'skipped', id end
@@ -39,17 +39,17 @@ end
 
 G.remember_dedup = function(q, dedup_id, id, ttl, now)
   redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
-  redis.call('ZADD', q.dedup_expiry, G.int(G.clamped_time(now + math.max(ttl, LOOK_AGAIN_MS))), dedup_id)
+  redis.call('ZADD', q.dedup_expiry, G.int(G.clamped_time(now + math.max(ttl, RECHECK_MS))), dedup_id)
 end
 
--- Entries whose time is over and whose job has ended are of no use any more. At most SWEEP_MAX a call.
+-- Delete entries that have expired and whose job has ended, at most SWEEP_MAX per call.
 G.sweep_dedup = function(q, now)
   G.repair_times(q.dedup_expiry, G.TIME_MAX, now)
   for _, dedup_id in ipairs(redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, SWEEP_MAX)) do
-    local id = standing(q, dedup_id)
+    local id = existing_job(q, dedup_id)
     local state = id and redis.pcall('HGET', q.J .. id, 'state')
     if type(state) == 'string' and not G.TERMINAL[state] then
-      redis.call('ZADD', q.dedup_expiry, G.int(now + LOOK_AGAIN_MS), dedup_id)
+      redis.call('ZADD', q.dedup_expiry, G.int(now + RECHECK_MS), dedup_id)
     else
       redis.call('HDEL', q.dedup, dedup_id)
       redis.call('ZREM', q.dedup_expiry, dedup_id)

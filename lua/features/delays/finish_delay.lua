@@ -1,6 +1,6 @@
--- A finished row of an attempt that neither succeeded nor failed: the job goes on later, no attempt is spent (W21).
+-- Report an attempt that delays its job: it neither succeeded nor failed, and no attempt is counted.
 --   {4, id, entry, fence, processed_on, delay ms, until epoch ms or 0 [, data]}     `until` has precedence
--- Status G.DELAYED. Jobs from lists as well as from the stream (W25). It is progress: stalls are forgotten (W39).
+-- Status G.DELAYED. Applies to jobs from lists and from the stream. It counts as progress: stalls are reset.
 
 local F = G.finishing
 local ID, FENCE, PROCESSED_ON, DELAY, UNTIL, DATA = 2, 4, 5, 6, 7, 8
@@ -10,7 +10,7 @@ G.finish_kinds[4] = function(b, row)
   local id = row[ID]
   local key = b.q.J .. id
   local h = F.read(key, 'priority', 'groupKey', 'orderingSeq')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
   if refused then return refused end
   local due = G.clamped_time(row[UNTIL] > 0 and math.max(b.now, row[UNTIL]) or b.now + row[DELAY])
   local delay = G.int(due - b.now)
@@ -19,7 +19,7 @@ G.finish_kinds[4] = function(b, row)
   if row[DATA] then redis.call('HSET', key, 'data', row[DATA]) end
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)
-  -- An ordered job keeps its slot while it pauses.
+  -- An ordered job keeps its slot while it is delayed.
   if h[5] and G.count_of(h[6]) == 0 then F.leave_group(b, id, h[5]) end
   if not b.quiet then G.emit(b.q.events, 'delay-changed', id, 'delay', delay) end
   return G.DELAYED

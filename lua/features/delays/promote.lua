@@ -1,10 +1,10 @@
--- Due jobs of band 0 (delayed and retrying ones without a priority) go to the stream or the LIFO list.
--- Due jobs with a priority stay in the set: workers take them from there (core/sources.lua).
+-- Promote due jobs without a priority (delayed and retrying ones) to the stream or the LIFO list. Due jobs with a
+-- priority stay in the set: workers fetch them from there (core/sources.lua).
 
--- States that a leftover member of the set must not bring back.
+-- States that a leftover member of the set must not change.
 local NOT_WAITING = { active = true, completed = true, failed = true }
 
--- Its new place first, its old one after: what fails half-way is found again.
+-- The new place is written first and the old one removed later: a job whose promotion failed half-way is found again.
 local function promote_one(q, id, now, quiet)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
   if h.err or not h[1] or NOT_WAITING[h[1]] then return end
@@ -22,11 +22,12 @@ local function promote_one(q, id, now, quiet)
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
 
--- A broadcast retry (`id||group`) goes back to the stream for that group alone.
+-- A broadcast retry (`id||group`) returns to the stream for that group only.
 local function promote_broadcast(q, id, group, quiet)
   local name = redis.pcall('HGET', q.J .. id, 'name')
   if type(name) ~= 'string' then
-    G.emit(q.events, 'trimmed', id, 'subscription', group) -- the message went while it waited for its next attempt
+    -- the message was trimmed while it waited for its next attempt
+    G.emit(q.events, 'trimmed', id, 'subscription', group)
     return
   end
   redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'retryGroup', group)
@@ -34,7 +35,7 @@ local function promote_broadcast(q, id, group, quiet)
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
 
--- Promotes at most `limit` members; returns ms until the next of band 0 is due (0 = at once), or -1.
+-- Promote at most `limit` members. Return ms until the next job without a priority is due (0 = now), or -1.
 G.promote_due = function(q, now, limit, quiet)
   G.repair_scheduled(q, now)
   local due = redis.call('ZRANGEBYSCORE', q.scheduled, '-inf', G.int(now), 'LIMIT', 0, limit)
@@ -56,13 +57,13 @@ end
 
 local GROUPS_MAX = 100
 
--- Milliseconds until a limited group may go on (0 = at once), or -1.
+-- Return milliseconds until the rate limit of a group ends (0 = now), or -1.
 G.next_group = function(q, now)
   local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
   return head[2] and math.max(0, G.clamped_time(head[2]) - now) or -1
 end
 
--- Groups whose limit is over may go on; returns what next_group does.
+-- Add groups whose rate limit has ended to the ready groups. Return the value of next_group.
 G.due_groups = function(q, fetching)
   local wait = G.next_group(q, fetching.now)
   if wait < 0 then return wait end
@@ -71,8 +72,9 @@ G.due_groups = function(q, fetching)
   if wait ~= 0 then return wait end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', fetching.now_text, 'LIMIT', 0, GROUPS_MAX)) do
     redis.call('ZREM', q.ratelimited, name)
-    G.groups.skip(G.groups.group(q, name)) -- it may be here because there was more to pass over than one call does
-    G.group_may_go_on(fetching, name)
+    -- it may be listed because more sequences were to be skipped than one call does
+    G.groups.skip(G.groups.group(q, name))
+    G.add_ready_group(fetching, name)
   end
   return G.next_group(q, fetching.now)
 end

@@ -1,6 +1,6 @@
--- Members of the scheduled set with a score that no time and priority make (infinite, or beyond the last priority). A
--- peer writes them for an infinite delay or a priority out of range: no worker would ever take such a job.
--- They get the score that their record states, a few a call; a job without a delay is due at once.
+-- Repair members of the scheduled set with a score that no time and priority give (infinite, or beyond the last
+-- priority). Peers write such scores for an infinite delay or a priority out of range; no worker would ever fetch the
+-- job. They get the score of their record, a few per call; a job without a delay is due now.
 
 local REPAIRS_MAX = 20
 local NOT_WAITING = { active = true, completed = true, failed = true }
@@ -15,7 +15,7 @@ local function repair(q, member, now)
   local id, group = string.match(member, '^(.-)||(.*)$')
   local h = redis.pcall('HMGET', q.J .. (id or member), 'state', 'priority', 'delay', 'timestamp')
   if h.err or not h[1] or (not group and NOT_WAITING[h[1]]) then return redis.call('ZREM', q.scheduled, member) end
-  -- A subscription's retry has its delay nowhere but in its score.
+  -- A subscription's retry has its delay only in its score.
   local score = group and G.int(now) or G.scheduled_score(h[2], due_of(h, now))
   redis.call('ZADD', q.scheduled, score, member)
 end

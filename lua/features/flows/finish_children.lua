@@ -1,7 +1,7 @@
--- A finished row of an attempt whose handler waits for the job's children; no attempt is spent.
+-- Report an attempt whose handler waits for the job's children. No attempt is counted.
 --   {6, id, entry, fence, processed_on, keep [, data]}     keep: the job's retention, should it fail
--- Status G.WAITING_CHILDREN, or G.FAILED where a child has failed that takes its parent along. Where no child is open
--- (any more) the job is ready again at once (W48).
+-- Status G.WAITING_CHILDREN, or G.FAILED if a child has failed whose policy fails its parent. If no child is open (any
+-- more), the job becomes ready immediately.
 
 local F = G.finishing
 local ID, FENCE, PROCESSED_ON, KEEP, DATA = 2, 4, 5, 6, 7
@@ -11,7 +11,7 @@ G.finish_kinds[6] = function(b, row)
   local id = row[ID]
   local key = b.q.J .. id
   local h = F.read(key, 'groupKey', 'orderingSeq', 'childFailed', 'revoked')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
   if refused then return refused end
   if h[6] then return F.fail_at_once(b, row, h[4], h[6], 'ChildFailedError', row[KEEP]) end
   if h[7] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end

@@ -1,11 +1,11 @@
--- Tokens that jobs report, by windows of fixed length (api.md section 10): one counter a window, which ends by itself
--- (W72). A worker with such a limit looks before it takes, and adds what its jobs have reported when they end.
+-- Count the tokens reported by jobs, in windows of fixed length: one counter per window, which expires by itself. A
+-- worker with a token limit checks the counter before it fetches, and adds its jobs' tokens when they end.
 
 local function counter(q, duration, now)
   return q.P .. 'tpm:' .. G.int(math.floor(now / duration))
 end
 
--- tokens: one number a finished row. What an earlier call has handed in already is not counted again.
+-- tokens: one number per finished row. Rows already reported by an earlier call are not counted again.
 G.count_tokens = function(q, duration, now, tokens, statuses)
   local sum = 0
   for i = 1, #statuses do
@@ -19,7 +19,7 @@ G.count_tokens = function(q, duration, now, tokens, statuses)
   redis.call('PEXPIRE', key, G.int(duration))
 end
 
--- ms until the next window where this one has no tokens left, else nil.
+-- Return ms until the next window if this one has no tokens left, else nil.
 G.tokens_spent = function(q, max, duration, now)
   if G.num(redis.call('GET', counter(q, duration, now)) or '') < max then return nil end
   return duration - now % duration

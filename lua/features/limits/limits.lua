@@ -1,9 +1,9 @@
--- What bounds the taking of jobs in a queue as a whole: pause, global concurrency, rate limit (api.md section 10).
--- Permits are spent on jobs that are taken, by the call that takes them.
+-- Limit fetching for the whole queue: pause, global concurrency, rate limit. Permits are consumed only by jobs that are
+-- fetched, in the same call.
 
 local FIELDS = { 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev' }
 
--- Jobs being worked on, by whomever.
+-- Return the number of active jobs of all workers.
 G.active_count = function(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
   local from_stream = type(pending[1]) == 'number' and pending[1] or 0
@@ -11,7 +11,7 @@ G.active_count = function(q)
   return from_stream + listed
 end
 
--- Permits left in the fixed window, and ms until the next one begins.
+-- Return the permits left in the fixed window, and ms until the next one begins.
 local function window(q, rate, now)
   local state = redis.call('HMGET', q.rate, 'windowStart', 'count')
   local start, count = G.num(state[1] or ''), G.num(state[2] or '')
@@ -23,14 +23,14 @@ local function window(q, rate, now)
   return rate.max - rate.count, rate.start + rate.duration - now
 end
 
-local function none_before(limits, fetching, left, wait)
+local function reduce_want(limits, fetching, left, wait)
   limits.want = math.max(0, left)
   if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
 end
 
--- limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max, duration}
--- or nil (limit_tokens.lua).
--- Returns a table: paused, want (what may be taken), limited, and the rate whose permits are to be spent.
+-- Return the limits of this fetch: paused, want (how many may be fetched), limited, and the rate whose permits are
+-- consumed. limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max,
+-- duration} or nil (limit_tokens.lua).
 G.limits = function(q, fetching, want, limiter, tokens)
   local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
   local limits = { paused = meta[1] == '1', want = want, limited = false }
@@ -46,15 +46,15 @@ G.limits = function(q, fetching, want, limiter, tokens)
     local rate = { max = max, duration = duration }
     local left, wait = window(q, rate, fetching.now)
     limits.rate = rate
-    if left < limits.want then none_before(limits, fetching, left, wait) end
+    if left < limits.want then reduce_want(limits, fetching, left, wait) end
   end
-  local spent_for = tokens and G.tokens_spent(q, tokens[1], tokens[2], fetching.now)
-  if spent_for then none_before(limits, fetching, 0, spent_for) end
+  local tokens_wait = tokens and G.tokens_spent(q, tokens[1], tokens[2], fetching.now)
+  if tokens_wait then reduce_want(limits, fetching, 0, tokens_wait) end
   limits.limited = limits.want < want
   return limits
 end
 
--- After taking: `taken` permits are used up.
+-- Consume permits for the `taken` jobs.
 G.spend = function(q, limits, taken)
   local rate = limits.rate
   if not rate or taken == 0 then return end

@@ -1,5 +1,5 @@
--- Per-minute counters (data-model.md section 9), added up over a call and written once.
--- The first write of a minute drops what is older than a day, so the hash stays bounded.
+-- Maintain per-minute counters, summed over a call and written once. The first write of a minute deletes fields older
+-- than a day, so the hash stays bounded.
 
 local MINUTE, DAY = 60000, 86400000
 local FIELDS_A_DAY = 2 * 1441
@@ -15,13 +15,13 @@ local function trim(key, minute)
   end
 end
 
--- The same from outside: where Node peers are always the first of a minute, nobody else drops anything (W71).
+-- Trim the hash of a queue whose first write of a minute always comes from a Node peer, which deletes nothing.
 G.trim_metrics = function(key, now)
   local fields = redis.pcall('HLEN', key)
   if type(fields) == 'number' and fields > FIELDS_A_DAY then trim(key, now - now % MINUTE) end
 end
 
--- count jobs ended at `now`; duration is the sum of their run times in ms.
+-- count: jobs that ended at `now`. duration: the sum of their run times in ms.
 G.metric = function(key, now, count, duration)
   if count == 0 then return end
   local minute = now - now % MINUTE

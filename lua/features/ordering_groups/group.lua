@@ -1,14 +1,15 @@
--- The record of an ordering group (data-model.md section 5): its fields, its sequence, its token bucket.
--- A table `g` mirrors the hash; a routine that writes the hash writes the mirror too.
+-- Read and write the record of an ordering group: its fields, its sequence, its token bucket
+-- (docs/reference/data-model.md, "Fields of P:group:<key>"). A table `g` mirrors the hash; code that writes the hash
+-- also updates the mirror.
 local M = G.groups
 
--- What every group is asked for, and what only those with a limit have.
+-- Fields of groups with a limit.
 local LIMITED = { 'rateDuration', 'rateWindowStart', 'rateCount', 'tbRefillRate', 'tbLastRefill', 'tbRefillRemainder',
   'tbTokens' }
 local SKIPS_MAX = 1000
-local PLACES_MAX = 9007199254740991 -- 2^53 - 1: parked jobs have no score beyond it
+local PLACES_MAX = 9007199254740991 -- 2^53 - 1: the highest score of a parked job
 
--- A bucket holds from what one job may overdraw to its capacity, and was not filled after now.
+-- A bucket holds at least the overdraft of one job (-capacity) and at most its capacity, and was not filled after now.
 local function read_limits(g)
   local values = redis.call('HMGET', g.key, unpack(LIMITED))
   for i = 1, #LIMITED do g[LIMITED[i]] = G.num(values[i]) end
@@ -46,7 +47,7 @@ local function write_others(g)
   redis.call('HSET', g.key, unpack(set))
 end
 
--- A call that touches groups many times writes each once, by M.flush.
+-- Write the record. A call that changes groups many times writes each once, by M.flush.
 local function write(g)
   if g.moved then
     g.moved = false
@@ -59,13 +60,13 @@ local function write(g)
   if g.dirty then write_others(g) end
 end
 
--- Slots that are taken and the sequence that is next: what every job of a group changes.
+-- Set the active slots and the next sequence: every job of a group changes them.
 M.move = function(g, active, next_seq)
   g.active, g.nextSeq, g.moved = active, next_seq, true
   if not g.q.defer then write(g) end
 end
 
--- Change other fields of the record.
+-- Set other fields of the record.
 M.put = function(g, fields)
   g.dirty = g.dirty or {}
   for field, value in pairs(fields) do
@@ -75,8 +76,7 @@ M.put = function(g, fields)
   if not g.q.defer then write(g) end
 end
 
--- A slot that is free again, of a group whose record need not be read for that: M.flush counts it down, unless the
--- record is read before.
+-- Free a slot without reading the group's record. M.flush decrements the counter, unless the record is read before.
 M.free_unread = function(q, name)
   local g = q.groups[name]
   if g or not q.defer then
@@ -87,7 +87,7 @@ M.free_unread = function(q, name)
   end
 end
 
--- Never below zero, and no record is made where there is none: an absent field says 0 as well.
+-- The counter never goes below zero, and no record is created: an absent field means 0 too.
 local function count_down(key, freed)
   local left = redis.pcall('HINCRBY', key, 'active', -freed)
   if type(left) ~= 'number' or left < 0 then redis.pcall('HDEL', key, 'active') end
@@ -99,10 +99,10 @@ M.flush = function(q)
   for _, g in pairs(q.groups) do write(g) end
 end
 
--- The hash was changed past the record: read it anew when it is asked for again.
+-- Discard the mirror after the hash was changed directly; the next use reads it again.
 M.forget = function(q, name) q.groups[name] = nil end
 
--- SKIP: pass over sequences that no job holds any more.
+-- Skip sequences that no job has any more.
 M.skip = function(g)
   if g.nextSeq <= 0 then return end
   local n, steps = g.nextSeq, 0
@@ -111,16 +111,16 @@ M.skip = function(g)
     n, steps = n + 1, steps + 1
   end
   if n > g.nextSeq then M.move(g, g.active, n) end
-  -- More may follow: whoever lets limited groups go on comes by again.
+  -- More may follow: the next call that handles expired rate limits continues.
   if steps == SKIPS_MAX then M.limit_until(g.q, g, 1, 'NX') end
 end
 
--- A sequence whose job will never be activated must not stop the ones behind it (W1).
+-- Mark a sequence whose job will never be activated, so that it does not block the following ones.
 M.mark_skip = function(g, seq)
   if g.nextSeq > 0 and seq >= g.nextSeq then redis.call('HSET', g.key, 'skip:' .. G.int(seq), '1') end
 end
 
--- The sequence expected after `n`, looking past markers without consuming them.
+-- Return the sequence expected after `n`, past the skip marks, without deleting them.
 M.after = function(g, n)
   n = n + 1
   for _ = 1, SKIPS_MAX do
@@ -130,7 +130,7 @@ M.after = function(g, n)
   return n
 end
 
--- REFILL: tokens at `now`, in millitokens; the remainder keeps what is less than one.
+-- Return the tokens at `now`, in millitokens; the remainder keeps the fraction.
 M.refill = function(g, now)
   local capacity, rate = g.tbCapacity, g.tbRefillRate
   if capacity <= 0 then return 0 end
@@ -141,7 +141,7 @@ M.refill = function(g, now)
   if rate <= 0 then return g.tbTokens end
   local fills_in = math.ceil(capacity * 1000 / rate)
   local elapsed = now - g.tbLastRefill
-  if elapsed < -fills_in and not G.past_time(g.tbLastRefill, now) then elapsed = fills_in end -- it is no time
+  if elapsed < -fills_in and not G.past_time(g.tbLastRefill, now) then elapsed = fills_in end -- unusable time
   if elapsed <= 0 then return g.tbTokens end
   elapsed = math.min(elapsed, fills_in)
   local raw = elapsed * rate + g.tbRefillRemainder
@@ -152,13 +152,13 @@ M.refill = function(g, now)
   return g.tbTokens
 end
 
--- Cost of a job in millitokens, one token where it states none.
+-- Return the cost of a job in millitokens; one token by default.
 M.cost = function(h)
   local cost = G.num(h.cost)
   return cost > 0 and cost or 1000
 end
 
--- Until when the group is limited, if that is later than `now` (W5).
+-- Return until when the group is limited, if that is later than `now`.
 M.limited_until = function(q, g, now)
   if q.any_limited == 0 then q.any_limited = redis.call('EXISTS', q.ratelimited) == 1 end
   if not q.any_limited then return nil end
@@ -166,13 +166,13 @@ M.limited_until = function(q, g, now)
   return at > now and at or nil
 end
 
--- The time until which the group is limited, 0 where there is none: one that cannot be is none.
+-- Return the time until which the group is limited, 0 if it is not or the time is unusable.
 G.latest_limit = function(q, name)
   local at = G.num(redis.call('ZSCORE', q.ratelimited, name) or '')
   return at <= G.TIME_MAX and at or 0
 end
 
--- No job of the group runs before then. condition: 'GT' keeps a later time.
+-- Limit the group until `at`. condition: 'GT' keeps a later time.
 M.limit_until = function(q, g, at, condition)
   at = G.clamped_time(at)
   if condition then
@@ -183,14 +183,15 @@ M.limit_until = function(q, g, at, condition)
   q.any_limited = true
 end
 
--- Parked jobs wait in order of their sequence (GSCORE).
+-- Parked jobs are ordered by their sequence.
 local function score_of(id, h)
   local seq = G.count_of(h.orderingSeq)
   if seq > 0 then return seq end
   return G.count_of(id, G.clamped_time(h.timestamp))
 end
 
--- One that keeps its slot stands before all others: it needs no free one, and would wait for it behind one that does.
+-- A job that keeps its slot is placed before all others: it needs no free slot, and must not wait behind a job that
+-- does.
 local function place_of(g, id, h)
   local score = score_of(id, h)
   if h.slot ~= '1' then return score end
@@ -198,7 +199,7 @@ local function place_of(g, id, h)
   return head and G.num(head) < score and G.num(head) - 1 or score
 end
 
--- The highest score of a parked job, nil where none is parked.
+-- Return the highest score of a parked job; nil if none is parked.
 M.last_place = function(g)
   local last = redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2]
   return last and G.count_of(last, PLACES_MAX - 1)

@@ -1,7 +1,7 @@
--- The gates that a job of a group passes to become active (functions.md section 5, moveToActive).
+-- Check the limits of a job's group before the job becomes active.
 local M = G.groups
 
--- When the bucket, the rate window or an explicit limit admits the job: nil = now, else epoch ms and the reply.
+-- Return when bucket, rate window or explicit limit admit the job: nil = now, else epoch ms and the reply.
 local function limited(q, g, now, cost)
   local at, reply = M.limited_until(q, g, now), 'GROUP_RATE_LIMITED'
   local counts = g.rateMax > 0 and g.rateDuration > 0 and g.rateCount >= g.rateMax
@@ -18,11 +18,11 @@ local function limited(q, g, now, cost)
   return at, reply
 end
 
--- What an activation costs the group: tokens, a place in the window, a slot, its turn.
+-- Charge the group for an activation: tokens, a place in the window, a slot, its turn.
 local function charge(g, now, cost, holds, seq)
   if g.tbCapacity > 0 then
     local tokens = M.refill(g, now)
-    -- A full bucket gathers nothing: what it gets is counted from now on.
+    -- A full bucket does not accumulate: refilling starts now.
     if tokens >= g.tbCapacity then
       M.put(g, { tbTokens = tokens - cost, tbLastRefill = now, tbRefillRemainder = 0 })
     else
@@ -39,15 +39,15 @@ local function charge(g, now, cost, holds, seq)
   if not holds then M.move(g, g.active + 1, seq > 0 and seq >= g.nextSeq and seq + 1 or g.nextSeq) end
 end
 
-local function refuse_cost(q, id, h, now)
+local function fail_for_cost(q, id, h, now)
   G.end_failed(q, id, now, 'cost exceeds token bucket capacity', 'failed')
   M.leave_group(q, id, h, now)
   G.retain_failed(q, id, now)
   return 'ERR:COST_EXCEEDS_CAPACITY'
 end
 
--- Returns nil if the job may become active (its group is charged), else the documented reply: then it is parked or has
--- failed. With it the group as it is now. A job that holds a slot already (it comes back from a retry, a delay, a
+-- Return nil if the job may become active (its group is charged), else the documented reply: then it is parked or has
+-- failed. The second value is the group as it is now. A job that already holds a slot (after a retry, a delay or a
 -- stall) keeps it while it is parked.
 M.enter = function(q, id, h, now)
   local g, seq = M.turn_of(q, id, h)
@@ -62,7 +62,7 @@ M.enter = function(q, id, h, now)
     M.park(q, g, id, h)
     return 'GROUP_FULL', g
   end
-  if g.tbCapacity > 0 and cost > g.tbCapacity then return refuse_cost(q, id, h, now), g end
+  if g.tbCapacity > 0 and cost > g.tbCapacity then return fail_for_cost(q, id, h, now), g end
   local at, reply = limited(q, g, now, cost)
   if at then
     if holds then M.keep_slot(q, id, h) end
@@ -74,7 +74,7 @@ M.enter = function(q, id, h, now)
   return nil, g
 end
 
--- The same for a job that may have no group; those parked behind it, which may have become next, go on (W100).
+-- The same for a job that may have no group. Jobs parked behind it, which may be next now, are started.
 M.admit = function(q, id, h, now)
   if not G.given(h.groupKey) then return nil end
   local reply, g = M.enter(q, id, h, now)

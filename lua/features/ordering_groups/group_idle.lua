@@ -1,5 +1,5 @@
--- Groups come and go with what they are named after; what is kept of one goes when nothing has used it for a day (W75).
--- The record and the counter of its sequences go together, so that the group begins anew with sequence 1.
+-- Delete the record of a group that was not used for a day. The record and its sequence counter are deleted together,
+-- so that a new group starts with sequence 1.
 local M = G.groups
 
 local PAGE, IDLE_MS = 200, 86400000
@@ -7,13 +7,14 @@ local REPAIRS_MAX = 5
 local CURSOR_DIGITS = 19
 local UNUSABLE = { { '(9007199254740991', '+inf' }, { '-inf', '(-9007199254740991' } }
 
--- Empty, all its sequences used, and nothing set by an operator (features/limits/functions/limits.lua) that would be lost.
+-- Return whether the group is empty, all its sequences are used, and no limit set by an operator
+-- (features/limits/functions/limits.lua) would be lost.
 local function is_idle(q, g, issued, kept)
   return not kept and g.active == 0 and g.nextSeq == issued + 1 and redis.call('ZCARD', g.queue) == 0
     and not redis.call('ZSCORE', q.ratelimited, g.name)
 end
 
--- Parked jobs whose score is not finite stand behind all others, or before them, for ever: they get their place anew.
+-- Parked jobs with a non-finite score would stay behind or before all others forever: give them their place again.
 local function repair_places(q, g)
   for _, range in ipairs(UNUSABLE) do
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', g.queue, range[1], range[2], 'LIMIT', 0, REPAIRS_MAX)) do
@@ -24,8 +25,8 @@ local function repair_places(q, g)
   end
 end
 
--- `idleSince` in the record is `sequences issued|when that was seen first`: any job added since tells itself by it.
-local function look_at(q, name, issued, now)
+-- `idleSince` in the record is `sequences issued|when first seen`: a job added since changes the first number.
+local function check_idle(q, name, issued, now)
   local g = M.group(q, name)
   repair_places(q, g)
   M.skip(g)
@@ -42,17 +43,17 @@ local function look_at(q, name, issued, now)
   end
 end
 
--- One page of the groups a call; `meta` remembers where to go on.
+-- Check one page of the groups per call; `meta` stores the cursor.
 G.sweep_groups = function(q, now)
   local cursor = string.match(redis.call('HGET', q.meta, 'groupSweep') or '', '^%d+$') or '0'
   if #cursor > CURSOR_DIGITS then cursor = '0' end
   local page = redis.call('HSCAN', q.ordering, cursor, 'COUNT', PAGE)
-  for i = 1, #page[2], 2 do look_at(q, page[2][i], G.count_of(page[2][i + 1]), now) end
+  for i = 1, #page[2], 2 do check_idle(q, page[2][i], G.count_of(page[2][i + 1]), now) end
   if page[1] ~= cursor then redis.call('HSET', q.meta, 'groupSweep', page[1]) end
 end
 
--- A job that comes back after its end joins anew, behind all that are there, unless its sequence has had its turn: it
--- may have been skipped, or be one of the group's former life.
+-- A job that returns after its end joins the group behind all present jobs, unless its sequence has had its turn: the
+-- sequence may have been skipped, or be from before the group's record was deleted.
 M.rejoin = function(q, id, h)
   local key = q.P .. 'group:' .. h.groupKey
   local width = G.count_of(string.match(redis.call('HGET', q.J .. id, 'opts') or '', '"concurrency":%s*(%d+)'))
@@ -65,7 +66,7 @@ M.rejoin = function(q, id, h)
   M.forget(q, h.groupKey)
 end
 
--- The group of a job that is about to begin, and the job's sequence.
+-- Return the group of a job that is about to start, and the job's sequence.
 M.turn_of = function(q, id, h)
   local g, seq = M.group(q, h.groupKey), G.count_of(h.orderingSeq)
   if h.slot == '0' and seq > 0 and seq >= g.nextSeq then

@@ -1,9 +1,9 @@
--- Letting parked jobs of a group go on (functions.md section 1.1, steps 2 to 6).
+-- Start parked jobs of a group: push them to the stream.
 local M = G.groups
 
 local PROMOTIONS_MAX, STALE_MAX, HEAD_LOOKS = 1000, 20, 10
 
--- Step 3: how many more the rate window admits; nil = none now, and the group is registered for later.
+-- Return how many more jobs the rate window admits; nil = none now, and the group is listed for later.
 local function window_room(q, g, now)
   if now <= 0 or g.rateMax <= 0 or g.rateDuration <= 0 then return PROMOTIONS_MAX end
   if G.window_is_over(g.rateWindowStart, g.rateDuration, now) then return g.rateMax end
@@ -12,7 +12,7 @@ local function window_room(q, g, now)
   return nil
 end
 
--- A parked job ends: its slot, or the turn it never took, is free.
+-- Fail a parked job: its slot or its turn is freed.
 local function fail_parked(q, g, id, now, h, reason, event)
   redis.call('ZREM', g.queue, id)
   if h.slot == '1' then M.free_slot(q, g, id) else M.mark_skip(g, G.count_of(h.orderingSeq)) end
@@ -20,7 +20,7 @@ local function fail_parked(q, g, id, now, h, reason, event)
   G.retain_failed(q, id, now)
 end
 
--- Whether the first parked job holds a slot, so that it may go on however full the group is.
+-- Return whether the first parked job holds a slot, so that it may run even if the group is full.
 M.holder_waits = function(q, g)
   local id = redis.call('ZRANGE', g.queue, 0, 0)[1]
   return id ~= nil and redis.call('HGET', q.J .. id, 'slot') == '1'
@@ -28,7 +28,7 @@ end
 
 M.is_full = function(g) return g.maxConcurrency > 0 and g.active >= g.maxConcurrency end
 
--- Step 4: whether the bucket can pay for the first parked job; if not, the group is registered for later.
+-- Return whether the bucket has tokens for the first parked job; if not, the group is listed for later.
 local function tokens_suffice(q, g, now)
   if now <= 0 or g.tbCapacity <= 0 then return true end
   local tokens = M.refill(g, now)
@@ -51,14 +51,14 @@ local function tokens_suffice(q, g, now)
       return false
     end
   end
-  -- More of the same may follow: come back at once rather than never (W10).
+  -- More such jobs may follow: list the group for now, so that it is continued.
   M.limit_until(q, g, now)
   return false
 end
 
 local PROMOTED, DROPPED, STOP, RETURNED = 1, 2, 3, 4
 
--- Step 6 for the first parked job. free: slots that jobs without one may take.
+-- Promote the first parked job. free: slots for jobs without one.
 local function promote_head(q, g, now, expected, free)
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
   local id = head[1]
@@ -81,7 +81,7 @@ local function promote_head(q, g, now, expected, free)
   return holds and RETURNED or PROMOTED, seq
 end
 
--- A parked job that ends on the way may have held a slot, so those free are counted anew each time.
+-- A parked job that fails on the way may have held a slot, so the free slots are counted each time.
 local function promote(q, g, now, budget)
   M.skip(g)
   local expected, promoted, fresh = g.nextSeq, 0, 0
@@ -101,12 +101,12 @@ local function promote(q, g, now, budget)
       end
     end
   end
-  -- So many have ended that more may follow: whoever lets limited groups go on comes by again.
+  -- Many jobs have failed and more may follow: the next call that handles expired rate limits continues.
   M.limit_until(q, g, 1, 'NX')
   return promoted
 end
 
--- Promotes what slots, window and bucket admit, `most` at most; returns how many jobs went to the stream.
+-- Promote as many jobs as slots, window and bucket admit, `most` at most. Return how many were pushed to the stream.
 M.kick = function(q, g, now, most)
   M.skip(g)
   if redis.call('ZCARD', g.queue) == 0 then return 0 end

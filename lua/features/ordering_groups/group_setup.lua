@@ -1,4 +1,4 @@
--- What an add writes of its group: limits, and the job's turn. A spec `s` as in wire_library/adding.lua.
+-- Write the group settings of an add: limits, and the job's turn. A spec `s` as in wire_library/adding.lua.
 local M = G.groups
 
 M.too_costly = function(s)
@@ -33,8 +33,7 @@ M.set_bucket = function(key, s)
   end
 end
 
--- How many of the group may run at a time. Where that is more than before, parked ones may be next: the next exchange
--- lets them go on.
+-- Set how many jobs of the group may be active. If it is more than before, the next exchange starts parked jobs.
 M.set_width = function(q, name, width)
   local key, text = q.P .. 'group:' .. name, G.text(width)
   local before = redis.call('HGET', key, 'maxConcurrency')
@@ -45,7 +44,7 @@ M.set_width = function(q, name, width)
   end
 end
 
--- The last one to add a job to a group sets its limits (functions.md, addJob step 3).
+-- Set the limits of a group: the last add to a group decides.
 M.set_group = function(q, s)
   local key = q.P .. 'group:' .. s.group
   M.set_width(q, s.group, s.concurrency > 0 and s.concurrency or 1)
@@ -54,7 +53,8 @@ M.set_group = function(q, s)
   M.set_bucket(key, s)
 end
 
--- A counter that holds junk begins anew behind all that is known: of jobs with one sequence, all get their turn.
+-- Return the next sequence. A counter with an unusable value restarts above all known sequences: of jobs with the same
+-- sequence, all get their turn.
 M.next_seq = function(q, group)
   local seq = redis.pcall('HINCRBY', q.ordering, group, 1)
   if not G.must_restart(seq) and seq > 0 then return seq end

@@ -1,10 +1,10 @@
--- Who holds a slot of an ordering group, and what becomes of it when a job leaves, comes back or pauses.
+-- Manage the slots of an ordering group: who holds one, and what happens when a job leaves, returns or is suspended.
 local M = G.groups
 
 local RETAINING = { waiting = true, delayed = true, prioritized = true, suspended = true, ['waiting-children'] = true }
 
--- Whether the job holds a slot of its group. `slot` says so; where it is absent (activated by another library) the
--- rule of the protocol: active jobs do, and jobs whose sequence has already had its turn.
+-- Return whether the job holds a slot of its group, by its field `slot`. If the field is absent (the job was activated
+-- by another library), the protocol's rule applies: active jobs do, and jobs whose sequence has already had its turn.
 M.holds_slot = function(g, h)
   if h.slot then return h.slot == '1' end
   if h.state == 'active' then return true end
@@ -17,8 +17,8 @@ M.free_slot = function(q, g, id, gone)
   if not gone then redis.call('HSET', q.J .. id, 'slot', '0') end
 end
 
--- A job leaves its group for good: its slot, or the turn it never took, is free for the next (RELEASE, W1, W8, W92).
--- gone: the job's hash is about to be deleted. Returns the group, or nil for a job that has none.
+-- Remove a job from its group: its slot, or the turn it never took, is freed for the next. gone: the job's hash is
+-- about to be deleted. Return the group, or nil for a job without one.
 M.leave = function(q, id, h, gone)
   local name = G.given(h.groupKey)
   if not name then return nil end
@@ -32,25 +32,25 @@ M.leave = function(q, id, h, gone)
   return g
 end
 
--- The same, and the next one goes on: by the exchange that is under way, whose worker may have room, else by the stream.
--- (What an exchange pushes there when it has read the stream waits for the next one, and wakes nobody.)
--- now = 0: limits are not looked at.
+-- The same, and start the next job: in the current exchange, whose worker may have a free slot, else through the
+-- stream. (An entry pushed by an exchange that has already read the stream would wait for the next one, and wake up no
+-- worker.) now = 0: limits are not checked.
 M.leave_group = function(q, id, h, now, gone)
   local g = M.leave(q, id, h, gone)
   if not g then return end
   local fetching = rawget(q, 'fetching')
-  if fetching then G.group_may_go_on(fetching, g.name) else M.kick(q, g, now) end
+  if fetching then G.add_ready_group(fetching, g.name) else M.kick(q, g, now) end
 end
 
--- A job that holds a slot by the old rule is written down as one that does, before its state says otherwise.
+-- Write the slot of a job that holds one by the protocol's rule, before its state changes.
 M.keep_slot = function(q, id, h)
   if h.slot == '1' then return end
   redis.call('HSET', q.J .. id, 'slot', '1')
   h.slot = '1'
 end
 
--- A job whose attempt is void goes back to the head of its group. Its slot it keeps: the next one must not begin
--- before it (an unordered one gives it back). Returns the group.
+-- Return a job whose attempt is void to the head of its group. It keeps its slot, since the next job must not start
+-- before it (a job without a sequence frees it). Return the group.
 M.come_back = function(q, id, h)
   local g = M.group(q, h.groupKey)
   if M.holds_slot(g, h) then
@@ -60,7 +60,7 @@ M.come_back = function(q, id, h)
   return g
 end
 
--- Ordered jobs keep their slot while they pause (retry, delay, children, suspension); others give it back.
+-- Ordered jobs keep their slot while they are not active (retry, delay, children, suspension); others free it.
 M.pause_in_group = function(q, id, h, now)
   if G.count_of(h.orderingSeq) == 0 then M.leave_group(q, id, h, now) end
 end

@@ -1,15 +1,15 @@
--- What is kept of finished jobs (functions.md section 10), taking every key of a job along.
+-- Apply the retention of finished jobs, and delete all keys of a job.
 
 local PURGE_MAX = 1000
 
--- Delete jobs with all that belongs to them.
+-- Delete jobs with all their keys.
 G.purge = function(q, ids)
   for i = 1, #ids do
     redis.call('UNLINK', q.J .. ids[i], G.satellites(q, ids[i]))
   end
 end
 
--- A member that has not ended (a peer gave it another turn and left it in the index) leaves the index alone.
+-- A job that has not ended (a peer retried it and left it in the index) is only removed from the index.
 local function purge_from(q, zset, ids)
   if #ids == 0 then return end
   local ended = {}
@@ -36,7 +36,7 @@ G.retain = function(q, zset, keep, now)
   end
 end
 
--- The rule in a job's own options, in the form of `retain`; true = the job goes at once; nil = it is kept.
+-- Return the rule in a job's options, in the form of `retain`; true = delete the job immediately; nil = keep it.
 local function rule_of(opts)
   if not opts or not string.find(opts, '"removeOnFail"', 1, true) then return nil end
   local ok, parsed = pcall(cjson.decode, opts)
@@ -49,8 +49,8 @@ local function rule_of(opts)
   return { count, age }
 end
 
--- For a job that failed without a worker that would bring its rule along: stalled, expired, revoked. Nothing may be
--- written to its record after this.
+-- Apply the retention of a job that failed without a worker reporting its rule: stalled, expired, revoked. Its record
+-- must not be written after this.
 G.retain_failed = function(q, id, now)
   local rule = rule_of(redis.call('HGET', q.J .. id, 'opts'))
   if rule == true then

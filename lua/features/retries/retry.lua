@@ -1,8 +1,7 @@
--- A failed job as good as new: all its attempts before it, no mark of a revocation (W41) or of stalls, and its slot
--- in its group to be taken anew (W6).
+-- Requeue a failed job like a new one: all attempts again, without the fields of a revocation or of stalls, and without
+-- a slot in its group.
 
--- A parent that failed before its children had ended has never had a turn in its group; without one nothing would let
--- it go on once it is parked.
+-- Give a parent its turn in its group if it failed before its children ended: without a turn it would stay parked.
 local function rejoin(q, id, h, state)
   if G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
     redis.call('HSET', q.J .. id, 'slot', '0')
@@ -11,7 +10,7 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, priority, lifo, groupKey of a job that has failed. The caller takes it out of the index of failed jobs.
+-- h: name, priority, lifo, groupKey of a failed job. The caller removes it from the index of failed jobs.
 G.retry_failed = function(q, id, now, h)
   local key = q.J .. id
   G.flows.child_ended(q, id, G.flows.AGAIN, '', now)

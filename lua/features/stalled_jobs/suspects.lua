@@ -1,13 +1,13 @@
--- Suspects: jobs of a process that died with several jobs, one of which may have killed it (functions.md, "Suspects").
--- A suspect waits in the sorted set `suspects`; its score, and `suspectLimit` in its record, is the limit: how many
--- suspects one worker may run at the same time while this one is among them. Each death halves the limit. A suspect
--- with limit 1 runs alone: `suspect-host` names the worker that is emptied for it, `<consumer>|<until ms>|<mode>`,
--- mode `drain` (finishes what it runs) or `run` (runs the suspect).
+-- Isolate suspects: jobs of a process that died with several jobs, one of which may have killed it
+-- (docs/reference/functions.md, "Suspects"). A suspect waits in the sorted set `suspects`. Its score, and
+-- `suspectLimit` in its record, is the limit: how many suspects one worker may run at the same time while this one is
+-- among them. Each death halves the limit. A suspect with limit 1 runs alone: `suspect-host` names the worker that is
+-- emptied for it, `<consumer>|<until ms>|<mode>`, mode `drain` (finishes its active jobs) or `run` (runs the suspect).
 G.suspects = {}
 local S = G.suspects
 
 local PEERS = 'worker-'
-local HOST_MS = 60000 -- longest drain of a host, and how long a suspect is left alone once it runs
+local HOST_MS = 60000 -- longest drain of a host, and the longest time a running suspect is isolated
 local PAGE = 100
 local LOST_MAX = 1000
 local LOSSES_KEPT_S = 3600
@@ -15,7 +15,7 @@ local REPLY_BYTES = 4194304
 
 -- ------------------------------------------------------------------ recovery
 
--- Whether workers of another library are registered: they do not read `suspects`.
+-- Return whether workers of another library are registered: they do not read `suspects`.
 S.peers_at_work = function(q)
   local known = rawget(q, 'peers')
   if known ~= nil then return known end
@@ -31,8 +31,8 @@ S.peers_at_work = function(q)
   return known
 end
 
--- How many jobs were lost together with one of `consumer`. listed: those of them without a stream entry. lock: ms.
--- Remembered for an hour, as they may be recovered by several calls.
+-- Return how many jobs `consumer` lost together. listed: those without a stream entry. lock: ms. The number is stored
+-- for an hour, as several calls may recover the jobs.
 S.lost_together = function(q, run, consumer, listed, lock)
   if consumer == '' then return 1 end
   run.lost = run.lost or {}
@@ -54,8 +54,8 @@ S.lost_together = function(q, run, consumer, listed, lock)
   return lost
 end
 
--- Make a lost job a suspect, with a smaller limit than before. False if its death is its own: it was alone, or the only
--- suspect of its worker.
+-- Make a lost job a suspect, with a smaller limit than before. Return false if the job itself is to blame: it was
+-- alone, or the only suspect of its worker.
 S.suspect = function(q, id, h, lost)
   local limit = G.count_of(h.suspectLimit)
   if lost <= 1 or limit == 1 then return false end
@@ -67,10 +67,11 @@ end
 
 -- ------------------------------------------------------------------ the place
 
--- Whether a job of this record waits among the suspects when it is ready.
+-- Return whether a job with this record waits among the suspects when it is ready.
 S.belongs = function(q, h) return G.count_of(h.suspectLimit) > 0 and not S.peers_at_work(q) end
 
--- Ready again. One of an ordering group keeps its slot, so that the next of the group does not begin before it.
+-- Make the suspect ready. A job of an ordering group keeps its slot, so that the next of the group does not start
+-- before it.
 S.add = function(q, id, h)
   if h.groupKey then
     if G.groups.holds_slot(G.groups.group(q, h.groupKey), h) then G.groups.keep_slot(q, id, h) end
@@ -83,7 +84,7 @@ end
 
 -- ------------------------------------------------------------------ fetching
 
--- The host, if it lives: {name, wait = ms for which it stays the host; 0 = it could not be emptied in time}.
+-- Return the host, if it is alive: {name, wait = ms for which it stays the host; 0 = it could not be emptied in time}.
 local function host_of(q, now)
   local value = redis.pcall('GET', q.suspect_host)
   local name, till, mode = string.match(type(value) == 'string' and value or '', '^(.*)|(%d+)|(%l+)$')
@@ -98,7 +99,7 @@ local function become_host(q, fetching, mode)
   redis.call('SET', q.suspect_host, fetching.consumer .. '|' .. till .. '|' .. mode, 'PX', 2 * HOST_MS)
 end
 
-local function ask_again_in(fetching, wait)
+local function set_next_due(fetching, wait)
   if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end
 end
 
@@ -113,20 +114,20 @@ local function fetch(q, fetching, id)
   return G.activate(q, fetching, id, '')
 end
 
--- What the host runs takes too long: the suspect runs beside other jobs, as the only suspect of its worker.
-local function take_beside_others(q, fetching, id)
+-- The host's jobs take too long: the suspect runs beside other jobs, as the only suspect of its worker.
+local function fetch_beside_others(q, fetching, id)
   if fetching.held[2] > 0 then return end
   redis.call('DEL', q.suspect_host)
   if fetch(q, fetching, id) then fetching.held = { fetching.held[1] + 1, 1, 1 } end
 end
 
--- Suspects with limit 1. True if this worker gets no other jobs now.
-local function take_alone(q, fetching)
+-- Fetch suspects with limit 1. Return true if this worker gets no other jobs now.
+local function fetch_alone(q, fetching)
   local host = host_of(q, fetching.now)
   if host and host.wait > 0 then
     if host.name ~= fetching.consumer then return false end
     if not is_empty(q, fetching) then
-      ask_again_in(fetching, host.wait)
+      set_next_due(fetching, host.wait)
       return true
     end
   end
@@ -137,18 +138,18 @@ local function take_alone(q, fetching)
     return false
   end
   if host and host.wait == 0 then
-    take_beside_others(q, fetching, id)
+    fetch_beside_others(q, fetching, id)
     return false
   end
   local empty = is_empty(q, fetching)
   if empty and not fetch(q, fetching, id) then return false end
   become_host(q, fetching, empty and 'run' or 'drain')
-  ask_again_in(fetching, HOST_MS)
+  set_next_due(fetching, HOST_MS)
   return true
 end
 
--- The others, smallest limit first. One that finds no room stops those behind it, or they would never let it in.
-local function take_some(q, fetching, want)
+-- Fetch the others, smallest limit first. A suspect without room stops those behind it, or it would never get room.
+local function fetch_some(q, fetching, want)
   local held = fetching.held[2]
   local most = fetching.held[3] > 0 and fetching.held[3] or math.huge
   local found = redis.call('ZRANGEBYSCORE', q.suspects, '(1', '+inf', 'WITHSCORES', 'LIMIT', 0, math.min(want, PAGE))
@@ -159,11 +160,11 @@ local function take_some(q, fetching, want)
   end
 end
 
--- taking.held: {jobs, suspects, smallest limit} in the worker's hands; nil = another of its calls may bring suspects.
--- Returns true if the worker gets no other jobs now. Bound: PAGE jobs.
+-- fetching.held: {jobs, suspects, smallest limit} of the worker; nil = another of its calls may fetch suspects. Return
+-- true if the worker gets no other jobs now. Bound: PAGE jobs.
 S.fetch = function(q, fetching, want)
   if redis.call('EXISTS', q.suspects, q.suspect_host) == 0 then return false end
-  if take_alone(q, fetching) then return true end
-  if fetching.held then take_some(q, fetching, want) end
+  if fetch_alone(q, fetching) then return true end
+  if fetching.held then fetch_some(q, fetching, want) end
   return false
 end

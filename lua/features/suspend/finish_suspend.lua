@@ -1,7 +1,7 @@
--- A finished row of an attempt that waits for a signal from outside: no attempt is spent.
+-- Report an attempt that waits for an external signal. No attempt is counted.
 --   {7, id, entry, fence, processed_on, reason, timeout ms or 0 [, keep]}
--- Status G.SUSPENDED, or G.FAILED where the job was revoked meanwhile: nothing would take it and find that out. Jobs
--- from lists as well as from the stream (W25). It is progress: stalls are forgotten (W39).
+-- Status G.SUSPENDED, or G.FAILED if the job was revoked meanwhile: no fetch would notice it. Applies to jobs from
+-- lists and from the stream. It counts as progress: stalls are reset.
 
 local F = G.finishing
 local ID, FENCE, PROCESSED_ON, REASON, TIMEOUT, KEEP = 2, 4, 5, 6, 7, 8
@@ -10,10 +10,10 @@ local ENDED = { suspended = true, waiting = true, prioritized = true, failed = t
 G.finish_kinds[7] = function(b, row)
   local q, id = b.q, row[ID]
   local h = F.read(q.J .. id, 'groupKey', 'orderingSeq', 'revoked')
-  local refused = G.refused_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
   if refused then return refused end
   if h[6] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end
-  local S = G.suspension -- made after this file is read
+  local S = G.suspension -- defined after this file is read
   S.enter(q, id, b.now, row[REASON], row[TIMEOUT])
   redis.call('HDEL', q.J .. id, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)

@@ -1,17 +1,16 @@
--- Suspended jobs and their signals (data-model.md section 4.3). `signals:<id>` lists every signal that a job has got,
--- its field `signals` those that its handler has been told of. What the list has beyond the field came early, and
--- resumes the job the moment it is suspended (W42).
+-- Suspend and resume jobs, and store their signals. `signals:<id>` lists every signal of a job; its field `signals`
+-- those delivered to its handler. Signals only in the list came early, and resume the job as soon as it is suspended.
 local S = G.suspension
 
 local NEVER = 9999999999999
 local SIGNALS_MAX, BYTES_MAX = 1000, 1048576
 
--- timeout: ms, 0 = none. The place first, the record second.
+-- timeout: ms, 0 = none. The place is written first, the record second.
 S.enter = function(q, id, now, reason, timeout)
   local key = q.J .. id
   redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(now + timeout, NEVER) or NEVER), id)
   redis.call('HSET', key, 'state', 'suspended', 'suspendedAt', G.text(now))
-  -- What an earlier suspension said is not said of this one.
+  -- Fields of an earlier suspension do not apply to this one.
   redis.call('HDEL', key, 'suspendReason', 'suspendTimeout')
   if G.given(reason) then redis.call('HSET', key, 'suspendReason', reason) end
   if timeout > 0 then redis.call('HSET', key, 'suspendTimeout', G.text(timeout)) end
@@ -22,7 +21,7 @@ local function received(q, id)
   return entries, '[' .. table.concat(entries, ',') .. ']'
 end
 
--- Whether the job can hold no more signals, `data` included.
+-- Return whether the job can hold no more signals, `data` included.
 S.is_full = function(q, id, data)
   local entries, text = received(q, id)
   return #entries >= SIGNALS_MAX or #text + #data > BYTES_MAX
@@ -33,24 +32,24 @@ S.push = function(q, id, name, data, now)
     .. ',"receivedAt":' .. G.text(now) .. '}')
 end
 
--- The handler is told of all of them when it runs next.
+-- Deliver all signals to the next run of the handler.
 S.deliver = function(q, id)
   local _, text = received(q, id)
   redis.call('HSET', q.J .. id, 'signals', text)
 end
 
--- Name of the first signal that the handler has not been told of; nil where there is none.
+-- Return the name of the first signal not delivered to the handler; nil if there is none.
 S.early = function(q, id)
   local entries, text = received(q, id)
-  local told = redis.call('HGET', q.J .. id, 'signals') or '[]'
-  if #entries == 0 or told == text then return nil end
-  local ok, known = pcall(cjson.decode, told)
+  local delivered = redis.call('HGET', q.J .. id, 'signals') or '[]'
+  if #entries == 0 or delivered == text then return nil end
+  local ok, known = pcall(cjson.decode, delivered)
   local n = ok and type(known) == 'table' and #known or 0
   local read, signal = pcall(cjson.decode, entries[n + 1] or entries[#entries])
   return read and type(signal) == 'table' and tostring(signal.name) or ''
 end
 
--- Back to the source that it came from, with all its signals. h: name, priority, lifo.
+-- Return the job to its source, with all its signals. h: name, priority, lifo.
 S.resume = function(q, id, now, h, signal, quiet)
   S.deliver(q, id)
   local state, entry = G.place(q, now, {
@@ -61,7 +60,7 @@ S.resume = function(q, id, now, h, signal, quiet)
   if not quiet then G.emit(q.events, 'resumed', id, 'signal', signal) end
 end
 
--- Nobody has signalled in time.
+-- Fail a job that got no signal in time.
 S.time_out = function(q, id, now)
   redis.call('HSET', q.J .. id, 'processedOn', G.text(now))
   G.end_job(q, id, now, 'Suspend timeout exceeded', 'failed')
@@ -73,7 +72,7 @@ S.is_overdue = function(q, id, now)
   return deadline and tonumber(deadline) <= now or false
 end
 
--- End those whose time is over, `most` at most. Returns their ids, and how many were looked at.
+-- Fail jobs whose timeout has passed, `most` at most. Return their ids, and how many were read.
 S.sweep = function(q, now, most)
   local failed = {}
   local due = redis.call('ZRANGEBYSCORE', q.suspended, '-inf', G.score(now), 'LIMIT', 0, most)
@@ -88,7 +87,7 @@ S.sweep = function(q, now, most)
   return failed, #due
 end
 
--- Milliseconds until the next deadline, -1 where there is none.
+-- Return milliseconds until the next deadline, -1 if there is none.
 S.next_due = function(q, now)
   local first = tonumber(redis.call('ZRANGE', q.suspended, 0, 0, 'WITHSCORES')[2] or '')
   if not first or first >= NEVER then return -1 end

@@ -1,17 +1,17 @@
--- A subscription of a broadcast is a consumer group of the message stream: what it is yet to read, and what pends in it.
--- Fencing is the stream's own: who holds an entry and how often it was handed out is the token of an attempt. A call
--- that does not bring it changes nothing (G.refused_attempt does the same for jobs).
--- Entries with a `retryGroup` are for that subscription alone: further attempts, also those of Node peers.
+-- Read and change subscriptions of a broadcast. A subscription is a consumer group of the message stream.
+-- The stream provides the fencing: consumer and delivery count of an entry are the token of an attempt. A call with an
+-- outdated token changes nothing (G.check_attempt does the same for jobs).
+-- Entries with a `retryGroup` are for that subscription only: further attempts, also those of Node peers.
 local S = G.subscriptions
 
-S.HANDED_BACK = 'handed-back' -- the consumer under whose name stands what nobody works on
+S.HANDED_BACK = 'handed-back' -- the consumer that holds entries no worker runs
 S.INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
 local RECORD_TTL = 86400
 
--- What one subscription knows of a message; only where there is something to know.
+-- Return the key of the state of a message in one subscription. The key exists only if there is state to keep.
 S.record_key = function(q, id, group) return q.J .. id .. ':sub:' .. group end
 
--- Nothing is left behind of a message that is gone. for_ms: how long it must be there at least.
+-- Write the record, unless the message is gone. for_ms: how long the record must live at least.
 S.write_record = function(q, id, group, for_ms, ...)
   if redis.call('EXISTS', q.J .. id) == 0 then return end
   local key = S.record_key(q, id, group)
@@ -19,10 +19,10 @@ S.write_record = function(q, id, group, for_ms, ...)
   redis.call('EXPIRE', key, RECORD_TTL + math.ceil(for_ms / 1000))
 end
 
--- Attempts that have failed.
+-- Return the number of failed attempts.
 S.attempts = function(q, id, group) return G.count_of(redis.call('HGET', S.record_key(q, id, group), 'a')) end
 
--- fields of an entry -> job id, name, retryGroup
+-- Return job id, name and retryGroup from the fields of an entry.
 S.parse = function(fields)
   if fields[1] == 'jobId' and fields[3] == 'name' and not fields[5] then return fields[2], fields[4] end
   local f = {}
@@ -30,17 +30,17 @@ S.parse = function(fields)
   return f.jobId, f.name or '', f.retryGroup
 end
 
--- Deliveries as the stream counts them; odd numbers are of entries for this subscription alone.
+-- Return the token: twice the delivery count, plus 1 for entries of this subscription only.
 S.fence = function(deliveries, alone) return 2 * deliveries + (alone and 1 or 0) end
 
--- Whose an entry is in the group: consumer, deliveries; nil where it does not pend.
+-- Return the consumer and delivery count of a pending entry; nil if it is not pending.
 S.holder = function(q, group, entry)
   local found = redis.pcall('XPENDING', q.stream, group, entry, entry, 1)
   if found.err or not found[1] then return nil end
   return found[1][2], found[1][4]
 end
 
--- Why a token is not the current one; nil if it is.
+-- Return the status for an outdated token; nil if the token is current.
 S.refused = function(q, group, consumer, id, entry, fence)
   local holder, deliveries = S.holder(q, group, entry)
   if holder == consumer and S.fence(deliveries, fence % 2 == 1) == fence then return nil end
@@ -48,18 +48,18 @@ S.refused = function(q, group, consumer, id, entry, fence)
   return redis.call('EXISTS', q.J .. id) == 1 and G.ALREADY or G.GONE
 end
 
--- Entries are acknowledged, those for this subscription alone are deleted.
+-- Acknowledge entries; delete those for this subscription only.
 S.settle = function(q, group, entries, own)
   if #entries > 0 then redis.pcall('XACK', q.stream, group, unpack(entries)) end
   if #own > 0 then redis.pcall('XDEL', q.stream, unpack(own)) end
 end
 
--- A message that was to come to this subscription and cannot any more (W97).
+-- Report a message that this subscription can no longer receive.
 S.report_trimmed = function(q, group, id, entry)
   G.emit(q.events, 'trimmed', id or '', 'subscription', group, 'entry', entry)
 end
 
--- To whoever comes next, in its old place: before everything that is new. False if its entry was trimmed.
+-- Release an entry in its old place, before all new ones. Return false if the entry was trimmed.
 S.hand_back = function(q, group, entry)
   local claimed = redis.call('XCLAIM', q.stream, group, S.HANDED_BACK, 0, entry, 'JUSTID')
   if #claimed == 0 then
@@ -77,14 +77,14 @@ local function last_id(q)
   return '0-0'
 end
 
--- start: '$', or an entry id after which it begins. Returns the id at which it begins; an existing group stays.
+-- start: '$', or the entry id after which it begins. Return the id at which it begins. An existing group is unchanged.
 S.create = function(q, group, start)
   local made = redis.pcall('XGROUP', 'CREATE', q.stream, group, start, 'MKSTREAM')
   if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err, 0) end
   return start == '$' and last_id(q) or start
 end
 
--- Messages in the hands of a subscription's workers.
+-- Return the number of active messages of a subscription.
 S.in_hand = function(q, group)
   local pending = redis.pcall('XPENDING', q.stream, group)
   if pending.err or not pending[4] then return 0 end
@@ -95,7 +95,7 @@ S.in_hand = function(q, group)
   return n
 end
 
--- Names of the subscriptions there are.
+-- Return the names of the subscriptions.
 S.names = function(q)
   local names, groups = {}, redis.pcall('XINFO', 'GROUPS', q.stream)
   for _, group in ipairs(groups) do
@@ -104,7 +104,7 @@ S.names = function(q)
   return names
 end
 
-local TRIM_MAX = 1000 -- entries of one call
+local TRIM_MAX = 1000 -- entries per call
 
 local function purge(q, ids)
   local groups = S.names(q)
@@ -117,7 +117,8 @@ local function purge(q, ids)
   end
 end
 
--- Keep the newest `most` entries (0 = any number) that are younger than `age` ms (0 = any), messages and all (W95).
+-- Keep the newest `most` entries (0 = any number) that are younger than `age` ms (0 = any), and delete the other
+-- entries with their messages.
 S.trim = function(q, now, most, age, more)
   local length = redis.call('XLEN', q.stream)
   local excess = most > 0 and math.max(0, length - most) or 0

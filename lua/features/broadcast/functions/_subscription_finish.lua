@@ -1,10 +1,10 @@
--- Handing in finished attempts at messages. Rows and statuses are those of core/finish.lua, of the kinds 1 to 4; of
--- kind 1, a seventh part of 1 asks for a record though there is no result to keep.
--- One subscription's outcome touches no other one: the message's own hash is not written.
+-- Report finished attempts at messages. Rows and statuses are those of core/finish.lua, kinds 1 to 4. In kind 1, the
+-- seventh element is 1 to write a record although no result is kept.
+-- An outcome affects only its own subscription: the message's hash is not written.
 local S = G.subscriptions
 
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
-local REVOKED = 'JobRevokedError' -- the type of what ends an attempt that was revoked, as in core/finish.lua
+local REVOKED = 'JobRevokedError' -- type of the error that ends a revoked attempt, as in core/finish.lua
 
 local function leave(b, row)
   b.settled[#b.settled + 1] = row[ENTRY]
@@ -76,7 +76,7 @@ end
 
 local KINDS = { complete, fail, release, delay }
 
--- Returns the statuses of the rows in order.
+-- Return the statuses of the rows in order.
 S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)
   local statuses = {}
   local b = { q = q, now = now, now_text = G.int(now), group = group, quiet = quiet, settled = {}, own = {},

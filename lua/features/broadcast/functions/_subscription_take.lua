@@ -1,12 +1,13 @@
--- Taking messages for a subscription: what was handed back, then what is new; what does not concern it is acknowledged.
+-- Fetch messages for a subscription: released ones first, then new ones. Messages that do not match it are
+-- acknowledged.
 local S = G.subscriptions
 
 local FIELDS = { 'name', 'data', 'opts', 'timestamp', 'priority', 'progress', 'expireAt', 'revoked' }
 local NAME, DATA, OPTS, TIMESTAMP, PRIORITY, PROGRESS, EXPIRE_AT, REVOKED = 1, 2, 3, 4, 5, 6, 7, 8
 local REPLY_BYTES = 4194304
 local PAGE = 100
-local STREAM_PAGE = 16 -- entries read at a time, so that few are in hand when the reply is full
-local SKIPPED_MAX = 2000 -- entries that concern others, looked at by one call
+local STREAM_PAGE = 16 -- entries read at a time, so that few are fetched but not activated when the reply is full
+local SKIPPED_MAX = 2000 -- entries of other subscriptions read by one call
 
 -- patterns: Lua patterns of subjects, or false for all.
 S.fetching = function(now, consumer, group, patterns, start, quiet)
@@ -14,7 +15,7 @@ S.fetching = function(now, consumer, group, patterns, start, quiet)
     jobs = {}, dropped = {}, settled = {}, own = {}, subjects = {}, next_due = -1, bytes = 0, looked = 0 }
 end
 
-local function concerns(t, subject)
+local function matches(t, subject)
   if not t.patterns then return true end
   local known = t.subjects[subject]
   if known ~= nil then return known end
@@ -39,7 +40,7 @@ local function drop(t, id, entry, alone, why)
   t.dropped[#t.dropped + 1] = { entry, id or '', why }
 end
 
--- The message may not run; why not.
+-- Return why the message must not run; nil if it may.
 local function reject_reason(h, now)
   if not h[NAME] or not h[DATA] or not h[OPTS] then return 'malformed' end
   if h[REVOKED] == '1' then return 'revoked' end
@@ -48,21 +49,21 @@ local function reject_reason(h, now)
   return nil
 end
 
--- End a message that may not run, for this subscription only.
+-- Fail the message for this subscription only.
 local function reject(q, t, id, entry, why, fence)
   G.dead_message(q, t.group, id, why, why, entry, fence, S.attempts(q, id, t.group))
   S.write_record(q, id, t.group, 0, 'state', 'failed', 'failedReason', why, 'finishedOn', G.int(t.now))
   if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
 end
 
--- Take one entry that is pending for the consumer.
+-- Fetch one entry that is pending for the consumer.
 S.take_entry = function(q, t, entry, fields, deliveries)
   local id, subject, only_for = S.parse(fields)
   t.looked = t.looked + 1
   if not id then return drop(t, nil, entry, false, 'a stream entry without a job id') end
   if only_for and only_for ~= t.group then return forget(t, entry, false) end
   local alone = only_for ~= nil
-  if not alone and not concerns(t, subject) then return forget(t, entry, false) end
+  if not alone and not matches(t, subject) then return forget(t, entry, false) end
   local h = redis.pcall('HMGET', q.J .. id, unpack(FIELDS))
   if h.err or not h[NAME] then
     S.report_trimmed(q, t.group, id, entry)
@@ -87,7 +88,7 @@ S.take_entry = function(q, t, entry, fields, deliveries)
   end
 end
 
--- Claims an entry that pends for somebody else, or for this consumer without its knowing, and takes it.
+-- Claim a pending entry of another consumer, or of this consumer that does not know it, and fetch it.
 S.take_over = function(q, t, entry, deliveries)
   local claimed = redis.call('XCLAIM', q.stream, t.group, t.consumer, 0, entry)[1]
   if claimed then return S.take_entry(q, t, entry, claimed[2], deliveries + 1) end
@@ -114,7 +115,7 @@ local function read(q, t, count)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- Up to `want` messages; true if nothing new was left.
+-- Fetch up to `want` messages. Return true if no new message is left.
 S.fetch = function(q, t, want)
   take_handed_back(q, t, want)
   for _ = 1, want + SKIPPED_MAX do

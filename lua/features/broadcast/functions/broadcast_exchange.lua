@@ -1,10 +1,11 @@
--- broadcast_exchange: hand in what is finished, promote what is due, take messages for a subscription.
+-- broadcast_exchange: report finished messages, promote due ones and fetch messages for a subscription.
 -- KEYS 1 meta
 -- ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, group, patterns, start, idle, tokens}
 -- -> packed {now, statuses, messages, next_due, flags, dropped, marks}   all but marks as in exchange
---   patterns: Lua patterns of which a subject must match one, or false   start: where a missing group begins
---   marks: ids of the last entry of the stream and of the wake stream, for the read of an idle worker; false = no matter
--- Bound: 1000 messages; 2000 entries that concern others.
+--   patterns: Lua patterns, one of which a subject must match, or false   start: where a missing group begins
+--   marks: last entry ids of the stream and of the wake stream, for the blocking read of an idle worker; false = not
+--   needed
+-- Bound: 1,000 messages; 2,000 entries of other subscriptions.
 local S = G.subscriptions
 
 local PROMOTE_MAX, WANT_MAX = 200, 1000
@@ -23,7 +24,7 @@ end
 local function take(q, t, want, limiter, tokens)
   local limits = G.limits(q, t, want, limiter, tokens)
   if limits.paused then return PAUSED end
-  if limits.concurrency then -- it holds for each subscription
+  if limits.concurrency then -- the limit applies per subscription
     limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.in_hand(q, t.group)))
     limits.limited = limits.want < want
   end
@@ -50,7 +51,7 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
     flags = take(q, t, want, r[6], tokens)
     S.settle(q, t.group, t.settled, t.own)
   elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
-    G.wake(q, 1) -- a place is free, and this worker does not want it
+    G.wake(q, 1) -- a slot is free, and this worker does not use it
   end
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
   if G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end

@@ -1,19 +1,20 @@
--- How messages stay with the worker that has them, and come back from one that died.
+-- Renew the locks of messages and recover messages of stalled workers.
 -- broadcast_heartbeat: as `heartbeat`.   KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, messages, group}
--- broadcast_reattach: after a lost reply: what pends for the consumer without its knowing.
+-- broadcast_reattach: return messages pending for the consumer that it does not know, after a lost reply.
 --   KEYS 1 meta   ARGV 1 packed {consumer, known entries, want, quiet, cursor, group, start}
---   -> packed {now, messages, dropped, cursor}   Bound: a page of 200 entries; again with the cursor until it is ''
--- broadcast_recover_stalled: entries of dead workers are handed back, in their old place; one worker at a time does it.
+--   -> packed {now, messages, dropped, cursor}   Bound: a page of 200 entries; call again with the cursor until it is
+--   ''
+-- broadcast_recover_stalled: release entries of stalled workers in their old place. One worker at a time runs it.
 --   KEYS 1 meta   ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, group, foreign_prefix}
---   -> packed {recovered ids, failed ids, cursor, held}, as `reclaim`   Bound: 100 entries
+--   -> packed {recovered ids, failed ids, cursor, held}, as `recover_stalled`   Bound: 100 entries
 -- broadcast_leave: as `leave`.   KEYS 1 meta   ARGV 1 group, 2 consumer
 local S = G.subscriptions
 
 local FORGET_WORKER_MS, CONSUMER_KEPT_MS = 86400000, 3600000
-local REGAIN_PAGE, RECLAIM_PAGE = 200, 100
+local REATTACH_PAGE, RECOVER_PAGE = 200, 100
 local STALLED = 'job stalled more than maxStalledCount'
 
--- The idle time of an entry is the heartbeat. An entry that was trimmed is left alone: a claim would forget it.
+-- The idle time of an entry is the heartbeat. A trimmed entry is not claimed: the claim would delete it from the group.
 local function beat(q, group, consumer, job)
   local refused = S.refused(q, group, consumer, job[1], job[2], job[3])
   if refused then return refused == G.ALREADY and G.STALE or refused end
@@ -40,7 +41,7 @@ G.export('broadcast_reattach', { 'allow-oom' }, function(keys, args)
   local t, known = S.fetching(G.now(q), r[1], r[6], false, r[7], r[4]), {}
   for _, entry in ipairs(r[2]) do known[entry] = true end
   local from = r[5] == '' and '-' or '(' .. r[5]
-  local pending = redis.pcall('XPENDING', q.stream, t.group, from, '+', REGAIN_PAGE, t.consumer)
+  local pending = redis.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
   if pending.err then pending = {} end
   local full = false
   for _, p in ipairs(pending) do
@@ -49,7 +50,7 @@ G.export('broadcast_reattach', { 'allow-oom' }, function(keys, args)
     if not known[p[1]] then S.take_over(q, t, p[1], p[4]) end
   end
   S.settle(q, t.group, t.settled, t.own)
-  local cursor = not full and #pending == REGAIN_PAGE and pending[REGAIN_PAGE][1] or ''
+  local cursor = not full and #pending == REATTACH_PAGE and pending[REATTACH_PAGE][1] or ''
   return cmsgpack.pack({ t.now, t.jobs, t.dropped, cursor })
 end)
 
@@ -74,18 +75,18 @@ local function recover(q, run, id, entry, alone, deliveries)
 end
 
 -- p: {entry, consumer, idle ms, deliveries}
-local function look_at(q, run, p)
+local function check_pending(q, run, p)
   local entry, consumer = p[1], p[2]
   if consumer == S.HANDED_BACK then return end
   local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
-  -- A Node peer does not refresh its entries; as long as it is registered it lives.
+  -- A Node peer does not renew its entries; it is alive as long as it is registered.
   if foreign and is_registered(q, consumer) then return end
   if p[3] < G.lock_of_worker(q, run, consumer) then return end
   local found = redis.call('XRANGE', q.stream, entry, entry)[1]
   local id, _, only_for
   if found then id, _, only_for = S.parse(found[2]) end
   if id and redis.call('EXISTS', q.J .. id) == 1 then return recover(q, run, id, entry, only_for ~= nil, p[4]) end
-  -- Trimmed while it pended. A worker that lives may well bring it to its end.
+  -- Trimmed while pending. A worker that is alive may still finish it.
   if not found and is_registered(q, consumer) then return end
   redis.call('XACK', q.stream, run.group, entry)
   S.report_trimmed(q, run.group, id, entry)
@@ -116,11 +117,11 @@ G.export('broadcast_recover_stalled', { 'allow-oom' }, function(keys, args)
     G.trim_metrics(q.metrics_failed, run.now)
   end
   local from = r[6] == '' and '-' or '(' .. r[6]
-  local pending = redis.pcall('XPENDING', q.stream, run.group, 'IDLE', run.lock, from, '+', RECLAIM_PAGE)
+  local pending = redis.pcall('XPENDING', q.stream, run.group, 'IDLE', run.lock, from, '+', RECOVER_PAGE)
   if pending.err then pending = {} end
-  for _, p in ipairs(pending) do look_at(q, run, p) end
+  for _, p in ipairs(pending) do check_pending(q, run, p) end
   if #run.recovered > 0 then G.wake(q, 1) end
-  local cursor = #pending == RECLAIM_PAGE and pending[RECLAIM_PAGE][1] or ''
+  local cursor = #pending == RECOVER_PAGE and pending[RECOVER_PAGE][1] or ''
   return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
 end)
 

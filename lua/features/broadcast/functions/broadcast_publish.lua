@@ -1,8 +1,8 @@
--- broadcast_publish: messages for every subscription; like `add`, and what is more than is to be kept goes.
+-- broadcast_publish: add messages for every subscription, like `add`, and trim old messages.
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet, most, age}   -> packed {now, results}, as `add`
--- most: messages kept, 0 = any number   age: ms for which they are kept, 0 = for ever
--- Bound: besides the rows at most 1000 messages and as many as there are rows are deleted.
--- errors: OOM (not allow-oom: a full server refuses new messages)
+-- most: messages kept, 0 = any number   age: ms for which they are kept, 0 = no limit
+-- Bound: the rows; deletes at most 1,000 messages plus as many as there are rows.
+-- errors: OOM (not allow-oom: a full server rejects new messages)
 G.export('broadcast_publish', {}, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local rows, most, age = request[1], request[3], request[4]

@@ -1,8 +1,8 @@
--- broadcast_redeliver: a message comes once more to a subscription that has done with it, with all its attempts.
--- KEYS 1 meta   ARGV 1 packed {id, group, once}   -> 'ok' | 'gone' | 'no-subscription' | 'duplicate' | where it stands:
---   'active', 'delayed' or 'waiting', and it will come anyway
--- once: '', or a name of this redelivery; a second one of that name is a 'duplicate' (for a day)
--- Bound: constant, but for the page of entries that `place_of` may look through.
+-- broadcast_redeliver: deliver a message again to a subscription that has finished it, with all attempts.
+-- KEYS 1 meta   ARGV 1 packed {id, group, once}   -> 'ok' | 'gone' | 'no-subscription' | 'duplicate' | its state if it
+-- is still to be delivered: 'active', 'delayed' or 'waiting'
+-- once: '', or a name of this redelivery; a second one with the same name is a 'duplicate' (for a day)
+-- Bound: constant, except for the page of entries that `place_of` may read.
 local S = G.subscriptions
 
 local STANDING = { pending = 'active', unread = 'waiting' }
@@ -26,7 +26,7 @@ G.export('broadcast_redeliver', { 'allow-oom' }, function(keys, args)
   if record.state == 'delayed' then return 'delayed' end
   local standing = STANDING[S.place_of(q, id, group)]
   if standing then return standing end
-  -- As a further attempt that is due now (features/delays/promote.lua).
+  -- Add it as a further attempt that is due now (features/delays/promote.lua).
   redis.call('ZADD', q.scheduled, G.int(G.now(q)), id .. '||' .. group)
   redis.call('DEL', key)
   S.write_record(q, id, group, 0, 'state', 'delayed', 'redelivery', once)

@@ -1,11 +1,12 @@
--- broadcast_subscribe: make a subscription where there is none.
---   KEYS 1 meta   ARGV 1 packed {group, start}   -> the entry id after which it begins, if it begins now
--- broadcast_subscriptions: how far each of them is.   KEYS 1 meta
---   -> packed rows {name, lag or -1, pending, handed back, last delivered id, consumers}
--- broadcast_unsubscribe: take one away.   KEYS 1 meta   ARGV 1 packed {group, force}   -> 'ok' | 'gone' | 'active'
--- broadcast_delivery: what a subscription has made of a message.   KEYS 1 meta   ARGV 1 packed {id, group}
---   -> packed {message exists 0|1, flat record, place}   place: 'pending', 'read', 'unread' or '' (not known)
--- Bound: a page of 1000 entries a subscription, where the server does not know its lag.
+-- broadcast_subscribe: create a subscription if it does not exist.
+--   KEYS 1 meta   ARGV 1 packed {group, start}   -> the entry id after which a new subscription begins
+-- broadcast_subscriptions: return the progress of each subscription.   KEYS 1 meta
+--   -> packed rows {name, lag or -1, pending, released, last delivered id, consumers}
+-- broadcast_unsubscribe: delete a subscription.   KEYS 1 meta   ARGV 1 packed {group, force}   -> 'ok' | 'gone' |
+-- 'active'
+-- broadcast_delivery: return the state of a message in a subscription.   KEYS 1 meta   ARGV 1 packed {id, group}
+--   -> packed {message exists 0|1, flat record, place}   place: 'pending', 'read', 'unread' or '' (unknown)
+-- Bound: a page of 1,000 entries per subscription if the server does not report its lag.
 local S = G.subscriptions
 
 local COUNTED = 1000
@@ -21,7 +22,7 @@ local function map_of(flat)
   return map
 end
 
--- The server forgets the lag of a group when entries before its end are deleted.
+-- The server does not report the lag of a group after entries before its end were deleted.
 local function lag_of(q, info)
   local lag = info.lag
   if lag then return lag end
@@ -58,11 +59,11 @@ G.export('broadcast_unsubscribe', { 'allow-oom' }, function(keys, args)
     if not r[2] and redis.call('EXISTS', q.P .. 'w:' .. c[2]) == 1 then return 'active' end
   end
   redis.call('XGROUP', 'DESTROY', q.stream, group)
-  G.forget_dead_letters_of(q, group)
+  G.delete_dead_letter_setting(q, group)
   return 'ok'
 end)
 
--- '17-3' before or at '18-0'?
+-- Return whether entry id `a` is before or equal to `b`.
 local function not_after(a, b)
   local am, as = string.match(a, '^(%d+)-(%d+)$')
   local bm, bs = string.match(b, '^(%d+)-(%d+)$')

@@ -1,6 +1,6 @@
--- create_budget: give a flow a budget, before its jobs are added; a repeated call changes nothing.
+-- create_budget: create the budget of a flow before its jobs are added. A repeated call changes nothing.
 -- KEYS 1 meta (of the root's queue)   ARGV 1 packed {flow id, flat fields}   -> the budget's key
--- check_budget: may a job of a flow begin whose budget is in this queue, the job being of another one?
+-- check_budget: return whether a job of another queue may start, given the budget in this queue.
 -- KEYS 1 meta   ARGV 1 flow id   -> '' (yes, or there is no such budget), 'fail' or 'pause'
 -- Bound: constant.
 

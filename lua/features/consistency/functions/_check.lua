@@ -1,5 +1,5 @@
--- What the consistency check and its repairs go by (docs/operate/consistency.md): which states belong to which place,
--- how a record is recognized when it is looked at again.
+-- Share the rules of the consistency check and its repairs (docs/operate/consistency.md): the states per place, and how
+-- a changed record is detected.
 local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
@@ -9,7 +9,7 @@ local MARKED = { 'state', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'a
 
 local READY = { waiting = true, prioritized = true, delayed = true }
 
--- States of the jobs that a place may name.
+-- States of the jobs that a place may contain.
 C.FITS = {
   stream = { waiting = true }, pending = { active = true, waiting = true },
   lifo = READY, priority = READY, ['list-popped'] = READY,
@@ -20,25 +20,26 @@ C.FITS = {
   ['stall-watch'] = { active = true, waiting = true },
 }
 
--- The job's record; nil and 'gone', 'foreign' (the key is no hash) or 'ghost' (a write that came after the removal).
+-- Return the job's record; else nil and 'gone', 'foreign' (the key is no hash) or 'ghost' (written after the job was
+-- removed).
 C.read = function(q, id)
   local values = redis.pcall('HMGET', q.J .. id, unpack(FIELDS))
   if values.err then return nil, 'foreign' end
   local h = {}
   for i = 1, #FIELDS do h[FIELDS[i]] = values[i] or nil end
-  -- A malformed record of which there is more than what is written to any job is for its owner to look at.
+  -- A malformed record with more fields than any write creates is left for its owner.
   if h.state and (h.name or redis.call('HEXISTS', q.J .. id, 'opts') == 1) then return h end
   return nil, redis.call('EXISTS', q.J .. id) == 1 and 'ghost' or 'gone'
 end
 
--- Changes whenever the job is moved.
+-- Return a mark of the record that changes whenever the job moves.
 C.mark = function(h)
   local parts = {}
   for i = 1, #MARKED do parts[i] = h[MARKED[i]] or '' end
   return table.concat(parts, '|')
 end
 
--- Whether the stream has this entry for the job.
+-- Return whether the stream has this entry for the job.
 C.has_entry = function(q, id, entry)
   if not entry or entry == '' then return false end
   local found = redis.pcall('XRANGE', q.stream, entry, entry)
@@ -50,8 +51,8 @@ C.is_pending = function(q, entry)
   return not found.err and #found > 0
 end
 
--- A job that ends under a peer's worker is watched until the sweep of reclaim comes by; much later than that nobody has
--- swept.
+-- A job watched for a Node peer is removed from `stall-watch` by recover_stalled. Entries older than this are
+-- leftovers.
 local WATCH_OVERDUE = 86400000
 
 local function was_watched_lately(q, id)
@@ -60,22 +61,22 @@ local function was_watched_lately(q, id)
   return at ~= nil and at > G.now(q) - WATCH_OVERDUE
 end
 
--- A popped job is activated within milliseconds, and recovered after a lock duration; this is twice the default one.
+-- A popped job is activated within milliseconds and recovered after a lock duration; this is twice the default one.
 local POPPED_OVERDUE = 60000
 
--- Why a member of a place that fits its state should not be there all the same.
+-- Return why a member whose state fits the place is still wrong there.
 local function misplaced(q, source, id, entry, h)
   if source == 'list-popped' then return G.is_popped(q, id, G.now(q) - POPPED_OVERDUE) and 'popped' or nil end
   if source ~= 'stream' and source ~= 'lifo' and source ~= 'priority' then return nil end
   if h.eid and h.eid ~= '' and h.eid ~= entry and C.has_entry(q, id, h.eid) then return 'twice' end
-  -- Where the state is `waiting`, it is the member of the scheduled set that should not be there.
+  -- If the state is `waiting`, the member of the scheduled set is the wrong one.
   return h.state ~= 'waiting' and redis.call('ZSCORE', q.scheduled, id) and 'twice' or nil
 end
 
--- Why a member of a place should not be there, or nil: 'gone', 'foreign', 'ghost', 'state', 'twice' or 'popped' (its
--- worker died between pop and activation, and nothing has recovered the job). entry: the stream entry that is looked at.
--- Second value: the record, where there is one.
-C.misfit = function(q, source, id, entry)
+-- Return why a member of a place is wrong there, or nil: 'gone', 'foreign', 'ghost', 'state', 'twice' or 'popped' (its
+-- worker died between pop and activation, and the job was not recovered). entry: the stream entry of the member. The
+-- second value is the record, if there is one.
+C.mismatch = function(q, source, id, entry)
   local h, why = C.read(q, id)
   if source == 'stall-watch' and was_watched_lately(q, id) then return nil, h end
   if not h then return why end
@@ -83,11 +84,11 @@ C.misfit = function(q, source, id, entry)
   return misplaced(q, source, id, entry, h), h
 end
 
--- Sets of which a member is taken out by name.
+-- Sets whose members are removed by name, and the command for it.
 C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
   ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
--- Deduplication entries that are kept in order by the sweep of reclaim; much later than that nobody has swept.
+-- recover_stalled keeps deduplication entries in order. Entries older than this are leftovers.
 local DEDUP_OVERDUE = 86400000
 
 C.dedup_is_stale = function(q, dedup_id, at, now)

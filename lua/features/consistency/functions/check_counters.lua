@@ -1,15 +1,17 @@
--- check_scope: what kind of queue this is.   KEYS 1 meta   -> packed {broadcast 0|1, peers 0|1}
---   broadcast: its stream is read by subscriptions, whose entries stay; peers: workers of another library are registered
--- check_counters: the counters of the queue against what they count. Changes nothing.
+-- check_scope: return the kind of the queue.   KEYS 1 meta   -> packed {broadcast 0|1, peers 0|1}
+--   broadcast: its stream is read by subscriptions, whose entries stay; peers: workers of another library are
+--   registered
+-- check_counters: compare the counters of the queue with what they count. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed counters   -> packed rows {counter, is, should be}
--- counters: {top, others, peers}: the highest id of digits that was met, active jobs without a stream entry that no set
---   of ours names, 1 = workers of peers are at work (their list jobs are named by no set: too high a count is theirs)
--- Bound: one read of each of `others`.
+-- counters: {top, others, peers}: the highest id of digits found; active jobs without a stream entry that no set of
+-- ours contains; 1 = workers of peers are registered (their list jobs are in no set: a count that is too high is
+-- theirs)
+-- Bound: one read per id of `others`.
 
 local C = G.checks
 local PEERS = 'worker-'
 
--- Whether workers of another library are registered.
+-- Return whether workers of another library are registered.
 C.has_peers = function(q)
   for _, consumer in ipairs(redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)) do
     local name = consumer[2]
@@ -26,7 +28,7 @@ G.export('check_scope', { 'no-writes' }, function(keys)
   return cmsgpack.pack({ broadcast, C.has_peers(q) and 1 or 0 })
 end)
 
--- Active jobs that no entry pends for, and popped ones.
+-- Count active jobs without a pending entry, and popped ones.
 local function without_entry(q, others)
   local n = redis.call('ZCARD', q.list_active_ids) + redis.call('SCARD', q.P .. 'list-taken')
     + redis.call('ZCARD', q.P .. 'list-popped')
@@ -40,7 +42,7 @@ local function without_entry(q, others)
   return n
 end
 
-C.judge_counters = function(q, r)
+C.find_wrong_counters = function(q, r)
   local rows = {}
   local count, actual = G.count_of(redis.call('GET', q.list_active)), without_entry(q, r[2])
   if count < actual or (count > actual and r[3] == 0) then rows[#rows + 1] = { 'list-active', count, actual } end
@@ -50,5 +52,5 @@ C.judge_counters = function(q, r)
 end
 
 G.export('check_counters', { 'no-writes' }, function(keys, args)
-  return cmsgpack.pack(C.judge_counters(G.queue(keys[1]), cmsgpack.unpack(args[1])))
+  return cmsgpack.pack(C.find_wrong_counters(G.queue(keys[1]), cmsgpack.unpack(args[1])))
 end)

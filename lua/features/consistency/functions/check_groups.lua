@@ -1,15 +1,15 @@
--- check_groups: a page of the groups. Changes nothing.
--- KEYS 1 meta   ARGV 1 packed {cursor, count, names}   -> packed {rows, cursor}; names: these instead of a page
+-- check_groups: return a page of the groups. Changes nothing.
+-- KEYS 1 meta   ARGV 1 packed {cursor, count, names}   -> packed {rows, cursor}; names: these groups instead of a page
 --   row: {name, sequences issued, active, next, parked}
--- check_group: one group, judged by all its jobs in one step. Changes nothing.
+-- check_group: check one group against all its jobs in one step. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed group   -> packed {moved 0|1, rows}; row: {kind, detail}
 -- group: {name, ids, covered, assumed, gaps, first, top, calm}
---   ids: its jobs that have not ended and have begun or may hold a slot   covered: the caller knows every job that has
---   not ended with a sequence up to this   assumed: the next sequence as the caller knows it   gaps: sequences from
---   there on, up to `covered`, that no such job has   first: the first one from there on that a job has, or covered + 1
---   top: the highest sequence that a job has   calm: 1 = every one of its jobs is parked or active
+--   ids: its unfinished jobs that have started or may hold a slot   covered: the caller knows every unfinished job with
+--   a sequence up to this   assumed: the next sequence as the caller knows it   gaps: sequences from there to `covered`
+--   that no such job has   first: the first sequence from there on that a job has, or covered + 1
+--   top: the highest sequence of a job   calm: 1 = every one of its jobs is parked or active
 -- kind: slots, sequence, counter, parked
--- Bound: three reads an id, one a gap; the caller sends at most 1000 of each.
+-- Bound: three reads per id, one per gap; the caller sends at most 1,000 of each.
 
 local C = G.checks
 local M = G.groups
@@ -28,7 +28,7 @@ G.export('check_groups', { 'no-writes' }, function(keys, args)
   return cmsgpack.pack({ rows, page[1] ~= '0' and page[1] or '' })
 end)
 
--- How many slots its jobs hold: for certain, and at most.
+-- Return how many slots its jobs hold: at least, and at most.
 local function holders(q, g, ids)
   local certain, possible = 0, 0
   for _, id in ipairs(ids) do
@@ -50,8 +50,8 @@ local function missing_marks(g, gaps)
   return missing
 end
 
--- Parked jobs that could go on, and nothing that will let them.
-local function forgotten(q, g)
+-- Return whether parked jobs could run and nothing will start them.
+local function is_stuck(q, g)
   if redis.call('ZSCORE', q.ratelimited, g.name) then return false end
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
   if not head[1] then return false end
@@ -61,42 +61,42 @@ local function forgotten(q, g)
   return g.nextSeq == 0 or tonumber(head[2]) <= g.nextSeq
 end
 
--- What is wrong with the group; nil where it has moved on since the caller looked. {slots = n, marks, jump, counter,
+-- Return the problems of the group; nil if it has changed since the caller read it. {slots = n, marks, jump, counter,
 -- kick, rows}
-C.judge_group = function(q, r)
+C.check_group = function(q, r)
   local g, covered, assumed = M.group(q, r[1]), r[3], r[4]
   if g.nextSeq ~= assumed then return nil end
   local v = { g = g, rows = {} }
-  local function say(kind, detail) v.rows[#v.rows + 1] = { kind, detail } end
+  local function report(kind, detail) v.rows[#v.rows + 1] = { kind, detail } end
   local certain, possible = holders(q, g, r[2])
   possible = possible + math.max(0, g.nextSeq - 1 - covered)
   if g.active < certain or g.active > possible then
     v.slots = possible
-    say('slots', G.int(g.active) .. ' slots are taken by the record, ' .. G.int(possible) .. ' by the jobs')
+    report('slots', G.int(g.active) .. ' slots are taken by the record, ' .. G.int(possible) .. ' by the jobs')
   end
   local missing = missing_marks(g, r[5])
   if g.nextSeq == 0 and covered > 0 then
     v.missing, v.jump = {}, r[6]
-    say('sequence', 'the group does not know its next sequence')
+    report('sequence', 'the group does not know its next sequence')
   elseif #missing > 0 then
     v.missing, v.jump = missing, missing[1] == g.nextSeq and r[6] or nil
-    say('sequence', 'no job has sequence ' .. G.int(missing[1]) .. ', the next is ' .. G.int(g.nextSeq))
+    report('sequence', 'no job has sequence ' .. G.int(missing[1]) .. ', the next is ' .. G.int(g.nextSeq))
   end
   local counter = G.num(redis.call('HGET', q.ordering, r[1]) or '')
   local least = math.max(r[7], g.nextSeq - 1)
   if counter < least then
     v.counter = least
-    say('counter', G.int(counter) .. ' sequences are issued by the counter, ' .. G.int(least) .. ' by the jobs')
+    report('counter', G.int(counter) .. ' sequences are issued by the counter, ' .. G.int(least) .. ' by the jobs')
   end
-  if r[8] == 1 and counter == covered and forgotten(q, g) then
+  if r[8] == 1 and counter == covered and is_stuck(q, g) then
     v.kick = true
-    say('parked', 'parked jobs may go on, and nothing lets them')
+    report('parked', 'parked jobs could run, but nothing will start them')
   end
   return v
 end
 
 G.export('check_group', { 'no-writes' }, function(keys, args)
   local q = G.queue(keys[1])
-  local verdict = C.judge_group(q, cmsgpack.unpack(args[1]))
+  local verdict = C.check_group(q, cmsgpack.unpack(args[1]))
   return cmsgpack.pack({ verdict and 0 or 1, verdict and verdict.rows or {} })
 end)

@@ -1,12 +1,12 @@
--- check_jobs: whether these jobs stand where their state says. Changes nothing.
+-- check_jobs: check whether jobs are in the place of their state. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed ids   -> packed {lost, unsure, members}
--- lost: {id, state or 'ghost' or 'foreign', mark}, those that stand nowhere
--- unsure: {id, state, mark, 1 = may be a peer's list job, ms since its last heartbeat}: waiting or active jobs that are
---   not found by one look; the caller knows whether it met them in stream, lists or among what pends
--- members: {id, group, sequence, hold, calm}, of jobs in groups that have not ended; hold: 0 no slot, 1 a slot, 2
---   perhaps; calm: 1 = it is parked or active
--- check_keys: which of these keys belong to jobs that do not exist.   ARGV 1 packed suffixes (log:7)   -> packed suffixes
--- Bound: a few reads a job.
+-- lost: {id, state or 'ghost' or 'foreign', mark} of jobs in no place
+-- unsure: {id, state, mark, 1 = may be a peer's list job, ms since its last heartbeat} of waiting or active jobs not
+-- found by one read; the caller knows whether it found them in the stream, the lists or the pending entries
+-- members: {id, group, sequence, hold, calm} of unfinished jobs in groups; hold: 0 no slot, 1 a slot, 2 perhaps; calm:
+-- 1 = it is parked or active
+-- check_keys: return the keys that belong to missing jobs.   ARGV 1 packed suffixes (log:7)   -> packed suffixes
+-- Bound: a few reads per job.
 
 local C = G.checks
 local M = G.groups
@@ -14,7 +14,7 @@ local M = G.groups
 local INDEX = { completed = 'completed', failed = 'failed', suspended = 'suspended', delayed = 'scheduled',
   prioritized = 'scheduled' }
 
--- The highest score that a member of the state's index can have; a job with a higher one would stand there for ever.
+-- The highest usable score of a member of the state's index; a job with a higher one would stay there forever.
 local SCHEDULED, EVER, NEVER = (G.PRIORITY_MAX + 1) * G.BAND - 1, 9007199254740991, 9999999999999
 local LATEST = { delayed = SCHEDULED, prioritized = SCHEDULED, completed = G.TIME_MAX, failed = G.TIME_MAX,
   suspended = NEVER }
@@ -24,7 +24,7 @@ local function has_usable_score(key, id, latest)
   return score ~= nil and score <= (latest or EVER) and score >= -EVER
 end
 
--- A peer's library frees and takes slots without saying so in the record, hence `perhaps`.
+-- A peer's library frees and takes slots without updating the record, hence `perhaps`.
 C.hold = function(g, h)
   local holds = M.holds_slot(g, h)
   if h.slot == '1' then return h.state == 'group-waiting' and 2 or 1 end
@@ -41,8 +41,8 @@ local function is_ready(q, id, h)
   return redis.call('ZSCORE', q.suspects, id) and true or C.has_entry(q, id, h.eid) or nil
 end
 
--- true: it stands in its place; false: it does not; nil: one look does not tell.
-C.stands = function(q, id, h)
+-- Return true if the job is in its place, false if it is not, nil if one read does not show it.
+C.is_placed = function(q, id, h)
   local index = INDEX[h.state]
   if index then return has_usable_score(q.P .. index, id, LATEST[h.state]) end
   if h.state == 'group-waiting' then return has_usable_score(q.P .. 'groupq:' .. (h.groupKey or ''), id) end
@@ -53,7 +53,7 @@ C.stands = function(q, id, h)
     end
     return C.has_entry(q, id, h.eid) and C.is_pending(q, h.eid) or nil
   end
-  -- One that waits for its children stands in no place (peers know none), but there has to be something to wait for.
+  -- A job waiting for its children is in no place (peers have none), but it must have something to wait for.
   return has_children(q, id, h)
 end
 
@@ -67,9 +67,9 @@ G.export('check_jobs', { 'no-writes' }, function(keys, args)
     if not h then
       if why ~= 'gone' then lost[#lost + 1] = { id, why, '' } end
     else
-      local stands = C.stands(q, id, h)
-      if stands == false then lost[#lost + 1] = { id, h.state, C.mark(h) } end
-      if stands == nil then
+      local placed = C.is_placed(q, id, h)
+      if placed == false then lost[#lost + 1] = { id, h.state, C.mark(h) } end
+      if placed == nil then
         local silent = now - G.num(h.lastActive or '')
         unsure[#unsure + 1] = { id, h.state, C.mark(h), maybe_foreign(h) and 1 or 0, math.max(0, silent) }
       end

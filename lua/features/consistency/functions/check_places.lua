@@ -1,11 +1,11 @@
--- check_places: one page of what a place of the queue names, and which of it should not be there. Changes nothing.
+-- check_places: return one page of the members of a place, and which of them are wrong there. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
 -- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
---   list-popped, stall-watch, dedup-expiry, waiting-children, suspects, groupq:<group>
--- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (it pends, and the stream has
---   it no more), stale (deduplication), popped (and never activated)
+-- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, groupq:<group>
+-- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (pending, but no longer in
+-- the stream), stale (deduplication), popped (and never activated)
 -- seen: {id, entry or place} flat, of stream, pending, lists and list-popped
--- Bound: `count` members. Sets are read by SCANs of their own: what stays in them all the while is met, perhaps twice.
+-- Bound: `count` members. Sets are read by SCAN commands: a member present all the time is returned at least once.
 -- Lists are read with overlap, as they shift while they are read.
 
 local C = G.checks
@@ -13,27 +13,27 @@ local OVERLAP = 20
 local SCANS = { ['list-taken'] = 'SSCAN', ['stall-watch'] = 'HSCAN' }
 local STEP = { SSCAN = 1, HSCAN = 2, ZSCAN = 2 }
 
-local function look(p, id, entry)
-  local why, h = C.misfit(p.q, p.source, id, entry)
+local function check(p, id, entry)
+  local why, h = C.mismatch(p.q, p.source, id, entry)
   if why then p.rows[#p.rows + 1] = { id, entry, why, h and C.mark(h) or '' } end
   return why, h
 end
 
-local function see(p, id, where)
+local function mark_seen(p, id, place)
   p.seen[#p.seen + 1] = id
-  p.seen[#p.seen + 1] = where
+  p.seen[#p.seen + 1] = place
 end
 
 local function stream(p, cursor, count)
   local page = redis.call('XRANGE', p.q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
   if #page == 0 then return '' end
-  local held = G.held_entries(p.q, G.GROUP, page)
+  local held = G.pending_entries(p.q, G.GROUP, page)
   for _, e in ipairs(page) do
     local id = not held[e[1]] and G.entry_job(e[2])
     if id then
-      local why, h = look(p, id, e[1])
-      -- One whose record names this very entry is found again by that.
-      if not why and h.eid ~= e[1] then see(p, id, e[1]) end
+      local why, h = check(p, id, e[1])
+      -- A job whose record names this entry is found by it.
+      if not why and h.eid ~= e[1] then mark_seen(p, id, e[1]) end
     end
   end
   return #page == count and page[count][1] or ''
@@ -48,8 +48,8 @@ local function pending(p, cursor, count)
     local id = found and G.entry_job(found[2])
     if not id then
       p.rows[#p.rows + 1] = { '', e[1], 'no entry', '' }
-    elseif not look(p, id, e[1]) then
-      see(p, id, e[1])
+    elseif not check(p, id, e[1]) then
+      mark_seen(p, id, e[1])
     end
   end
   return #page == count and page[count][1] or ''
@@ -59,7 +59,7 @@ local function list(p, cursor, count)
   local from = tonumber(cursor) or 0
   local ids = redis.call('LRANGE', p.q.P .. p.source, from, from + count - 1)
   for _, id in ipairs(ids) do
-    if not look(p, id, '') then see(p, id, p.source) end
+    if not check(p, id, '') then mark_seen(p, id, p.source) end
   end
   return #ids == count and G.int(from + count - OVERLAP) or ''
 end
@@ -71,8 +71,8 @@ local function set(p, key, cursor, count)
     -- Members of a broadcast retry are `id||group`.
     local member = page[2][i]
     local id = string.match(member, '^(.-)||') or member
-    local why = look(p, id, member)
-    if p.source == 'list-popped' and (not why or why == 'popped') then see(p, id, p.source) end
+    local why = check(p, id, member)
+    if p.source == 'list-popped' and (not why or why == 'popped') then mark_seen(p, id, p.source) end
   end
   return page[1] ~= '0' and page[1] or ''
 end

@@ -1,18 +1,18 @@
--- repair: repairs of what a consistency check has found, each looked at once more in the step that repairs it.
--- KEYS 1 meta   ARGV 1 packed rows   -> packed flags, one a row: 1 repaired, 0 it is in order by now or cannot be mended
--- row: {'member', place, id, entry or member}     take out of a place what should not be there
---      {'twice', id, the place to stay, the other one}   each a stream entry, 'lifo' or 'priority'
---      {'lost', id, mark}     put a job that stands nowhere to where its state says
---      {'ghost', id}          delete a record that is none
+-- repair: repair problems found by a consistency check. Each is checked again in the step that repairs it.
+-- KEYS 1 meta   ARGV 1 packed rows   -> packed flags, one per row: 1 repaired, 0 already in order or not repairable
+-- row: {'member', place, id, entry or member}     remove a wrong member from a place
+--      {'twice', id, the place to keep, the other one}   each a stream entry, 'lifo' or 'priority'
+--      {'lost', id, mark}     put a job that is in no place into the place of its state
+--      {'ghost', id}          delete an incomplete record
 --      {'orphan', suffix}     delete a key of a job that does not exist
--- A job that is active nowhere is ready again, its attempt void. Bound: constant a row, but for members of lists, which
--- are searched; the caller sends at most 100 rows.
+-- A job that is active in no place becomes ready again, its attempt void. Bound: constant per row, except for members
+-- of lists, which are searched; the caller sends at most 100 rows.
 
 local C = G.checks
 local M = G.groups
 local NEVER = 9999999999999
 
-local MEND = {}
+local REPAIR = {}
 
 -- ------------------------------------------------------------------ places
 
@@ -25,7 +25,7 @@ local function from_group(q, name, id, now)
   M.kick(q, g, now)
 end
 
-local function forget_dedup(q, now, dedup_id)
+local function delete_dedup(q, now, dedup_id)
   local at = tonumber(redis.call('ZSCORE', q.dedup_expiry, dedup_id) or '')
   if not at or not C.dedup_is_stale(q, dedup_id, at, now) then return 0 end
   redis.call('HDEL', q.dedup, dedup_id)
@@ -37,18 +37,18 @@ local function acknowledge(q, entry)
   return redis.call('XACK', q.stream, G.GROUP, entry)
 end
 
--- Out of a list or a set; `member` is the job's name there.
+-- Remove the member from a list or a set; `member` is the job's name there.
 local function take_out(q, place, id, member, why)
   if why == 'popped' then return G.return_popped(q, id) and 1 or 0 end
   if C.SETS[place] then return redis.call(C.SETS[place], q.P .. place, member) end
   return redis.call('LREM', q.P .. place, why == 'twice' and 1 or 0, id) > 0 and 1 or 0
 end
 
-MEND.member = function(q, now, place, id, member)
-  if place == 'dedup-expiry' then return forget_dedup(q, now, id) end
+REPAIR.member = function(q, now, place, id, member)
+  if place == 'dedup-expiry' then return delete_dedup(q, now, id) end
   if id == '' then return acknowledge(q, member) end
   local group = string.match(place, '^groupq:(.*)$')
-  local why = C.misfit(q, group and 'groupq' or place, id, member)
+  local why = C.mismatch(q, group and 'groupq' or place, id, member)
   if not why or why == 'foreign' then return 0 end
   if group then
     from_group(q, group, id, now)
@@ -61,15 +61,15 @@ MEND.member = function(q, now, place, id, member)
   return 1
 end
 
-local function stands_in(q, id, place, rank)
+local function is_in(q, id, place, rank)
   if place ~= 'lifo' and place ~= 'priority' then return C.has_entry(q, id, place) and not C.is_pending(q, place) end
   return redis.call('LPOS', q.P .. place, id, 'RANK', rank) and true or false
 end
 
-MEND.twice = function(q, _, id, kept, other)
+REPAIR.twice = function(q, _, id, kept, other)
   local h = C.read(q, id)
-  if not h or h.state ~= 'waiting' or not stands_in(q, id, kept, 1) then return 0 end
-  if not stands_in(q, id, other, kept == other and 2 or 1) then return 0 end
+  if not h or h.state ~= 'waiting' or not is_in(q, id, kept, 1) then return 0 end
+  if not is_in(q, id, other, kept == other and 2 or 1) then return 0 end
   if other == 'lifo' or other == 'priority' then
     redis.call('LREM', q.P .. other, -1, id)
   else
@@ -95,7 +95,7 @@ LOST.suspended = function(q, id, h)
   redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(since + timeout, NEVER) or NEVER), id)
 end
 
--- The time at which it was due is lost; what it was when the job was added is known.
+-- The due time is lost; the due time at the add is known.
 LOST.delayed = function(q, id, h, now)
   local due = now
   if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.duration(h.delay)) end
@@ -132,13 +132,13 @@ LOST.active = function(q, id, h, now)
   if g then M.kick(q, g, now) end
 end
 
-MEND.lost = function(q, now, id, mark)
+REPAIR.lost = function(q, now, id, mark)
   local h = C.read(q, id)
-  if not h or C.mark(h) ~= mark or C.stands(q, id, h) or not LOST[h.state] then return 0 end
+  if not h or C.mark(h) ~= mark or C.is_placed(q, id, h) or not LOST[h.state] then return 0 end
   return LOST[h.state](q, id, h, now) == false and 0 or 1
 end
 
-MEND.ghost = function(q, _, id)
+REPAIR.ghost = function(q, _, id)
   local h, why = C.read(q, id)
   if h or why ~= 'ghost' then return 0 end
   redis.call('ZREM', q.list_active_ids, id)
@@ -148,7 +148,7 @@ end
 
 local SATELLITES = { log = true, depvals = true, deps = true, parents = true, jstream = true, signals = true }
 
-MEND.orphan = function(q, _, suffix)
+REPAIR.orphan = function(q, _, suffix)
   local kind, id = string.match(suffix, '^(%l+):(.+)$')
   if not SATELLITES[kind] or redis.call('EXISTS', q.J .. id) == 1 then return 0 end
   return redis.call('UNLINK', q.P .. suffix)
@@ -157,6 +157,6 @@ end
 G.export('repair', { 'allow-oom' }, function(keys, args)
   local q, rows, flags = G.queue(keys[1]), cmsgpack.unpack(args[1]), {}
   local now = G.now(q)
-  for i, row in ipairs(rows) do flags[i] = MEND[row[1]](q, now, row[2], row[3], row[4]) end
+  for i, row in ipairs(rows) do flags[i] = REPAIR[row[1]](q, now, row[2], row[3], row[4]) end
   return cmsgpack.pack(flags)
 end)

@@ -1,12 +1,13 @@
--- repair_group, mend_counters: the repairs that belong to check_group and check_counters, judged anew in the same step.
+-- repair_group, repair_counters: the repairs of check_group and check_counters, checked again in the same step.
 -- KEYS 1 meta   ARGV 1 packed group | counters (as for the check)
--- mend_group    -> packed kinds repaired; its parked jobs go on
--- mend_counters -> packed names of the counters set
+-- repair_group    -> packed kinds repaired; its parked jobs are started
+-- repair_counters -> packed names of the counters set
+-- Bound: as for the check.
 
 local C = G.checks
 local M = G.groups
 
--- The next sequence moves over what no job has; gaps further on are marked as passed over.
+-- Move the next sequence past sequences without a job; mark later gaps as skipped.
 local function close_gaps(g, v)
   for _, seq in ipairs(v.missing) do
     if not v.jump or seq >= v.jump then redis.call('HSET', g.key, 'skip:' .. G.int(seq), '1') end
@@ -16,7 +17,7 @@ end
 
 G.export('repair_group', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local v, kinds = C.judge_group(q, r), {}
+  local v, kinds = C.check_group(q, r), {}
   if not v or #v.rows == 0 then return cmsgpack.pack(kinds) end
   local name = r[1]
   if v.counter then redis.call('HSET', q.ordering, name, G.int(v.counter)) end
@@ -31,7 +32,7 @@ end)
 
 G.export('repair_counters', { 'allow-oom' }, function(keys, args)
   local q, names = G.queue(keys[1]), {}
-  for i, row in ipairs(C.judge_counters(q, cmsgpack.unpack(args[1]))) do
+  for i, row in ipairs(C.find_wrong_counters(q, cmsgpack.unpack(args[1]))) do
     redis.call('SET', row[1] == 'id' and q.id or q.list_active, G.int(row[3]))
     names[i] = row[1]
   end

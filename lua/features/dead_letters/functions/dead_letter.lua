@@ -1,14 +1,15 @@
--- dead_letters_to: where the queue's dead letters go, and of which ends.
--- KEYS 1 meta   ARGV 1 packed {name, on, subscription}   -> the name that holds now, '' = none
--- name: false leaves it as it is, '' = there are none any more   on: kinds of ends, separated by commas
--- subscription: '', or the one of a broadcast whose dead letters they are; one that has none of its own has the queue's
---
--- And the dead letter itself: a job that ends for good is entered in the outbox in the step that ends it. Only calls of
--- this face do that: a Node peer that fails a job by the wire face adds its own, and may have nobody to empty an outbox.
+-- dead_letters_to: set the dead-letter queue and the kinds of failures it receives.
+-- KEYS 1 meta   ARGV 1 packed {name, on, subscription}   -> the queue name now in effect, '' = none
+-- name: false = unchanged, '' = none   on: kinds of failures, separated by commas
+-- subscription: '', or the subscription of a broadcast; a subscription without a setting uses the queue's setting
+-- Bound: constant.
+-- Also adds dead-letter entries: a job that fails finally is added to the outbox in the step that fails it. Only
+-- functions of this library do that: a Node peer that fails a job through the wire library adds its own entry, and may
+-- have no worker that empties an outbox.
 
 local KINDS = 'failed,stalled,expired,cost'
 
--- Ends that a handler does not bring about, by their reason; all others are of the kind that their event names.
+-- Failures not caused by a handler, by their reason. All others have the kind of their event.
 local BY_REASON = {
   ['job stalled more than maxStalledCount'] = 'stalled',
   ['cost exceeds token bucket capacity'] = 'cost',
@@ -16,23 +17,24 @@ local BY_REASON = {
   revoked = 'revoked',
 }
 
--- Where a queue, or a subscription, has said where its letters go. ('' = nowhere; not the same as not having said it.)
+-- Return the fields of meta with the setting of a queue or a subscription. ('' = no dead-letter queue; an absent field
+-- = no setting.)
 local function fields_of(subscription)
   local suffix = subscription == '' and '' or ':' .. subscription
   return 'deadLetterQueueName' .. suffix, 'deadLetterOn' .. suffix
 end
 
-local function addressed(q, subscription)
+local function setting_of(q, subscription)
   local meta = redis.call('HMGET', q.meta, fields_of(subscription))
   if not meta[1] and subscription ~= '' then meta = redis.call('HMGET', q.meta, fields_of('')) end
   return G.given(meta[1]), G.given(meta[2]) or KINDS
 end
 
--- The queue for letters of that kind; read once a call, and only where a job ends for good.
-local function address(q, kind, subscription)
+-- Return the dead-letter queue for failures of that kind. Read once per call, and only if a job fails finally.
+local function queue_for(q, kind, subscription)
   local known = rawget(q, 'dead_letters')
   if not known then
-    local name, on = addressed(q, subscription)
+    local name, on = setting_of(q, subscription)
     known = { name = name, on = ',' .. on .. ',' }
     rawset(q, 'dead_letters', known)
   end
@@ -40,11 +42,11 @@ local function address(q, kind, subscription)
   return nil
 end
 
--- To be called before the job's record says that it has ended, for `attemptsMade` is that of its last activation.
--- fence: of the attempt that ended; nil = it was not an attempt that did, and the end gets a number of its own.
+-- Call this before the job's record is marked as failed, since `attemptsMade` must be that of its last activation.
+-- fence: of the failed attempt; nil = the failure was not an attempt, and gets a number of its own.
 G.dead_letter = function(q, id, event, reason, fence)
   local kind = not fence and BY_REASON[reason] or event
-  local name = address(q, kind, '')
+  local name = queue_for(q, kind, '')
   if not name then return end
   local key = q.J .. id
   local h = G.pick(key, 'name', 'data', 'attemptsMade')
@@ -52,17 +54,17 @@ G.dead_letter = function(q, id, event, reason, fence)
     'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(G.count_of(h.attemptsMade)))
 end
 
--- The same of a message that has ended for good in one subscription; attempts: as of its last activation.
+-- The same for a message that failed finally in one subscription. attempts: as of its last activation.
 G.dead_message = function(q, group, id, kind, reason, entry, fence, attempts)
-  local name = address(q, kind, group)
+  local name = queue_for(q, kind, group)
   if not name then return end
   local h = G.pick(q.J .. id, 'name', 'data')
   G.outbox_put(q, 'dead', 'to', name, 'id', id, 'activation', group .. '|' .. entry .. '|' .. G.int(fence), 'why', kind,
     'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(attempts), 'subscription', group)
 end
 
--- A subscription that is gone has said nothing.
-G.forget_dead_letters_of = function(q, subscription) redis.call('HDEL', q.meta, fields_of(subscription)) end
+-- Delete the setting of a deleted subscription.
+G.delete_dead_letter_setting = function(q, subscription) redis.call('HDEL', q.meta, fields_of(subscription)) end
 
 G.export('dead_letters_to', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
@@ -73,5 +75,5 @@ G.export('dead_letters_to', { 'allow-oom' }, function(keys, args)
   elseif r[1] then
     redis.call('HSET', q.meta, name, r[1], on, r[2])
   end
-  return addressed(q, subscription) or ''
+  return setting_of(q, subscription) or ''
 end)

@@ -1,30 +1,31 @@
--- Rows of `add` that have a parent: {id, queue name}. A parent in this queue gets its child in the same step; one in
--- another queue hears of it by a call of its own (`adopt`), and of the child's end through the outbox.
--- And how a record names its parents, here and in features/flows/functions/flow_add.lua.
+-- Add children to existing parents: rows of `add` with a parent {id, queue name}. A parent in this queue gets its child
+-- in the same step. A parent in another queue is informed of the child by a separate call (`adopt`), and of the child's
+-- result through the outbox.
+-- Also defines the parent fields of a record, used here and in features/flows/functions/flow_add.lua.
 local A = G.adding
 local F = G.flows
 local ID, QUEUE = 1, 2
 
 local function is_ours(q, parent) return F.P_of(q, parent[QUEUE]) == q.P end
 
--- Why the job can have no children: 'gone' or the state in which it has ended.
-A.unfit_parent = function(q, parent)
+-- Return why the job can have no children: 'gone', or its state if it has ended.
+A.invalid_parent = function(q, parent)
   if not is_ours(q, parent) then return nil end
   local state = redis.call('HGET', q.J .. parent[ID], 'state')
   if not state then return 'gone' end
   return G.TERMINAL[state] and state or nil
 end
 
--- `P` and id of those of the parents that stand in another slot of a cluster.
+-- Return `P` and id of the parents in another slot of a cluster.
 A.remote_parents = function(q, parents)
   local pairs_of = {}
   for i, parent in ipairs(parents) do pairs_of[i] = { F.P_of(q, parent[QUEUE]), parent[ID] } end
   return F.remote_of(q, pairs_of)
 end
 
--- The fields of a job that is written as one of several parents: graphs, and in a cluster jobs whose parent stands in
--- another slot. A Node worker completes one with `parentId` by a call that names the parent's keys, which the server
--- refuses there (W44). remote: those of A.remote_parents.
+-- Return the fields of a job that is written like one with several parents: jobs of graphs, and in a cluster jobs with
+-- a parent in another slot. A Node worker completes a job with `parentId` by a call that declares the parent's keys,
+-- which the server rejects across slots. remote: the result of A.remote_parents.
 A.several_parents = function(q, id, parents, remote)
   local ids, queues, members = {}, {}, {}
   for i, parent in ipairs(parents) do
@@ -36,8 +37,9 @@ A.several_parents = function(q, id, parents, remote)
   return { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
 end
 
--- The queues in other slots that hold children of this one's parents: its workers look there too (remote_parents.lua).
-A.note_remote_children = function(q, members)
+-- Record the queues in other slots that hold children of this queue's parents: its workers check them
+-- (remote_parents.lua).
+A.remember_remote_children = function(q, members)
   local seen = {}
   for _, member in ipairs(members) do
     local P = string.match(member, '^(.*:)[^:]*$')
@@ -48,8 +50,8 @@ A.note_remote_children = function(q, members)
   end
 end
 
--- The child's place in its parent's set, and the fields of its record.
-A.adopt = function(q, id, parent)
+-- Add the child to its parent's set, and return the fields of its record.
+A.attach_child = function(q, id, parent)
   if is_ours(q, parent) then redis.call('SADD', q.P .. 'deps:' .. parent[ID], q.P .. id) end
   local remote = A.remote_parents(q, { parent })
   if #remote > 0 then return A.several_parents(q, id, { parent }, remote) end

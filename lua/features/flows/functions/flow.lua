@@ -1,28 +1,31 @@
--- Parents and children, across queues (docs/reference/functions.md, "Flows").
--- children_ended: children of other queues have ended. What the outbox of their queue owes is brought here.
---   KEYS 1 meta   ARGV 1 packed rows {parent id, member, how, text, policy}   -> packed 1 if this queue owes now
--- adopt: a parent shall wait for children of other queues that have just been added.
+-- Connect parents and children, across queues (docs/reference/functions.md, "Flows").
+-- children_ended: deliver results of children in other queues, from the outbox of their queue.
+--   KEYS 1 meta   ARGV 1 packed rows {parent id, member, how, text, policy}   -> packed 1 if this queue's outbox has
+--   entries now
+-- adopt: let a parent wait for children in other queues that have just been added.
 --   KEYS 1 meta   ARGV 1 packed {parent id, members}   -> 'ok' | 'gone' | 'completed' | 'failed' (nothing is changed)
--- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {children that have not ended, why one has failed that takes
---   its parent along or false}
--- sweep_parents: parents that wait no more leave the index of those that do: Node's own library releases them without
---   knowing of it. KEYS 1 meta   -> 1 if there may be many more, else 0. Bound: 500 parents.
--- children: a page of a parent's children.   KEYS 1 meta   ARGV 1 packed {parent id, cursor, count}
---   -> packed {rows, cursor}   row: {member, '' | 'd' ended, nothing kept | 'v' and its result | 'f' and why it failed |
---   'm' kept, but no room for it here}   cursor '' = the end; a child may come twice.
--- family: records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
---   children, values}; false for a job that is gone. Bound: the ids.
+-- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {number of unfinished children, failure reason of a child
+-- that fails its parent or false}
+-- sweep_parents: remove parents from the index that no longer wait: Node's own library releases them without updating
+-- it. KEYS 1 meta   -> 1 if there may be many more, else 0. Bound: 500 parents.
+-- children: return a page of a parent's children.   KEYS 1 meta   ARGV 1 packed {parent id, cursor, count}
+--   -> packed {rows, cursor}   row: {member, '' | 'd' ended, no result stored | 'v' and its result | 'f' and its
+--   failure reason | 'm' stored, but not returned because the page is full}   cursor '' = the end; a child may be
+--   returned twice.
+-- family: return records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
+-- children, values}; false for a missing job. Bound: the ids.
 local F = G.flows
 
--- Nothing waits for ever: a job that does not say otherwise takes its parents along.
+-- A job without an explicit policy fails its parents, so that no parent waits forever.
 F.default_policy = 'fail_parent'
 
--- Parents that are looked at at a time, how often at most in one call, and from which share of settled ones on again.
+-- Parents read at a time, how often at most in one call, and the number of settled ones from which another sample is
+-- read.
 local SAMPLE, SAMPLES_MAX, AGAIN_FROM = 100, 5, 5
 local PAGE_BYTES = 1048576
 
--- Whether the rest of its flow is still to come. Where no step has been done for so long that its mark is gone, it is not
--- (flow_stage.lua).
+-- Return whether the rest of the parent's flow is still to be added. False if no step was done for so long that the
+-- mark has expired (flow_stage.lua).
 F.is_building = function(q, id, token)
   if not token then return false end
   if redis.call('EXISTS', q.P .. 'flow-mark:' .. token) == 1 then return true end
@@ -30,8 +33,9 @@ F.is_building = function(q, id, token)
   return false
 end
 
--- Whether the parent has left the index by now: one that a Node peer has released (or removed) waits no more, and none
--- waits for nothing. `h`: its state and `building`.
+-- Remove the parent from the index if it no longer waits. A parent that a Node peer released or removed has stopped
+-- waiting, and a parent without open children is released. `h`: its state and `building`. Return whether it was
+-- removed.
 F.settle = function(q, id, h, now)
   if h.state ~= 'waiting-children' then
     redis.call('ZREM', q.waiting_children, id)
@@ -47,8 +51,8 @@ local function state_of(q, id)
   return { state = values[1] or nil, building = values[2] or nil }
 end
 
--- Takes settled parents out of the index, by random samples: again while many of a sample were settled. Returns whether
--- there may be many more. An index of up to SAMPLE parents is read as a whole.
+-- Remove settled parents from the index, by random samples: another one while many of a sample were settled. Return
+-- whether there may be many more. An index of up to SAMPLE parents is read completely.
 F.sweep = function(q, now)
   for _ = 1, SAMPLES_MAX do
     local sample, settled = redis.call('ZRANDMEMBER', q.waiting_children, SAMPLE), 0
@@ -70,7 +74,7 @@ G.export('children_ended', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
   local now = G.now(q)
   for _, row in ipairs(cmsgpack.unpack(args[1])) do
-    F.told(q, row[1], row[2], row[3], row[4], row[5], now, row[2] ~= q.P .. (string.match(row[2], '([^:]*)$')))
+    F.record_child_end(q, row[1], row[2], row[3], row[4], row[5], now, row[2] ~= q.P .. (string.match(row[2], '([^:]*)$')))
   end
   return G.outbox_pending(q) and 1 or 0
 end)
@@ -80,9 +84,9 @@ G.export('adopt', { 'allow-oom' }, function(keys, args)
   local state = redis.call('HGET', q.J .. r[1], 'state')
   if not state then return 'gone' end
   if G.TERMINAL[state] then return state end
-  G.adding.note_remote_children(q, r[2])
+  G.adding.remember_remote_children(q, r[2])
   for _, member in ipairs(r[2]) do
-    -- One that has ended already is counted, or is not to be.
+    -- A child that has ended is already counted, or is not to be counted.
     if redis.call('HEXISTS', q.J .. r[1], 'depdone:' .. member) == 0 then
       redis.call('SADD', q.P .. 'deps:' .. r[1], member)
     end
@@ -101,11 +105,11 @@ G.export('children', { 'no-writes' }, function(keys, args)
   local page = redis.call('SSCAN', q.P .. 'deps:' .. id, cursor == '' and '0' or cursor, 'COUNT', r[3])
   for _, member in ipairs(page[2]) do
     local room = bytes < PAGE_BYTES
-    local brought = redis.call(room and 'HGET' or 'HEXISTS', q.P .. 'depvals:' .. id, member)
-    if not room then brought = brought == 1 and 'm' end
-    if brought then bytes = bytes + #brought end
-    if not brought and redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then brought = 'd' end
-    rows[#rows + 1] = { member, brought or '' }
+    local stored = redis.call(room and 'HGET' or 'HEXISTS', q.P .. 'depvals:' .. id, member)
+    if not room then stored = stored == 1 and 'm' end
+    if stored then bytes = bytes + #stored end
+    if not stored and redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then stored = 'd' end
+    rows[#rows + 1] = { member, stored or '' }
   end
   return cmsgpack.pack({ rows, page[1] ~= '0' and page[1] or '' })
 end)

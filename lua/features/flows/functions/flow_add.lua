@@ -1,28 +1,28 @@
--- flow_add: jobs of a flow, parents before their children, in one step.
+-- flow_add: add jobs of a flow, parents before their children, in one step.
 -- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow}   -> packed {now, ids, refused}
---   row: as in `add`, its 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi = it is
---   written as one that may have several parents; parent: number of a row of this call, or {id, queue name}
---   token '': the whole flow is here. Where a custom id is taken or a cost too high, nothing is written; refused = {number
---     of the row, 'duplicate' | 'cost'}
---   else one step of a flow (flow_stage.lua): `number` counts all of them, and a step that was done is not done again.
---     Its ids were reserved. A custom id that was taken since refuses the first step, and with it the flow, of which
---     nothing is there yet; in a later one it makes the job a failed child.
+--   row: as in `add`, with a 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi =
+--   it is written as a job that may have several parents; parent: number of a row of this call, or {id, queue name}
+--   token '': the whole flow is in this call. If a custom id exists or a cost is too high, nothing is written; refused
+--   = {number of the row, 'duplicate' | 'cost'}
+--   else one step of a flow (flow_stage.lua): `number` counts the steps, and a finished step is not repeated. Its ids
+--   were reserved. If another job has got a custom id since, the first step is rejected and with it the flow, of which
+--   no job exists yet; in a later step the job becomes a failed child.
 --   deps: {parent id, members} of this queue's parents, written before any of these children may run
---   ready: ids of this queue's parents, for the end: all deps of all of them are written
---   budget, whose key every job gets (W49): false, {id of the root or '' = the first row, flat fields} to make it, or
---     {key, false}
+--   ready: ids of this queue's parents, in the last step: all deps of all of them are written
+--   budget, whose key every job gets: false, {id of the root or '' = the first row, flat fields} to create it, or {key,
+--   false}
 --   flow: id of the record of the whole flow, which every job gets; false for none
--- Bound: the rows and members that it is given.
+-- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: the rows and members given.
 local A = G.adding
 
 local ID, ORDERING, FLOW = 4, 11, 13
 local INNER, MULTI, PARENTS = 1, 2, 3
-local MARK_MS = 604800000 -- a flow that was cut off is finished within a week, or what ran of a step may run twice
+local MARK_MS = 604800000 -- an interrupted flow is completed within a week; later, started jobs of a step may run twice
 
 local function name_of(q) return string.match(q.P, '{(.*)}:$') end
 
--- Why the whole flow cannot be added: {number of the row, why}.
-local function refusal(q, rows, now_text)
+-- Return why the whole flow cannot be added: {number of the row, reason}.
+local function whole_flow_reject_reason(q, rows, now_text)
   local given = {}
   for i, row in ipairs(rows) do
     local id = row[ID]
@@ -95,22 +95,22 @@ local function write(f, id, row)
 end
 
 local function write_members(q, parent, members)
-  A.note_remote_children(q, members)
+  A.remember_remote_children(q, members)
   for i = 1, #members, 1000 do
     redis.call('SADD', q.P .. 'deps:' .. parent, unpack(members, i, math.min(i + 999, #members)))
   end
 end
 
--- A parent that is gone meanwhile, or whose id is another job's, gets no children.
+-- A parent that was deleted meanwhile, or whose id belongs to another job, gets no children.
 local function write_deps(q, token, deps)
   for _, dep in ipairs(deps) do
     if redis.call('HGET', q.J .. dep[1], 'building') == token then write_members(q, dep[1], dep[2]) end
   end
 end
 
--- 'ours': this flow has added the job already, in a step whose mark is gone; 'taken': it is another one; nil: there is
--- none of that id.
-local function standing(q, token, row)
+-- Return 'ours' if this flow has already added the job, in a step whose mark has expired; 'taken' if it is another job;
+-- nil if there is no job with this id.
+local function existing_job(q, token, row)
   if redis.call('EXISTS', q.J .. row[ID]) == 0 then return nil end
   local h, parent = redis.pcall('HMGET', q.J .. row[ID], 'building', 'parentId', 'parentQueue'), row[FLOW][PARENTS][1]
   if h[1] == token or parent and h[2] == parent[1] and h[3] == parent[2] then return 'ours' end
@@ -119,16 +119,16 @@ local function standing(q, token, row)
   return redis.pcall('SISMEMBER', q.P .. 'parents:' .. row[ID], member) == 1 and 'ours' or 'taken'
 end
 
--- The first row of a step whose id is another job's by now; nil = none.
+-- Return the first row of a step whose id now belongs to another job; nil = none.
 local function taken_row(q, token, rows)
   for i, row in ipairs(rows) do
-    if standing(q, token, row) == 'taken' then return i end
+    if existing_job(q, token, row) == 'taken' then return i end
   end
   return nil
 end
 
--- Its id is another job's by now: its parents must not wait for that one.
-local function refuse_child(f, id, row)
+-- The id now belongs to another job: the parents must not wait for that one.
+local function reject_child(f, id, row)
   for _, parent in ipairs(row[FLOW][PARENTS]) do
     local h = { parentId = parent[1], parentQueue = parent[2], opts = row[3] }
     G.flows.child_ended(f.q, id, G.flows.REMOVED, 'there is a job of this id already', f.now, h)
@@ -137,9 +137,9 @@ end
 
 local function write_rows(f, rows)
   for i, row in ipairs(rows) do
-    local stands = f.token ~= '' and standing(f.q, f.token, row)
-    if stands == 'taken' then refuse_child(f, row[ID], row) end
-    if not stands then write(f, f.ids[i], row) end
+    local existing = f.token ~= '' and existing_job(f.q, f.token, row)
+    if existing == 'taken' then reject_child(f, row[ID], row) end
+    if not existing then write(f, f.ids[i], row) end
   end
 end
 
@@ -162,15 +162,15 @@ local function make_ready(q, token, ids, now)
   end
 end
 
--- Why nothing is to be added: {number of the row, why}; nil = nothing hinders.
-local function hindrance(q, token, number, rows, now_text)
-  if token == '' then return refusal(q, rows, now_text) end
+-- Return why nothing can be added: {number of the row, reason}; nil = no reason.
+local function reject_reason(q, token, number, rows, now_text)
+  if token == '' then return whole_flow_reject_reason(q, rows, now_text) end
   local taken = number == 1 and taken_row(q, token, rows)
   return taken and { taken, 'duplicate' } or nil
 end
 
--- The counter that issued them may have been lost since; it is not to issue them again.
-local function ids_given(q, rows)
+-- The counter that issued the ids may have been lost since; it must not issue them again.
+local function reserved_ids(q, rows)
   local ids = {}
   for i, row in ipairs(rows) do ids[i] = row[ID] end
   if #ids > 0 then G.advance_counter(q, ids[#ids]) end
@@ -183,9 +183,9 @@ G.export('flow_add', {}, function(keys, args)
   local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], flow = r[8], members = {} }
   local mark = q.P .. 'flow-mark:' .. token
   if token ~= '' and G.num(redis.call('GET', mark) or '') >= number then return cmsgpack.pack({ now, {}, false }) end
-  local refused = hindrance(q, token, number, rows, f.now_text)
+  local refused = reject_reason(q, token, number, rows, f.now_text)
   if refused then return cmsgpack.pack({ now, {}, refused }) end
-  f.ids = token == '' and ids_of(q, rows) or ids_given(q, rows)
+  f.ids = token == '' and ids_of(q, rows) or reserved_ids(q, rows)
   write_budget(f, r[7])
   write_rows(f, rows)
   write_deps(q, token, r[4])

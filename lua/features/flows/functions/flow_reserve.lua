@@ -1,7 +1,7 @@
--- flow_reserve: ids for the jobs of a flow that takes several calls to add.
--- KEYS 1 meta   ARGV 1 packed {count, custom ids, orderings}   -> packed {ids, taken custom id or false, too costly}
+-- flow_reserve: reserve ids for the jobs of a flow that takes several calls to add.
+-- KEYS 1 meta   ARGV 1 packed {count, custom ids, orderings}   -> packed {ids, existing custom id or false, too costly}
 --   too costly: the number of the ordering (as in `add`) whose bucket holds less than it costs, or 0
--- Bound: the ids and orderings that it is given.
+-- Bound: the ids and orderings given.
 local A = G.adding
 
 local ORDERING = 11

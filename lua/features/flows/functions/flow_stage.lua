@@ -1,15 +1,15 @@
--- A flow that takes several calls to add is written down first, step by step, and then done: whoever began it may die
--- at any moment. Until it is committed nothing has happened, and the record goes by itself; from then on it is
--- finished, by its producer or by any worker of the queue.
+-- Stage a flow that takes several calls to add: its steps are stored first and then executed, since its producer may
+-- die at any time. Before the commit nothing is visible and the record expires. After it the flow is completed by its
+-- producer or by any worker of the queue.
 -- flow_stage: KEYS 1 meta   ARGV 1 packed {token, commit 0|1, steps}   -> 1
 --   steps: flat {meta key of the step's queue, packed argument of flow_add, ...}
--- flow_done:  KEYS 1 meta   ARGV 1 token   -> 1; the record goes, and before long the mark. Also for the other queues of
---   the flow, which have a mark alone
--- flows_due:  KEYS 1 meta   ARGV 1 packed {age ms, count}   -> packed tokens of flows committed (or looked for by this) at
---   least that long ago, `count` at most
+-- flow_done:  KEYS 1 meta   ARGV 1 token   -> 1; deletes the record, and the mark after DONE_MS. Also called for the
+-- other queues of the flow, which have only a mark
+-- flows_due:  KEYS 1 meta   ARGV 1 packed {age ms, count}   -> packed tokens of flows committed (or returned by this
+-- function) at least that long ago, `count` at most
 
 local STAGED_MS = 600000
-local DONE_MS = 600000 -- another one who is at it may have read a step before the record went
+local DONE_MS = 600000 -- another process may have read a step before the record was deleted
 
 G.export('flow_stage', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])

@@ -1,12 +1,12 @@
--- Parents that wait although a child has ended: a Node peer's own library tells no parent of a child that it fails or
--- removes (W43). A worker asks for a page of parents that have waited for long, asks the queues of their open children
--- what became of these, and brings that to `children_ended`, which counts nothing twice.
+-- Find parents that wait although a child has ended: a Node peer's own library does not notify the parents of a child
+-- that it fails or removes. A worker reads a page of parents that have waited for long, reads the results of their open
+-- children in the children's queues, and passes them to `children_ended`, which counts each child once.
 -- watch_children: KEYS 1 meta   ARGV 1 packed {age ms, pause ms}   -> packed {rows, more 0|1}
---   row: {parent id, children not counted yet}; more: the index was not at its end
---   All who ask share one cursor (`children-watch`). At the end of the index it rests for the pause.
--- child_outcomes: KEYS 1 meta   ARGV 1 packed ids   -> packed {owes 0|1, rows}
---   row: {how, text, policy}, or false for a job that has not ended. owes: what this queue owes to parents is not all
---   delivered, so what looks untold may be on its way. Bound: the ids.
+--   row: {parent id, children not counted yet}; more: the end of the index was not reached
+--   All callers share one cursor (`children-watch`). At the end of the index it pauses.
+-- child_outcomes: KEYS 1 meta   ARGV 1 packed ids   -> packed {pending 0|1, rows}
+--   row: {how, text, policy}, or false for an unfinished job. pending: the outbox of this queue has entries, so a
+--   missing result may still be on its way. Bound: the ids.
 local F = G.flows
 
 local PARENTS, MEMBERS, KEPT_MS = 20, 100, 3600000
@@ -19,8 +19,8 @@ local function rank_of(q, c)
   return redis.call('ZCOUNT', q.waiting_children, '-inf', '(' .. c.score)
 end
 
--- Children of one page of its set that are not counted; how many were looked at. A parent that waits no more leaves the
--- index.
+-- Return the uncounted children of one page of the parent's set, and how many were read. A parent that no longer waits
+-- is removed from the index.
 local function uncounted(q, c, id, now)
   local key, open = q.J .. id, {}
   local h = G.pick(key, 'state', 'building')
@@ -36,7 +36,7 @@ local function uncounted(q, c, id, now)
   return open, 1 + #page[2]
 end
 
--- One page from the cursor on; true if it ends within the index.
+-- Read one page from the cursor on. Return true if it ends within the index.
 local function page(q, c, now, oldest, rows)
   local rank, looked = rank_of(q, c), 0
   local found = redis.call('ZRANGE', q.waiting_children, rank, rank + PARENTS - 1, 'WITHSCORES')
@@ -64,8 +64,8 @@ G.export('watch_children', { 'allow-oom' }, function(keys, args)
   return cmsgpack.pack({ rows, more and 1 or 0 })
 end)
 
--- How a job has ended: {how, text, policy}; false where it has not.
-F.fate = function(q, id)
+-- Return the result of a job: {how, text, policy}; false if it has not ended.
+F.outcome = function(q, id)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'returnvalue', 'failedReason', 'opts')
   if h.err then return false end
   if not h[1] then return { F.REMOVED, 'it is gone', F.policy() } end
@@ -76,6 +76,6 @@ end
 
 G.export('child_outcomes', { 'no-writes' }, function(keys, args)
   local q, rows = G.queue(keys[1]), {}
-  for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = F.fate(q, id) end
+  for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = F.outcome(q, id) end
   return cmsgpack.pack({ redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows })
 end)

@@ -1,53 +1,54 @@
--- Flows over several slots of a cluster beside Node workers (W44, W45): what one of these ends tells no parent elsewhere.
--- A child of such a parent stands in `remote-parents` from its add until its end has been told; `remote-children` of the
--- parent's queue names the queues to look at, for there may be no worker of ours where the child is.
+-- Notify parents in other slots of a cluster of children that a Node worker ended without notifying them. A child of
+-- such a parent is in `remote-parents` from its add until its parents are notified. `remote-children` of the parent's
+-- queue names the queues to check, for there may be no worker of ours at the child's queue.
 -- tell_remote_parents: KEYS 1 meta (of the children)   ARGV 1 packed {cursor, pause ms}
---   -> packed {told, cursor ('' = the end), left}   told: entries that the outbox has got for ends that nobody had told
---   left: children that are remembered. A round that begins within the pause of another one looks at nothing.
--- remote_children: KEYS 1 meta (of the parents)   ARGV 1 packed prefixes of queues that hold no such child any more
---   -> packed prefixes of the queues to look at
+--   -> packed {notified, cursor ('' = the end), left}   notified: entries added to the outbox for children that had
+--   ended
+--   left: children still recorded. A round that begins within the pause of another one reads nothing.
+-- remote_children: KEYS 1 meta (of the parents)   ARGV 1 packed prefixes of queues without such children
+--   -> packed prefixes of the queues to check
 -- Bound: a page of about 100 children; 100 queues.
 local F = G.flows
 
 local PAGE, QUEUES = 100, 100
 local KEPT_MS = 600000 -- the children of a flow are added after their parents
 
-local function tell(q, id, parents, how, text, policy)
+local function notify(q, id, parents, how, text, policy)
   local ok, members = pcall(cjson.decode, parents)
   if not ok or type(members) ~= 'table' then return 0 end
   local n = 0
   for _, member in ipairs(members) do
     local P, parent = string.match(tostring(member), '^(.*:)([^:]*)$')
     if P and string.find(P, '{', 1, true) then
-      F.tell_by_outbox(q, P, parent, q.P .. id, how, text, policy)
+      F.notify_by_outbox(q, P, parent, q.P .. id, how, text, policy)
       n = n + 1
     end
   end
   return n
 end
 
--- How many parents are told of the job's end; nil while it has not ended.
-local function look_at(q, id, parents)
-  local ended = F.fate(q, id)
-  return ended and tell(q, id, parents, ended[1], ended[2], ended[3]) or nil
+-- Return how many parents are notified of the job's result; nil if it has not ended.
+local function check_child(q, id, parents)
+  local ended = F.outcome(q, id)
+  return ended and notify(q, id, parents, ended[1], ended[2], ended[3]) or nil
 end
 
 G.export('tell_remote_parents', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local cursor, told = r[1], 0
+  local cursor, notified = r[1], 0
   if redis.call('EXISTS', q.remote_parents) == 0 then return cmsgpack.pack({ 0, '', 0 }) end
   if cursor == '' and not redis.call('SET', q.P .. 'lock:remote', '1', 'NX', 'PX', r[2]) then
     return cmsgpack.pack({ 0, '', redis.call('HLEN', q.remote_parents) })
   end
   local page = redis.call('HSCAN', q.remote_parents, cursor == '' and '0' or cursor, 'COUNT', PAGE)
   for i = 1, #page[2], 2 do
-    local n = look_at(q, page[2][i], page[2][i + 1])
+    local n = check_child(q, page[2][i], page[2][i + 1])
     if n then
-      told = told + n
+      notified = notified + n
       redis.call('HDEL', q.remote_parents, page[2][i])
     end
   end
-  return cmsgpack.pack({ told, page[1] ~= '0' and page[1] or '', redis.call('HLEN', q.remote_parents) })
+  return cmsgpack.pack({ notified, page[1] ~= '0' and page[1] or '', redis.call('HLEN', q.remote_parents) })
 end)
 
 G.export('remote_children', { 'allow-oom' }, function(keys, args)

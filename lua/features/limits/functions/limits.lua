@@ -1,12 +1,13 @@
--- limit_queue: what bounds the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate}   -> 1
---   concurrency: jobs at a time, 0 = any number, false = as it is; rate: {max, duration ms}, 0 = none, false = as it is
--- limit_group: what bounds one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
---   each false = as it is, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
--- hold_group: no job of a group begins for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
---   -> when it goes on, epoch ms
+-- limit_queue: set the limits of the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate}   -> 1
+--   concurrency: active jobs, 0 = no limit, false = unchanged; rate: {max, duration ms}, 0 = none, false = unchanged
+-- limit_group: set the limits of one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
+--   each false = unchanged, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
+-- hold_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
+--   -> when the limit ends, epoch ms
 -- group_info: KEYS 1 meta   ARGV 1 key   -> packed {active, parked, next seq, concurrency, rate max, rate ms, capacity,
---   refill, limited until or 0}, or packed false where there is no such group
--- Bound: constant, but for the parked jobs that a wider limit lets go on (at most 1000 a call; the rest follow).
+-- refill, limited until or 0}, or packed false if there is no such group
+-- Bound: constant, plus the parked jobs started by a higher limit (at most 1,000 per call; later calls start the
+-- others).
 
 local M = G.groups
 local MARKERS = 32
@@ -24,20 +25,20 @@ G.export('limit_queue', { 'allow-oom' }, function(keys, args)
   elseif rate then
     redis.call('HSET', q.meta, 'rateLimitMax', G.int(rate[1]), 'rateLimitDuration', G.int(rate[2]))
   end
-  G.wake(q, MARKERS) -- who waits for a slot or a window that is wider now
+  G.wake(q, MARKERS) -- wake up workers that wait for a slot or a window
   return 1
 end)
 
--- Until when the window and the bucket may have made it wait, at most.
+-- Return the latest time until which window and bucket may have limited the group.
 local function waits_until(g, now)
   local at = g.rateMax > 0 and g.rateWindowStart + g.rateDuration or 0
   if g.tbCapacity <= 0 then return at end
   return math.max(at, now + math.ceil((g.tbCapacity - g.tbTokens) * 1000 / math.max(g.tbRefillRate, 1)))
 end
 
--- What a window or a bucket made wait is judged anew; what somebody holds stays held. A peer, and who holds a group that
--- is not there yet, do not say so in its record; but nobody waits for so long.
-local function judge_anew(q, g, now, waited)
+-- End a limit that came from window or bucket, unless it still applies; a limit set by hold_group stays. A peer, and
+-- hold_group for a missing group, do not write `heldUntil`; but their limits last longer than `waited`.
+local function recheck_limit(q, g, now, waited)
   if G.num(redis.call('HGET', g.key, 'heldUntil') or '') > now then return end
   if (M.limited_until(q, g, now) or 0) <= waited then redis.call('ZREM', q.ratelimited, g.name) end
 end
@@ -53,7 +54,8 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   elseif not known then
     redis.call('HSET', key, 'maxConcurrency', '1')
   end
-  redis.call('HSET', key, 'limitsKept', '1') -- not forgotten when the group is idle (features/ordering_groups/group_idle.lua)
+  -- keeps the record when the group is idle (features/ordering_groups/group_idle.lua)
+  redis.call('HSET', key, 'limitsKept', '1')
   if r[3] then
     local rate = r[3] == 0 and { 0, 0 } or r[3]
     M.set_rate(key, { rate_max = rate[1], rate_duration = rate[2] })
@@ -63,9 +65,9 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
     M.set_bucket(key, { tb_capacity = bucket[1], tb_rate = bucket[2], timestamp_text = G.int(now) })
   end
   local g = M.group(q, r[1])
-  if known and (r[3] or r[4]) then judge_anew(q, g, now, waited) end
+  if known and (r[3] or r[4]) then recheck_limit(q, g, now, waited) end
   M.kick(q, g, now)
-  -- More than one call promotes, or a worker that set its timer by what held before.
+  -- For jobs beyond the bound of one call, and for a worker whose timer is set by the old limit.
   if redis.call('ZCARD', g.queue) > 0 then
     redis.call('ZADD', q.ratelimited, 'NX', G.int(now), g.name)
     G.wake(q, 1)
@@ -76,7 +78,7 @@ end)
 G.export('hold_group', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local at = G.hold_group(q, r[1], G.now(q), r[2], r[3] == 1, '')
-  if r[3] == 1 then G.wake(q, 1) end -- it may be sooner than a worker's timer
+  if r[3] == 1 then G.wake(q, 1) end -- it may be earlier than a worker's timer
   return at
 end)
 

@@ -1,8 +1,8 @@
--- gauges: what a collector of metrics asks of a queue, in one call.
--- KEYS 1 meta   -> packed {counts, oldest, workers, owed}
---   counts: as the function `counts` answers them     oldest: ms for which the job that waits longest has been ready
---   workers: consumers with a registration in the last minute      owed: entries of the outbox
--- Bound: constant; every number is a length, or the first of an ordered place.
+-- gauges: return the metrics of a queue in one call.
+-- KEYS 1 meta   -> packed {counts, oldest, workers, outbox}
+--   counts: as returned by `counts`     oldest: ms for which the oldest ready job has been ready
+--   workers: consumers with a registration in the last minute      outbox: number of outbox entries
+-- Bound: constant; every number is a length, or the first member of an ordered place.
 
 local RECENT = 60000
 
@@ -11,7 +11,7 @@ local function older(age, now, since)
   return since and math.max(age, now - since) or age
 end
 
--- The first entry that no worker has read yet; entries bear the time at which they were pushed.
+-- Use the first entry that no worker has read yet; entry ids contain the time of the push.
 local function stream_age(q, now, age)
   local after = '-'
   local groups = redis.pcall('XINFO', 'GROUPS', q.stream)
@@ -23,7 +23,7 @@ local function stream_age(q, now, age)
   return first and older(age, now, string.match(first[1], '^(%d+)-')) or age
 end
 
--- LIFO jobs are pushed and taken on the right; priority jobs are pushed on the left and taken on the right.
+-- LIFO jobs are pushed and fetched on the right; priority jobs are pushed on the left and fetched on the right.
 local function list_age(q, now, age, list, index)
   local id = redis.pcall('LINDEX', list, index)
   if type(id) ~= 'string' then return age end
@@ -31,7 +31,7 @@ local function list_age(q, now, age, list, index)
   return type(since) == 'string' and older(age, now, since) or age
 end
 
--- The first of the least urgent priority that is there: of those that are due, who waits longest is most likely it.
+-- Use the first due job of the least urgent priority: it has most likely waited the longest.
 local function scheduled_age(q, now, age)
   local beyond = redis.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
   if type(beyond) ~= 'number' then return age end
@@ -42,7 +42,7 @@ local function scheduled_age(q, now, age)
   local first = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
   local _, due = G.band_of(first[2])
   if due > now then return age end
-  -- The time of one that was ready when it was added is that of a clock that lags (core/enqueue.lua).
+  -- The score of a job that was ready when it was added has the time of a clock that lags (core/enqueue.lua).
   local h = redis.pcall('HMGET', q.J .. first[1], 'delay', 'timestamp')
   return older(age, now, not h.err and h[1] == '0' and h[2] or due)
 end

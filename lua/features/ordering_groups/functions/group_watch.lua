@@ -1,9 +1,9 @@
--- blocked_groups: ordering groups that a peer's own library may have blocked: it leaves a sequence without a job, or a slot
--- without a holder, when it revokes, removes or rejects a job (W1, W92). The caller checks them, and repairs what is wrong.
+-- blocked_groups: return ordering groups that a peer's own library may have blocked: when it revokes, removes or
+-- rejects a job, it leaves a sequence without a job, or a slot without a holder. The caller checks and repairs them.
 -- KEYS 1 meta   ARGV 1 packed {holder, hold ms, blocked ms, full ms, cursor}   -> packed {names, cursor ('' = the end)}
--- A group is reported when it has parked jobs, is not rate limited, and has not changed for `blocked ms` (`full ms` where
--- its slots are all taken: most such groups are just busy); then again after twice that time, and so on, up to an hour.
--- Nothing is looked at while no worker of a peer has been registered for a day, or while another holder looks.
+-- A group is reported when it has parked jobs, is not rate limited, and has not changed for `blocked ms` (`full ms` if
+-- all its slots are taken: most such groups are only busy); then again after twice that time, and so on, up to an hour.
+-- Nothing is read if no worker of a peer has been registered for a day, or while another holder has the lock.
 -- Bound: a page of about 200 groups, 50 names.
 
 local M = G.groups
@@ -19,29 +19,29 @@ local function had_peers(q, now)
   return now - G.num(redis.call('HGET', q.meta, 'peersSeen') or '') < PEERS_SEEN_MS
 end
 
--- What changes when the group goes on; nil where nothing of it is parked, or it is limited.
-local function standing_of(q, name, g)
+-- Return the fields that change when the group runs a job; nil if no job is parked or the group is limited.
+local function progress_of(q, name, g)
   local head = redis.pcall('ZRANGE', g.queue, 0, 0)
   if head.err or not head[1] or redis.call('ZSCORE', q.ratelimited, name) then return nil end
   return G.int(g.nextSeq) .. ',' .. G.int(g.active) .. ',' .. head[1]
 end
 
--- Whether the group is to be reported now. `group-watch` remembers: since when|times reported|how it stood.
+-- Return whether the group is to be reported now. `group-watch` stores: start|times reported|these fields.
 local function is_blocked(q, r, name, now)
   local g = M.group(q, name)
-  local standing, seen = standing_of(q, name, g), redis.call('HGET', q.group_watch, name)
-  if not standing then
+  local progress, seen = progress_of(q, name, g), redis.call('HGET', q.group_watch, name)
+  if not progress then
     if seen then redis.call('HDEL', q.group_watch, name) end
     return false
   end
   local since, times, before = string.match(seen or '', '^(%d+)|(%d+)|(.*)$')
-  if before ~= standing or not G.past_time(since, now) then
-    redis.call('HSET', q.group_watch, name, G.int(now) .. '|0|' .. standing)
+  if before ~= progress or not G.past_time(since, now) then
+    redis.call('HSET', q.group_watch, name, G.int(now) .. '|0|' .. progress)
     return false
   end
   local patience = (M.is_full(g) and r.full or r.blocked) * 2 ^ math.min(tonumber(times), 20)
   if now - tonumber(since) < math.min(patience, math.max(REPEATED_MS, r.full)) then return false end
-  redis.call('HSET', q.group_watch, name, G.int(now) .. '|' .. G.int(tonumber(times) + 1) .. '|' .. standing)
+  redis.call('HSET', q.group_watch, name, G.int(now) .. '|' .. G.int(tonumber(times) + 1) .. '|' .. progress)
   return true
 end
 

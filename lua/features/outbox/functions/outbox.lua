@@ -1,11 +1,11 @@
--- outbox: cross off what has been delivered, and read what is still owed to other queues.
+-- outbox: delete delivered entries and return pending entries for other queues.
 -- KEYS 1 meta   ARGV 1 packed {holder, hold ms, cursor, delivered entry ids}   -> packed {held, entries, writes}
--- entry: {entry id, flat fields}   cursor: '' at first, then the entry id seen last. No entries = the end of the round.
--- writes: staged writes that have not ended (stage_index.lua), for the duty that finishes what another left.
--- held = 0: another holder is at it, nothing was read (but what was delivered is crossed off all the same).
--- One holder at a time spares work; two would do no harm, since deliveries are repeatable. The end of a round gives the
--- lock back in the same step, so what is put there afterwards finds it free.
--- Bound: a page of entries, and not much more than PAGE_BYTES of them.
+-- entry: {entry id, flat fields}   cursor: '' at first, then the last entry id. No entries = the end of the round.
+-- writes: number of unfinished staged writes (stage_index.lua), for the maintenance task that completes abandoned ones.
+-- held = 0: another holder has the lock, nothing was read (delivered entries are deleted anyway).
+-- The lock only saves work: two holders would do no harm, since deliveries are idempotent. The end of a round releases
+-- the lock in the same step, so that a later entry finds it free.
+-- Bound: a page of entries, about PAGE_BYTES of them.
 
 local PAGE, PAGE_BYTES, AT_A_TIME = 100, 1048576, 10
 

@@ -1,6 +1,6 @@
--- retry: a failed job runs again, with all its attempts (features/retries/retry.lua).
--- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `failed` does, W40)
--- What is past its expiry gets no second life here and fails again.
+-- retry: requeue a failed job with all its attempts (features/retries/retry.lua).
+-- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `failed` does)
+-- An expired job fails again. Bound: constant.
 
 G.export('retry', {}, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]

@@ -1,9 +1,9 @@
--- retry_jobs: failed jobs run again, oldest first, a bounded piece a call.
--- KEYS 1 meta   ARGV 1 packed {batch, want, left, total}   -> packed {retried, left}
--- want: how many more are wanted, 0 = all   left: of how many ids the failed ones are still to be looked through; -1 at
---   first, then what the call before answered; 0 = the end. Jobs that fail meanwhile come after these.
--- total: retried by the calls before. The last call tells all of them in one event, as peers do (jobId = count).
--- An id without a failed job behind it leaves the index. Bound: `batch` jobs a call.
+-- retry_jobs: requeue failed jobs, oldest first, one bounded batch per call.
+-- KEYS 1 meta   ARGV 1 packed {batch, want, left, total}   -> packed {requeued, left}
+-- want: how many more are requested, 0 = all   left: how many ids of the index are still to be checked; -1 at first,
+-- then the value of the previous reply; 0 = the end. Jobs that fail meanwhile come after these.
+-- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
+-- An id without a failed job is removed from the index. Bound: `batch` jobs per call.
 
 G.export('retry_jobs', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])

@@ -1,17 +1,17 @@
--- schedules_read, schedules_put: what schedulers there are, and changing one.
--- A scheduler is an entry of JSON text under its name, in `schedulers` where peers look (home 0), or in `schedulers-own`
--- (home 1) where it says what a peer's tick would not understand, or would do differently. An entry is only ever
--- replaced by whoever names the text that it replaces, so of many who try one does.
--- schedules_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty where there is none
+-- schedules_read, schedules_put: read and change schedulers.
+-- A scheduler is an entry of JSON text under its name: in `schedulers`, where peers look (home 0), or in
+-- `schedulers-own` (home 1) if it has settings that a peer's tick would not understand or would apply differently. A
+-- caller replaces an entry only by naming its current text, so of concurrent callers one succeeds.
+-- schedules_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty if there is none
 --                 or packed {false, cursor, count} -> packed {now, rows, cursor}; cursor '' at first and at the end
 -- schedules_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due} -> 'ok' | 'busy' | 'changed'
---   expected: the text that stands, '' = none   text: '' = the entry goes   due: its score in the index `schedulers-due`
---   'busy': a peer ticks at this moment, and would write back what it has read
+--   expected: the current text, '' = none   text: '' = delete the entry   due: its score in the index `schedulers-due`
+--   'busy': a peer's tick is running and would overwrite the change
 -- Bound: `count` entries.
 
 local M = G.schedules
 
--- Text and home; of two entries of one name the peer's counts, it came later.
+-- Return text and home; of two entries with one name the peer's has precedence, since it is newer.
 M.find = function(q, name)
   local text = redis.call('HGET', q.schedulers, name)
   if text then return text, 0 end
@@ -43,7 +43,7 @@ local function page(q, cursor, count)
   local reply, rows = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', count), {}
   for i = 1, #reply[2], 2 do
     local name = reply[2][i]
-    -- What both homes have is told once, with the entry that counts.
+    -- An entry in both homes is returned once, with the text that has precedence.
     if home == 1 or redis.call('HEXISTS', q.schedulers, name) == 0 then
       rows[#rows + 1] = { name, home - 1, reply[2][i + 1] }
     end
@@ -73,7 +73,7 @@ G.export('schedules_put', { 'allow-oom' }, function(keys, args)
   else
     M.write(q, name, r[2], text, r[5])
   end
-  -- Whoever waits for an instant may be waiting for the wrong one.
+  -- A worker may be waiting for a due time that has changed.
   G.schedules_changed(q)
   G.wake(q, 1)
   return 'ok'

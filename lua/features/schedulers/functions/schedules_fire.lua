@@ -1,28 +1,30 @@
--- schedules_due, schedules_fire: the jobs of schedulers, each instant of each once, however many processes are at it.
+-- schedules_due, schedules_fire: add the jobs of schedulers, each due time of each scheduler once, from any number of
+-- processes.
 -- schedules_due:  KEYS 1 meta   ARGV 1 packed {holder} -> packed {now, rows, wait, revision, leader}
---   row: {name, home, text, last job}: what is due and not being fired by another holder.
---   last job, of one that repeats after completion: {state of the job that it names, 'gone' or '', when that ended or '',
---   '<when>:<id>' of the job of which the queue was told or '', 1 if the queue holds no job that is yet to end}
---   wait: ms until there may be more   revision: as the flags of an exchange have it   leader: who fired last, or ''
+--   row: {name, home, text, last job}: an entry that is due and not being fired by another holder.
+--   last job, if it repeats after completion: {state of the job it names, 'gone' or '', when that ended or '',
+--   '<when>:<id>' of the last job reported as ended or '', 1 if the queue holds no unfinished job}
+--   wait: ms until more may be due   revision: as in the flags of an exchange   leader: the last holder to fire, or ''
 -- schedules_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
 --   row: {name, home, expected, text, due, jobs, instants, tracked}
---     expected: the text that is due; where another one stands now, somebody else was first   text: '' = the entry goes
---     jobs: rows of `add`   instants: what each is for   tracked: the text goes on with the id of the job (the last key
---     of its JSON), and the job with the name of its scheduler
+--     expected: the text that is due; if the current text differs, another process was first   text: '' = delete the
+--     entry
+--     jobs: rows of `add`   instants: the due time of each   tracked: store the id of the job in the text (the last key
+--     of its JSON), and the name of the scheduler in the job
 --   outcome: 'busy', 'changed', or the results of `add`
--- The client does the arithmetic of calendars; that an instant is not fired twice is decided here, by comparing texts.
--- A peer's tick reads, adds and writes under its lock: while it is held nothing is done here.
--- Bound: DUE_MAX entries a call; one page of the hashes is compared with the index.
+-- The client computes due times. Comparing texts here ensures that a due time is not fired twice.
+-- A peer's tick reads, adds and writes under its lock: while it is held, nothing is done here.
+-- Bound: DUE_MAX entries per call; one page of the hashes is compared with the index.
 
 local DUE_MAX, PAGE = 50, 50
-local LOOK_MS = 5000 -- how soon what a peer has changed is noticed
+local SCAN_MS = 5000 -- how soon changes by a peer are noticed
 local BUSY_MS = 20
 local CLAIM_MS, LED_MS = 500, 10000
-local LOOK = '' -- member of the index that says when the hashes are to be looked through again
+local SCAN = '' -- member of the index: when to read the hashes again
 
 local M = G.schedules
 
--- An entry that a peer has written is in the index under its next run; one that waits for a job is looked at now.
+-- Put an entry written by a peer into the index by its next run; an entry that waits for a job is due now.
 local function index(q, name, text, now)
   local ok, entry = pcall(cjson.decode, text)
   local due = ok and type(entry) == 'table' and tonumber(entry.nextRun)
@@ -34,8 +36,8 @@ local function index(q, name, text, now)
   end
 end
 
--- One page of both hashes after the other.
-local function look_through(q, now)
+-- Read one page of the two hashes, one after the other.
+local function scan_hashes(q, now)
   local cursor = redis.call('HGET', q.meta, 'schedulesCursor') or 'p0'
   local of_peers = string.sub(cursor, 1, 1) == 'p'
   local key = of_peers and q.schedulers or q.schedulers_own
@@ -45,16 +47,16 @@ local function look_through(q, now)
     if of_peers or redis.call('HEXISTS', q.schedulers, name) == 0 then
       index(q, name, reply[2][i + 1], now)
     else
-      redis.call('HDEL', q.schedulers_own, name) -- a peer has put another in its place
+      redis.call('HDEL', q.schedulers_own, name) -- a peer has replaced the entry
     end
   end
   local at_end = reply[1] == '0'
   if at_end and (not of_peers or redis.call('EXISTS', q.schedulers_own) == 0) then
     redis.call('HDEL', q.meta, 'schedulesCursor')
-    redis.call('ZADD', q.schedulers_due, G.int(now + LOOK_MS), LOOK)
+    redis.call('ZADD', q.schedulers_due, G.int(now + SCAN_MS), SCAN)
   else
     redis.call('HSET', q.meta, 'schedulesCursor', at_end and 'o0' or string.sub(cursor, 1, 1) .. reply[1])
-    redis.call('ZADD', q.schedulers_due, G.int(now), LOOK)
+    redis.call('ZADD', q.schedulers_due, G.int(now), SCAN)
   end
 end
 
@@ -67,8 +69,8 @@ local function named_job(q, text)
   return h[1], h[2] or ''
 end
 
--- How the job that a scheduler waits for stands. Where a peer has made it, nothing says which one it is; it has ended
--- for sure where there is no job at all.
+-- Return the state of the job that a scheduler waits for. If a peer added the job, its id is unknown; it has surely
+-- ended if the queue has no job at all.
 local function last_job(q, name, text)
   if not string.find(text, '"repeatAfterComplete"', 1, true) then return { '', '', '', 0 } end
   local state, ended = named_job(q, text)
@@ -82,18 +84,18 @@ local function due_rows(q, now)
   local rows = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.schedulers_due, '-inf', G.int(now), 'LIMIT', 0, DUE_MAX)) do
     local text, home = nil, 0
-    if name ~= LOOK then text, home = M.find(q, name) end
+    if name ~= SCAN then text, home = M.find(q, name) end
     if text then
       rows[#rows + 1] = { name, home, text, last_job(q, name, text) }
-    elseif name ~= LOOK then
+    elseif name ~= SCAN then
       M.delete(q, name)
     end
   end
   return rows
 end
 
--- One holder at a time computes; a second one would only find out that it was second. Afterwards the key tells for a
--- while who it was, so that the others need not all be on the spot.
+-- One holder at a time computes; a second one would only learn that it was late. Afterwards the key names the last
+-- holder for a while, so that the others can wait longer.
 local DONE = '^done:(.*)$'
 
 local function claimed_for(q, holder)
@@ -111,8 +113,8 @@ end
 
 local function wait_for_next(q, now)
   local after = redis.call('ZRANGEBYSCORE', q.schedulers_due, '(' .. G.int(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local wait = after[2] and math.max(1, tonumber(after[2]) - now) or LOOK_MS
-  return math.min(wait, LOOK_MS)
+  local wait = after[2] and math.max(1, tonumber(after[2]) - now) or SCAN_MS
+  return math.min(wait, SCAN_MS)
 end
 
 G.export('schedules_due', { 'allow-oom' }, function(keys, args)
@@ -121,14 +123,14 @@ G.export('schedules_due', { 'allow-oom' }, function(keys, args)
   local flag = revision and G.schedules_flag(revision) or 0
   if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
     redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
-    return cmsgpack.pack({ now, {}, LOOK_MS, flag, '' })
+    return cmsgpack.pack({ now, {}, SCAN_MS, flag, '' })
   end
-  local look = tonumber(redis.call('ZSCORE', q.schedulers_due, LOOK) or '')
-  if not look or look <= now or look > now + LOOK_MS then look_through(q, now) end
+  local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, SCAN) or '')
+  if not scan_at or scan_at <= now or scan_at > now + SCAN_MS then scan_hashes(q, now) end
   local rows = due_rows(q, now)
   if #rows == 0 then
-    look = tonumber(redis.call('ZSCORE', q.schedulers_due, LOOK) or '')
-    return cmsgpack.pack({ now, rows, look and look <= now and 0 or wait_for_next(q, now), flag, led_by(q) })
+    scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, SCAN) or '')
+    return cmsgpack.pack({ now, rows, scan_at and scan_at <= now and 0 or wait_for_next(q, now), flag, led_by(q) })
   end
   if M.is_ticking(q) then return cmsgpack.pack({ now, {}, BUSY_MS, flag, led_by(q) }) end
   local taken = claimed_for(q, holder)

@@ -1,14 +1,14 @@
--- What the functions of staged writes share: names of keys, states, ends (docs/reference/functions.md, "Staged writes").
--- A write is put down in pieces by several processes, decided in one step, and published as jobs piece by piece.
--- Each queue that it touches has a manifest of it; the decision stands in that of one queue, its home.
--- Everything of a write expires: before the decision after the writer's own time, after it in KEEP.
+-- Share key names, states and cleanup of staged writes (docs/reference/functions.md, "Staged writes"). A write is
+-- staged in pieces by several processes, committed in one step, and published as jobs piece by piece. Each queue of the
+-- write has a manifest; the manifest of its home queue holds the decision. Every key of a write expires: before the
+-- commit after the writer's time to live, after it in KEEP.
 
 local S = G.staging
 
-S.KEEP = 30 * 86400000 -- what is decided waits this long for somebody to publish it
-S.AT_ONCE = 100 -- lists deleted in one call
+S.KEEP = 30 * 86400000 -- how long a committed write can wait to be published
+S.LISTS_MAX = 100 -- lists deleted in one call
 
--- w: manifest, attempts that have staged, winners by place, queues beside the home; `list` of an attempt.
+-- Return key names: manifest, attempts that have staged, winners by place, queues besides the home.
 S.write = function(q, id)
   local stem = q.P .. 'write:' .. id
   return { id = id, manifest = stem, tried = stem .. ':tried', won = stem .. ':won', queues = stem .. ':queues' }
@@ -16,10 +16,10 @@ end
 
 S.list = function(w, attempt) return w.manifest .. ':try:' .. attempt end
 
--- Of a streaming query: the number of its last micro-batch that was decided.
+-- Return the key with the number of the last committed micro-batch of a streaming query.
 local function ledger(q, query) return q.P .. 'write-stream:' .. query end
 
--- Where the write stands: open, prepared, committed, done, aborted; 'absent' = never begun, or run out.
+-- Return the state of the write: open, prepared, committed, done, aborted; 'absent' = never begun, or expired.
 S.state = function(q, w, query, batch)
   local state = redis.call('HGET', w.manifest, 'state')
   if state then return state end
@@ -30,22 +30,22 @@ S.state = function(q, w, query, batch)
   return 'absent'
 end
 
--- The index lives as long as anything that may stand in it, and not for ever where nobody comes any more.
+-- The index lives as long as its members may, and expires if the queue is abandoned.
 S.enlist = function(q, w, now)
   redis.call('ZADD', q.writes, now, w.id)
   redis.call('PEXPIRE', q.writes, S.KEEP)
 end
 
--- keep: for how long its end shall be remembered.
+-- keep: how long the final state is remembered, in ms.
 S.begin = function(q, w, home, query, ttl, keep)
   local now = G.int(G.now(q))
   redis.call('HSET', w.manifest, 'state', 'open', 'home', home, 'query', query, 'at', now,
     'keep', G.int(keep))
   S.enlist(q, w, now)
-  S.prolong(w, ttl)
+  S.extend(w, ttl)
 end
 
-S.prolong = function(w, ttl)
+S.extend = function(w, ttl)
   redis.call('PEXPIRE', w.manifest, ttl)
   redis.call('PEXPIRE', w.tried, ttl)
   redis.call('PEXPIRE', w.queues, ttl)
@@ -55,14 +55,14 @@ S.remember_batch = function(q, query, batch, keep)
   redis.call('SET', ledger(q, query), G.int(batch), 'PX', keep)
 end
 
--- Delete the lists of some attempts; true if there may be more.
-S.drop_some = function(w)
-  local attempts = redis.call('SPOP', w.tried, S.AT_ONCE)
+-- Delete the lists of some attempts. Return true if there may be more.
+S.delete_some = function(w)
+  local attempts = redis.call('SPOP', w.tried, S.LISTS_MAX)
   for i = 1, #attempts do redis.call('UNLINK', S.list(w, attempts[i])) end
-  return #attempts == S.AT_ONCE
+  return #attempts == S.LISTS_MAX
 end
 
--- keep: ms for which the end is remembered, so that whoever comes late is turned away; 0 = not at all.
+-- keep: ms for which the final state is remembered, so that late callers are rejected; 0 = not at all.
 S.finish = function(q, w, state, keep)
   redis.call('ZREM', q.writes, w.id)
   redis.call('UNLINK', w.tried, w.won, w.queues)

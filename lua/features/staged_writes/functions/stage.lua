@@ -1,12 +1,13 @@
--- write_open: where a write stands, and its beginning. KEYS 1 meta of its home
+-- write_open: return the state of a write, and begin it. KEYS 1 meta of its home
 --   ARGV 1 packed {write, home, query, batch, ttl ms, create 0|1, queue, keep ms}   -> state
 --   query, batch: of a streaming write, else '' and 0; queue: '' or one that is about to be staged to as well
---   Also 'full': the write touches too many queues.
--- write_stage: put a piece of a write down. KEYS 1 meta of any queue of it
---   ARGV 1 packed {write, home, query, batch, attempt, seq, ttl ms, create 0|1, unique 0|1, keep ms}, 2 the argument of an add
---   -> packed {state, id}: 'open' = it is there (also where it was already); 'lost' = earlier pieces are not;
---   'duplicate' = with `unique`, a job of that id stands; any other state = nobody takes more of this write
--- Not allow-oom: a full server refuses what would become jobs. Bound: one piece; with `unique` a look for each row.
+--   Also 'full': the write has too many queues.
+-- write_stage: store a piece of a write. KEYS 1 meta of any queue of it
+--   ARGV 1 packed {write, home, query, batch, attempt, seq, ttl ms, create 0|1, unique 0|1, keep ms}, 2 the argument of
+--   an add
+--   -> packed {state, id}: 'open' = it is stored (also if it already was); 'lost' = earlier pieces are missing;
+--   'duplicate' = with `unique`, a job with that id exists; any other state = the write accepts no more pieces
+-- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: one piece; with `unique` one read per row.
 
 local S = G.staging
 local MAX_QUEUES = 1000
@@ -15,7 +16,7 @@ G.export('write_open', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local w = S.write(q, r[1])
   local state = S.state(q, w, r[3], r[4])
-  -- A write that was given up may be tried again under its own name.
+  -- An aborted write may be tried again under its own name.
   if r[6] == 1 and (state == 'absent' or state == 'aborted') then
     S.begin(q, w, r[2], r[3], r[5], r[8])
     state = 'open'
@@ -23,12 +24,12 @@ G.export('write_open', {}, function(keys, args)
   if state == 'open' and r[7] ~= '' then
     if redis.call('SCARD', w.queues) >= MAX_QUEUES and redis.call('SISMEMBER', w.queues, r[7]) == 0 then return 'full' end
     redis.call('SADD', w.queues, r[7])
-    S.prolong(w, r[5])
+    S.extend(w, r[5])
   end
   return state
 end)
 
-local function standing(q, packed)
+local function existing_job(q, packed)
   for _, row in ipairs(cmsgpack.unpack(packed)[1]) do
     local id = row[4]
     if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return id end
@@ -49,11 +50,11 @@ G.export('write_stage', {}, function(keys, args)
   local length = redis.call('LLEN', list)
   if length == seq + 1 then return cmsgpack.pack({ 'open', '' }) end
   if length ~= seq then return cmsgpack.pack({ 'lost', '' }) end
-  local id = r[9] == 1 and standing(q, args[2])
+  local id = r[9] == 1 and existing_job(q, args[2])
   if id then return cmsgpack.pack({ 'duplicate', id }) end
   redis.call('RPUSH', list, args[2])
   redis.call('PEXPIRE', list, ttl)
   if seq == 0 then redis.call('SADD', w.tried, attempt) end
-  S.prolong(w, ttl)
+  S.extend(w, ttl)
   return cmsgpack.pack({ 'open', '' })
 end)

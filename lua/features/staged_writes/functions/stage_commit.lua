@@ -1,11 +1,14 @@
--- write_commit: name the attempts that count, verify that all of theirs is there, and decide.
+-- write_commit: name the winning attempts, verify that all their pieces are stored, and commit.
 -- KEYS 1 meta   ARGV 1 packed {write, query, batch, winners, first, total, is home 0|1, keep ms}
--- -> packed {state, attempt}; winner: {attempt, pieces}, `first` its place among `total`; the last chunk of them decides:
---   at the home 'committed', elsewhere 'prepared'. 'lost' = not all is there (of which attempt): nothing was decided.
---   A write that is committed or done already answers so, and nothing changes. keep: how long a stream's ledger is kept.
--- write_abort: give a write up. KEYS 1 meta   ARGV 1 packed {write, query, batch, home, keep ms}   -> packed {state, queues}
---   'more' = call again, 'aborted'; 'committed' and 'done' stand. keep 0: not remembered. queues: what it touches too.
--- Bound: the winners given; S.AT_ONCE attempts.
+-- -> packed {state, attempt}; winner: {attempt, pieces}, `first` its place among `total`. The last chunk commits: at
+-- the home 'committed', elsewhere 'prepared'. 'lost' = pieces are missing (of which attempt): nothing was committed.
+--   For a write that is already committed or done, its state is returned and nothing changes. keep: how long a stream's
+--   ledger is kept.
+-- write_abort: abort a write. KEYS 1 meta   ARGV 1 packed {write, query, batch, home, keep ms}   -> packed {state,
+-- queues}
+--   'more' = call again, 'aborted'; 'committed' and 'done' are unchanged. keep 0: not remembered. queues: its other
+--   queues.
+-- Bound: the winners given; S.LISTS_MAX attempts.
 
 local S = G.staging
 
@@ -43,11 +46,11 @@ G.export('write_abort', { 'allow-oom' }, function(keys, args)
   if state == 'committed' or state == 'done' then return cmsgpack.pack({ state, {} }) end
   local queues = redis.call('SMEMBERS', w.queues)
   if state ~= 'absent' or keep > 0 then
-    -- From here on nobody stages to it.
+    -- From here on no piece is accepted.
     redis.call('HSET', w.manifest, 'state', 'aborted', 'home', r[4], 'query', r[2])
     redis.call('PEXPIRE', w.manifest, math.max(keep, 60000))
   end
-  if S.drop_some(w) then return cmsgpack.pack({ 'more', queues }) end
+  if S.delete_some(w) then return cmsgpack.pack({ 'more', queues }) end
   S.finish(q, w, 'aborted', keep)
   return cmsgpack.pack({ 'aborted', queues })
 end)

@@ -1,8 +1,8 @@
--- add_once: an add that is one of a numbered sequence, each of which counts once.
+-- add_once: add jobs as one of a numbered sequence, each number once.
 -- KEYS 1 meta   ARGV 1 packed {write, batch, sequence, number, keep ms}, 2 the argument of an add
--- -> packed {status, jobs, others}: 'added', 'already' (this number was added), 'gap' (the one before it was not, or the
--- ledger has run out). batch: -1, or of a streaming query the number of its micro-batch: the ledger holds the last one
--- only, and what is older is 'already'. Repeatable. Not allow-oom. Bound: the rows given.
+-- -> packed {status, jobs, others}: 'added', 'already' (this number was added), 'gap' (the previous number was not
+-- added, or the ledger has expired). batch: -1, or the number of the micro-batch of a streaming query: the ledger holds
+-- only the last one, and an older one is 'already'. Idempotent. errors: OOM (not allow-oom). Bound: the rows given.
 
 G.export('add_once', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])

@@ -1,16 +1,16 @@
--- write_publish: turn one piece of a decided write into jobs. KEYS 1 meta
+-- write_publish: turn one piece of a committed write into jobs. KEYS 1 meta
 --   ARGV 1 packed {write, query, batch, decided 0|1, keep ms}   -> packed {state, jobs, others, queues}
---   decided: the home was seen committed, so that a write which is only prepared here, or of which nothing counts here
---   (open), goes on. 'committed' = call again; 'published' = all of this queue's, and `queues` are still to come;
---   'done'. jobs, others: added by all calls, and rows that were none (duplicates; too costly for their group)
--- write_settled: a queue of the write is done. KEYS 1 meta of its home
+--   decided: the home is known to be committed, so a write that is only prepared here, or has no winner here (open), is
+--   published too. 'committed' = call again; 'published' = this queue's part is published, and `queues` are pending;
+--   'done'. jobs, others: added by all calls, and rows not added (duplicates; too costly for their group)
+-- write_settled: report that a queue of the write is done. KEYS 1 meta of its home
 --   ARGV 1 packed {write, query, batch, queue, keep ms}   -> state
--- Whoever comes may go on where another stopped: a piece leaves its list in the step that adds its jobs.
--- Not allow-oom: it adds jobs. Bound: the rows of one piece; S.AT_ONCE attempts that did not count.
+-- Any caller can continue after another: a piece leaves its list in the step that adds its jobs.
+-- errors: OOM (not allow-oom: it adds jobs). Bound: the rows of one piece; S.LISTS_MAX attempts that did not win.
 
 local S = G.staging
 
--- Add first, take off second: what an error stops is there for the next to try.
+-- Add first, remove the piece second: after an error the piece can be retried.
 local function publish_piece(q, w, attempt)
   local list, call = S.list(w, attempt), redis.call
   local piece = call('LINDEX', list, 0)
@@ -32,7 +32,7 @@ local function publish_piece(q, w, attempt)
   end
 end
 
--- Everything of this queue's is published.
+-- Finish the part of this queue: all its pieces are published.
 local function end_here(q, w, keep)
   local queues = redis.call('SMEMBERS', w.queues)
   if #queues > 0 then
@@ -55,7 +55,7 @@ G.export('write_publish', {}, function(keys, args)
   local attempt = state == 'committed' and redis.call('ZRANGE', w.won, 0, 0)[1]
   if attempt then publish_piece(q, w, attempt) end
   local counts = redis.call('HMGET', w.manifest, 'jobs', 'others')
-  if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.drop_some(w) then
+  if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.delete_some(w) then
     state, queues = end_here(q, w, r[5])
   end
   return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues })

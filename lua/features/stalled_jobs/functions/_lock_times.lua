@@ -1,7 +1,8 @@
--- How long a worker may be silent about its jobs. Each says so where it registers (`lockDuration` in `w:<consumer>`), for
--- others of the same queue may have been told another time.
+-- Determine the lock duration of a worker. Each worker registers its own (`lockDuration` in `w:<consumer>`), since
+-- workers of one queue may be configured differently.
 
--- run: {lock = the time of who asks, for those that say nothing: peers, older versions}; remembers what it has read.
+-- run: {lock = the caller's lock duration, for workers that register none: peers, older versions}; caches the durations
+-- read.
 G.lock_of_worker = function(q, run, consumer)
   run.locks = run.locks or {}
   local known = run.locks[consumer]

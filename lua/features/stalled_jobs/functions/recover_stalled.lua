@@ -1,18 +1,20 @@
--- recover_stalled: find jobs whose worker died, and give them to others. Any worker may call it; one at a time does it.
+-- recover_stalled: find jobs of stalled workers and make them ready again. Any worker may call it; one at a time runs
+-- it.
 -- KEYS 1 meta
 -- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix}
--- -> packed {recovered ids, failed ids, cursor, held}     held = 0: somebody else does it now, nothing was looked at
--- First call of a round: list jobs that a peer popped and never activated, too (reclaim_popped.lua).
--- Bound: 100 pending entries or list jobs a call; call again with the cursor until it is ''.
--- Jobs in a group are their library's own to recover: they hold a slot that would have to be released.
--- lock_ms: how long a job may go without a heartbeat, where neither its own lockDuration nor that of its worker
---   (_lock_times.lua) says otherwise.
+-- -> packed {recovered ids, failed ids, cursor, held}     held = 0: another holder has the lock, nothing was read
+-- The first call of a round also recovers list jobs that a peer popped and never activated (recover_popped.lua).
+-- Bound: 100 pending entries or list jobs per call; call again with the cursor until it is ''.
+-- Jobs in a group are recovered by the library that activated them: they hold a slot that must be released.
+-- lock_ms: how long a job may go without a heartbeat, if neither its own lockDuration nor that of its worker
+-- (_lock_times.lua) is set.
 
 local PAGE = 100
 local CONSUMER_KEPT_MS = 3600000
 local WATCH_SAMPLE = 20
 local SHORTEST_LOCK_MS = 1000
-local LISTS = 'lists:' -- cursor: this and a rank; jobs from lists and the scheduled set are not all seen yet
+-- cursor: this prefix and a rank; some jobs from lists and the scheduled set are still to be checked
+local LISTS = 'lists:'
 
 local function lock_of(opts, default)
   local own = tonumber(string.match(opts or '', '"lockDuration":%s*(%d+)') or '')
@@ -20,8 +22,8 @@ local function lock_of(opts, default)
   return default
 end
 
--- A Node peer's heartbeat is a time by its own clock. It is alive as long as that time changes (W96): remember
--- what we saw and when, and judge at the next look.
+-- A Node peer's heartbeat is a time of its own clock. It is alive as long as that time changes: store the value and
+-- when it was seen, and decide at the next check.
 local function foreign_alive(q, now, id, last_active, lock)
   local seen = redis.call('HGET', q.stall_watch, id)
   local value, at = string.match(seen or '', '^(.-)|(%d+)$')
@@ -30,12 +32,12 @@ local function foreign_alive(q, now, id, last_active, lock)
   return true
 end
 
-local function go_back(q, run, id, h)
+local function return_job(q, run, id, h)
   local g = G.requeue(q, id, run.now, h)
   if g then G.groups.kick(q, g, run.now) end
 end
 
--- consumer: who had the job. listed: how many jobs without a stream entry it lost.
+-- consumer: the worker that had the job. listed: how many jobs without a stream entry it lost.
 local function recover(q, run, id, entry, h, consumer, listed, lock)
   local lost = G.suspects.lost_together(q, run, consumer, listed, lock)
   local charged = not G.suspects.suspect(q, id, h, lost)
@@ -44,7 +46,7 @@ local function recover(q, run, id, entry, h, consumer, listed, lock)
     G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     run.failed[#run.failed + 1] = id
   else
-    go_back(q, run, id, h)
+    return_job(q, run, id, h)
     if not run.quiet then G.emit(q.events, 'stalled', id) end
     run.recovered[#run.recovered + 1] = id
   end
@@ -59,7 +61,7 @@ local function read(q, id)
   return h.state and h or nil
 end
 
-local function look_at_entry(q, run, entry, consumer, idle)
+local function check_entry(q, run, entry, consumer, idle)
   local found = redis.call('XRANGE', q.stream, entry, entry)[1]
   local id = found and G.entry_job(found[2])
   local h = id and read(q, id)
@@ -76,24 +78,24 @@ local function look_at_entry(q, run, entry, consumer, idle)
   elseif h.state == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
-    go_back(q, run, id, { name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state })
+    return_job(q, run, id, { name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state })
     redis.call('HDEL', q.stall_watch, id)
     G.settle_entries(q, { entry })
     run.recovered[#run.recovered + 1] = id
   end
 end
 
-local function look_at_pending(q, run, cursor)
+local function check_pending(q, run, cursor)
   local from = cursor == '' and '-' or '(' .. cursor
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.min(run.lock, SHORTEST_LOCK_MS), from, '+', PAGE)
   if pending.err then return '' end
   for _, p in ipairs(pending) do
-    look_at_entry(q, run, p[1], p[2], p[3])
+    check_entry(q, run, p[1], p[2], p[3])
   end
   return #pending == PAGE and pending[PAGE][1] or ''
 end
 
--- Heartbeats of the future are none, and would keep a job from being recovered for ever: such a job gets one now.
+-- A heartbeat in the future is invalid and would keep a job from being recovered: set it to now.
 local function repair_beats(q, now)
   local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '(' .. G.int(now), '+inf', 'LIMIT', 0, WATCH_SAMPLE)
   for _, id in ipairs(found) do
@@ -106,8 +108,8 @@ local function repair_beats(q, now)
   end
 end
 
--- found: ids and heartbeats, flat. Returns the worker of each, and how many jobs of each worker have been silent for half
--- a lock.
+-- found: ids and heartbeats, flat. Return the worker of each, and how many jobs of each worker have been silent for
+-- half a lock.
 local function owners_of(q, run, found)
   local owner, silent = {}, {}
   for i = 1, #found, 2 do
@@ -121,10 +123,10 @@ local function owners_of(q, run, found)
   return owner, silent
 end
 
--- Whoever activates or keeps alive such a job of ours writes one time to its score and its `lastActive`; where they
--- differ, a Node peer has taken the job since, and recovers it by its own means. rank: where to go on in the set; returns
--- where the next page begins, nil at the end.
-local function look_at_lists(q, run, rank)
+-- A worker of ours that activates or renews such a job writes the same time to its score and its `lastActive`. If they
+-- differ, a Node peer has fetched the job since, and recovers it itself. rank: where to continue in the set; return the
+-- rank of the next page, nil at the end.
+local function check_lists(q, run, rank)
   if rank == 0 then repair_beats(q, run.now) end
   local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
   local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
@@ -143,7 +145,7 @@ local function look_at_lists(q, run, rank)
   return #found == 2 * PAGE and rank + left or nil
 end
 
--- A watched job that ended under its Node worker is watched no longer. A few at a time, whichever come.
+-- Stop watching jobs that ended under their Node worker: a few random ones at a time.
 local function sweep_watch(q)
   for _, id in ipairs(redis.call('HRANDFIELD', q.stall_watch, WATCH_SAMPLE)) do
     local state = redis.pcall('HGET', q.J .. id, 'state')
@@ -151,7 +153,7 @@ local function sweep_watch(q)
   end
 end
 
--- Consumers of workers that died are of no use once nothing pends for them. Those of Node peers are left alone.
+-- Delete consumers of dead workers without pending entries. Those of Node peers stay.
 local function sweep_consumers(q, foreign)
   local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
   if consumers.err then return end
@@ -186,10 +188,10 @@ G.export('recover_stalled', { 'allow-oom' }, function(keys, args)
   end
   local rank = cursor == '' and '0' or string.match(cursor, '^' .. LISTS .. '(%d+)$')
   if rank then
-    local more = look_at_lists(q, run, tonumber(rank))
+    local more = check_lists(q, run, tonumber(rank))
     if more then return cmsgpack.pack({ run.recovered, run.failed, LISTS .. G.int(more), 1 }) end
     cursor = ''
   end
-  cursor = look_at_pending(q, run, cursor)
+  cursor = check_pending(q, run, cursor)
   return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
 end)

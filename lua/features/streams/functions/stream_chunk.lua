@@ -1,7 +1,7 @@
--- stream_chunk: append to the stream of chunks that a job writes while it runs (`jstream:<id>`, data-model.md section 3).
+-- stream_chunk: append to the stream of chunks that a job writes while it runs (`jstream:<id>`).
 -- KEYS 1 meta   ARGV 1 packed {id, fence, processed_on, keep, fields}   -> packed {status, entry id or ''}
 -- fields: flat, field and value in turn. fence 0 = not from a worker: the job only has to exist.
--- keep > 0: that many chunks stay, the oldest go first. The stream goes with its job.
+-- keep > 0: keep the newest chunks of that number. The stream is deleted with its job. Bound: one chunk.
 
 local NO_END = {}
 
@@ -11,7 +11,7 @@ G.export('stream_chunk', {}, function(keys, args)
   local h = redis.call('HMGET', q.J .. id, 'state', 'fence', 'processedOn')
   if not h[1] then return cmsgpack.pack({ G.GONE, '' }) end
   if r[2] > 0 then
-    local refused = G.refused_attempt(h, r[2], r[3], NO_END)
+    local refused = G.check_attempt(h, r[2], r[3], NO_END)
     if refused then return cmsgpack.pack({ refused, '' }) end
   end
   local key = q.P .. 'jstream:' .. id

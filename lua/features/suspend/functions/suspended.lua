@@ -1,10 +1,10 @@
--- signal: something happened that a job waits for, or will wait for.
+-- signal: send a signal to a job that waits for one, or will wait for one.
 -- KEYS 1 meta   ARGV 1 packed {id, name, data text}   -> 'resumed' | 'kept' | 'full' | 'ended' | 'gone'
---   kept: it is not suspended now, and will go on at once when it is; full: it holds as many signals as it can;
---   ended: it has ended, just now if its time was over
--- sweep_suspended: suspended jobs whose time is over fail.
+--   kept: it is not suspended now, and will resume as soon as it is; full: it has the maximum number of signals; ended:
+--   it has ended, or just timed out
+-- sweep_suspended: fail suspended jobs whose timeout has passed.
 -- KEYS 1 meta   -> packed {ids, next_due ms or -1, more 0|1, held 0|1}
---   held 0: a Node peer is at it. more: call again. Bound: SWEEP_MAX jobs a call.
+--   held 0: a Node peer holds the lock. more: call again. Bound: SWEEP_MAX jobs per call.
 
 local S = G.suspension
 local SWEEP_MAX = 100
@@ -26,7 +26,7 @@ G.export('signal', { 'allow-oom' }, function(keys, args)
   return 'resumed'
 end)
 
--- One step needs no lock of its own; a peer that holds one is let alone.
+-- One step needs no lock; a lock held by a peer is respected.
 G.export('sweep_suspended', { 'allow-oom' }, function(keys)
   local q, now = G.queue(keys[1]), G.now(G.queue(keys[1]))
   if redis.call('EXISTS', q.P .. 'suspended:lock:__sweep__') == 1 then

@@ -1,12 +1,13 @@
--- What jobs have used, counted by the minute (data-model.md section 12).
--- report_usage: write what a job has used, in place of what it said before. One step, so there is no lock (W55).
+-- Count the usage of jobs per minute.
+-- report_usage: write the usage of a job, replacing an earlier report. One step, so no lock is needed.
 -- KEYS 1 meta   ARGV 1 packed {id, fence, processed_on, fields, tokens, costs, total tokens, total cost, model, unit,
---   event}   -> {status, 1 if it is the first report of its minute}   fence 0 = not from a worker
+-- event}   -> {status, 1 if it is the first report of its minute}   fence 0 = not from a worker
 --   fields: flat names and values of the job's record; tokens, costs: numbers by category; event: JSON for listeners
--- usages: what many jobs have used.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed values, false = says nothing
--- usage_minutes: sums over minutes.   KEYS 1 meta   ARGV 1 packed {first ms, minutes}   -> packed {jobs, total tokens,
---   total cost, unit, models, tokens, costs}; the last three flat, names and sums
--- charge_budget: what a job of another queue has used, once.   KEYS 1 meta (of the budget's queue)
+-- usages: return the usage of many jobs.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed values, false = no
+-- report
+-- usage_minutes: sum over minutes.   KEYS 1 meta   ARGV 1 packed {first ms, minutes}   -> packed {jobs, total tokens,
+-- total cost, unit, models, tokens, costs}; the last three flat, names and sums
+-- charge_budget: charge the usage of a job in another queue, once.   KEYS 1 meta (of the budget's queue)
 -- ARGV 1 packed {flow id, mark, job, usage}   -> 1 if this passed a limit
 -- Bound: constant; the ids; the minutes.
 
@@ -22,7 +23,7 @@ local function add(bucket, field, sign, number)
   if number ~= 0 then G.add_amount(bucket, field, sign * number) end
 end
 
--- u: {tokens, costs, total tokens, total cost, model or '', unit or ''}; sign -1 takes it back.
+-- u: {tokens, costs, total tokens, total cost, model or '', unit or ''}; sign -1 subtracts it.
 local function count(bucket, sign, u)
   G.bump(bucket, 'jobCount', sign)
   add(bucket, 'totalTokens', sign, u[3])
@@ -34,8 +35,8 @@ local function count(bucket, sign, u)
   for category, number in pairs(u[2]) do add(bucket, 'costs:' .. tostring(category), sign, number) end
 end
 
--- A minute that nothing is counted in any more leaves no rounding behind.
-local function take_back(q, key)
+-- The bucket of a minute without jobs is deleted, so that no rounding error stays.
+local function subtract(q, key)
   local h = redis.call('HMGET', key, unpack(FIELDS))
   if not h[10] then return end
   local bucket = q.P .. 'usage:' .. h[10]
@@ -50,14 +51,14 @@ G.export('report_usage', { 'allow-oom' }, function(keys, args)
   local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
   if not h[1] then return { G.GONE, 0 } end
   if r[2] > 0 then
-    local refused = G.refused_attempt(h, r[2], r[3], NO_END)
+    local refused = G.check_attempt(h, r[2], r[3], NO_END)
     if refused then return { refused, 0 } end
   end
   local now = G.now(q)
   local minute = G.int(now - now % MINUTE)
   local bucket = q.P .. 'usage:' .. minute
   local first = 1 - redis.call('EXISTS', bucket)
-  take_back(q, key)
+  subtract(q, key)
   count(bucket, 1, { r[5], r[6], r[7], r[8], r[9] })
   if r[10] ~= '' then redis.call('HSET', bucket, 'costUnit', r[10]) end
   redis.call('EXPIRE', bucket, KEPT_S)
@@ -71,9 +72,9 @@ G.export('usages', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local found = {}
   for i, id in ipairs(r[1]) do
-    -- One field that stands wherever there is a report.
-    local said = redis.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
-    found[i] = said == 1 and redis.call('HMGET', q.J .. id, unpack(r[2]))
+    -- One field that every report writes.
+    local reported = redis.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
+    found[i] = reported == 1 and redis.call('HMGET', q.J .. id, unpack(r[2]))
   end
   return cmsgpack.pack(found)
 end)

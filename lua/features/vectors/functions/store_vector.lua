@@ -1,6 +1,6 @@
--- store_vector: the embedding of a job, as a field of its record that a search index reads.
+-- store_vector: write the embedding of a job, as a field of its record that a search index reads.
 -- KEYS 1 meta   ARGV 1 packed {id, field, bytes, fence, processed_on}   -> status (0 ok, 2 gone, 3 stale)
--- fence 0 = not from a worker. A job that is gone is not made anew. The client sees to it that `field` is none of ours.
+-- fence 0 = not from a worker. A deleted job is not recreated. The client ensures that `field` is not one of ours.
 
 local NO_END = {}
 
@@ -10,7 +10,7 @@ G.export('store_vector', {}, function(keys, args)
   local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
   if not h[1] then return G.GONE end
   if r[4] > 0 then
-    local refused = G.refused_attempt(h, r[4], r[5], NO_END)
+    local refused = G.check_attempt(h, r[4], r[5], NO_END)
     if refused then return refused end
   end
   redis.call('HSET', key, r[2], r[3])
