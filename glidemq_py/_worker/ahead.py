@@ -1,6 +1,6 @@
-"""Exchange calls that are sent behind the blocking read of an idle worker, so that a wake-up brings its job along.
+"""Exchange calls that are sent behind the blocking read of an idle worker, so that a wake-up delivers its job.
 
-A part of the exchange loop, in a file of its own; it works on the loop's state.
+A component of the exchange loop; it works on the loop's state.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from glidemq_py.errors import GlideMQError
 __all__ = ["PipelinedExchanges"]
 
 MAX_ROWS = 100
-"""Most jobs taken by one such call."""
+"""Maximum number of jobs fetched by one such call."""
 
 
 class PipelinedExchanges:
-    """The call that one exchange loop has sent ahead, if it has.
+    """The call that one exchange loop has sent ahead, if any.
 
     Args:
-        state: of the loop. answers, recovery: its other parts.
+        state: State of the loop.
+        answers: Processes replies.
+        recovery: Handles failed calls.
     """
 
     def __init__(self, state: ExchangeState, answers: ExchangeReplies, recovery: Reconnection) -> None:
@@ -33,16 +35,17 @@ class PipelinedExchanges:
         self._number = 0
         self._may_bring_suspects = False
         self.requested_slots = 0
-        """Slots that are spoken for by the call under way."""
+        """Slots that the call in flight may fill."""
 
     @property
     def _token(self) -> str:
         return f"{self._state.consumer}:{self._number}"
 
-    def ask(self) -> tuple[Call[ExchangeReply], int] | None:
-        """A call to send behind a blocking read, for all the slots that are free; they are spoken for until
-        `answered`. With it its number. None where this worker's own limits have a say in what is taken, and where jobs
-        are gathered into batches: one may begin before the call comes to its end, and no other may then be taken.
+    def prepare(self) -> tuple[Call[ExchangeReply], int] | None:
+        """Return a call to send behind a blocking read, and its number; it reserves all free slots until `answered`.
+
+        Returns None if no slot is free, if the worker has limits of its own (they may change before the call runs), or
+        if it runs batches (a batch may start before the call ends, and then no other job may be fetched).
         """
         x = self._state
         options = x.options
@@ -59,9 +62,9 @@ class PipelinedExchanges:
         return x.source.idle_exchange(want, self._token, held), self._number
 
     def answered(self, number: int, reply: ExchangeReply | None) -> None:
-        """The answer to the call of that number; None where there was none."""
+        """Process the reply to the call ``number``; None if the call failed."""
         if number != self._number:
-            return  # forgotten: what it had taken has come to us by other ways
+            return  # `forget` was called since: it has reattached to the jobs of this call
         x = self._state
         want = self._release()
         if reply is None:
@@ -69,12 +72,12 @@ class PipelinedExchanges:
         if x.may_fetch:
             self._answers.evaluate(reply, [], want, x.wake_count)
         else:
-            # Paused meanwhile: others may have them.
-            self._recovery.hand_back(reply.jobs, reply.now)
+            # The worker was paused during the call.
+            self._recovery.release(reply.jobs, reply.now)
             x.schedule_pump()
 
     def _release(self) -> int:
-        """The call has been answered, or is forgotten: returns how many slots were spoken for."""
+        """Free the slots that the call reserved; return their number."""
         want, self.requested_slots = self.requested_slots, 0
         self._state.requested_slots -= want
         if self._may_bring_suspects:
@@ -82,18 +85,22 @@ class PipelinedExchanges:
         return want
 
     def lost(self, error: GlideMQError) -> None:
-        """Nobody knows whether it took jobs."""
+        """Handle a failed call: it may have fetched jobs."""
         self._recovery.failed([], error)
 
     async def forget(self) -> None:
-        """Calls that were sent ahead take nothing from now on, and what one has taken without our knowing comes to
-        us, or back to the queue if we take nothing any more. Raises GlideMQError.
+        """Make the server ignore calls sent ahead so far, and reattach to jobs that one of them has fetched.
+
+        If the worker no longer fetches, those jobs are released.
+
+        Raises:
+            GlideMQError: If a call fails.
         """
         x = self._state
         await x.link.transport.call(working.retire(x.link.keys.meta, self._token))
         self._number += 1
         self._release()
-        # The jobs of an answer that is under way would be taken for unknown ones.
+        # `reattach` would treat the jobs of a reply that is still in flight as unknown.
         while x.under_way:
             x.changed.clear()
             await x.changed.wait()

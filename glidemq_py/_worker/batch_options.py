@@ -1,4 +1,4 @@
-"""How a worker's jobs are gathered into batches. A value that checks itself."""
+"""Options of batches: a value that validates itself."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ class _Needed(TypedDict):
 
 
 class BatchDict(_Needed, total=False):
-    """`BatchOptions` written as a mapping; ``timeout`` may be left out."""
+    """`BatchOptions` as a mapping; ``timeout`` is optional."""
 
     timeout: Milliseconds
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class BatchOptions:
-    """The handler takes a list of jobs.
+    """Options of a worker whose handler takes a list of jobs.
 
     Args:
-        size: most jobs of a batch, 1..1_000.
-        timeout: how long the first job of a batch waits for others, milliseconds or a timedelta, up to an hour.
-            0 (the default): a batch is what is ready when it begins.
+        size: Maximum number of jobs per batch, 1..1_000.
+        timeout: Maximum time that the first job of a batch waits for more, milliseconds or a timedelta, up to one
+            hour. 0 (the default) starts a batch with the jobs that are ready.
+
+    Raises:
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
     """
 
     size: int

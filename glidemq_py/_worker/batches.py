@@ -1,9 +1,9 @@
-"""Running a handler that takes lists of jobs: gathering what was taken into batches, and ending job by job.
+"""Runs a handler that takes lists of jobs: collects fetched jobs into batches and reports each job on its own.
 
-A batch begins when it is full, when the first of its jobs has waited long enough, or, where no wait is wanted, when
-nothing more is ready. One that begins with fewer jobs than it may have withholds the slots that it leaves empty, so
-that no more batches run than the worker may have. Each job keeps its own attempt: a time-out or a revocation ends
-that job's alone, and the handler is stopped when no job of its batch is wanted any more.
+A batch starts when it is full, when its first job has waited for the timeout, or, without a timeout, when no more jobs
+are ready. A batch with fewer jobs than its size withholds the unused slots, so that no more than ``concurrency``
+batches run. Each job keeps its own attempt: a timeout or a cancellation ends that job's attempt alone, and the handler
+is stopped when the attempts of all jobs of its batch have ended.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from glidemq_py.telemetry.state import TELEMETRY
 __all__ = [
     "NO_CONTINUATIONS",
     "BatchRunner",
-    "Ending",
-    "endings_of",
+    "JobResult",
+    "results_by_job",
 ]
 
 _log = get_logger(__name__)
 
-NO_CONTINUATIONS: Final = "a job that was suspended in a batch comes back in another one, where `job.signals` says so"
+NO_CONTINUATIONS: Final = "a job suspended in a batch resumes in another batch, with its signals in `job.signals`"
 
 
 class _Batch:
-    """Jobs that one call of the handler runs."""
+    """The jobs of one call of the handler."""
 
     __slots__ = ("runs", "task")
 
@@ -56,18 +56,21 @@ class _Batch:
 
     @property
     def is_over(self) -> bool:
-        """No job of it is wanted any more."""
+        """True if the attempts of all its jobs have ended."""
         return all(run.attempt.ended for run in self.runs)
 
 
 class BatchRunner(AttemptRunner):
-    """Runs the jobs that a worker took, in batches.
+    """Runs the jobs that a worker fetched, in batches.
 
     Args:
-        route: the handler.
-        options: size of a batch, and how long it is waited for.
-        outcomes, hand_in, listeners, name: as for `AttemptRunner`.
-        concurrency: most batches at a time.
+        route: The handler.
+        options: Size and timeout of batches.
+        outcomes: See `AttemptRunner`.
+        report_result: See `AttemptRunner`.
+        listeners: See `AttemptRunner`.
+        concurrency: Maximum number of batches at the same time.
+        name: See `AttemptRunner`.
     """
 
     def __init__(
@@ -91,10 +94,10 @@ class BatchRunner(AttemptRunner):
         self._waiting: asyncio.Task[None] | None = None
         self._retired = False
 
-    # -- gathering ------------------------------------------------------------------------------------------
+    # -- collecting -----------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
-        """Put a job into the batch that is being gathered."""
+        """Add a job to the batch that is being collected."""
         if self._retired:
             self._hand_in.report_result(self._outcomes.released(run), run, None, None)
             return
@@ -112,7 +115,7 @@ class BatchRunner(AttemptRunner):
         self._waiting = self._loop.create_task(self._begin_later(patient))
 
     async def _begin_later(self, patient: bool) -> None:
-        # What has been asked for may still come, and would find no slot once this batch has withheld them.
+        # Calls in flight may still fetch jobs, which would find no slot once this batch withholds its unused ones.
         await self._hand_in.caught_up(patient)
         self._waiting = None
         if self._gathered:
@@ -127,11 +130,11 @@ class BatchRunner(AttemptRunner):
             self._waiting = None
 
     def retire(self) -> None:
-        """No batch begins from now on; what has been gathered, and what still comes, is handed back."""
+        """Start no more batches; release the collected jobs and those that still arrive."""
         self._retired = True
         self._stop_waiting()
         for run in list(self._gathered):
-            self._give_back(run)
+            self._release(run)
         self._gathered.clear()
 
     # -- running --------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ class BatchRunner(AttemptRunner):
         except KeyboardInterrupt:
             self._leave(batch)
             for run in batch.runs:
-                self._give_back(run)
+                self._release(run)
             raise
         except BaseException as error:
             # As for a single job: neither cancellation nor SystemExit may take the worker down.
@@ -180,8 +183,8 @@ class BatchRunner(AttemptRunner):
 
     def _batch_ended(self, batch: _Batch, answer: Any, error: BaseException | None) -> None:
         self._leave(batch)
-        endings = endings_of([run.job for run in batch.runs], answer, error)
-        for run, (result, failure) in zip(batch.runs, endings, strict=True):
+        results = results_by_job([run.job for run in batch.runs], answer, error)
+        for run, (result, failure) in zip(batch.runs, results, strict=True):
             self._ended(run, result, failure)
 
     def _leave(self, batch: _Batch) -> None:
@@ -197,9 +200,8 @@ class BatchRunner(AttemptRunner):
         batch = self._batch_of.get(run)
         if batch is None and run not in self._gathered:
             if run.task is not None:
-                run.task.cancel()  # it was not started yet (budgets.py)
+                run.task.cancel()  # not started yet: its budget is being checked
         elif batch is None:
-            # No handler has it yet.
             self._gathered.remove(run)
             self.running.discard(run)
             if not self._gathered:
@@ -209,9 +211,9 @@ class BatchRunner(AttemptRunner):
                 batch.task.cancel()
             else:
                 _log.warning(
-                    "the attempts of all %d jobs of a batch of queue %r are over (%s), but a plain function cannot be "
-                    "stopped: it keeps its slots until it returns; let it look at job.cancelled",
-                    len(batch.runs), self._name, why,
+                    "queue %r: the attempts of all %d jobs of a batch ended (%s), but the handler is a plain function "
+                    "and cannot be stopped; it occupies its slots until it returns (check job.cancelled)",
+                    self._name, len(batch.runs), why,
                 )  # fmt: skip
 
     def close(self) -> None:
@@ -220,12 +222,12 @@ class BatchRunner(AttemptRunner):
         self._threads.close()
 
 
-Ending = tuple[Any, BaseException | None]
-"""Result, or None; exception, or None."""
+JobResult = tuple[Any, BaseException | None]
+"""(result or None, exception or None) of one job."""
 
 
-def endings_of(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseException | None) -> list[Ending]:
-    """How each job ended, by what the handler returned (``answer``) or raised (``error``)."""
+def results_by_job(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseException | None) -> list[JobResult]:
+    """Return the result of each job, from the handler's return value (``answer``) or exception (``error``)."""
     if isinstance(error, BatchError):
         return _of_batch_error(jobs, error.results)
     if isinstance(error, JobSignal) and error.job_id is not None:
@@ -234,49 +236,49 @@ def endings_of(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseException 
         return [(None, error)] * len(jobs)
     if inspect.isawaitable(answer):
         getattr(answer, "close", lambda: None)()
-        return _all(jobs, GlideMQError("a plain handler returned an awaitable: make it `async def`"))
+        return _all(jobs, GlideMQError("a plain handler returned an awaitable; declare it `async def`"))
     if not isinstance(answer, (list, tuple)):
-        text = f"the batch handler returned {type(answer).__name__}, not a list of {len(jobs)} results"
+        text = f"batch handler must return a list of {len(jobs)} results (got {type(answer).__name__})"
         return _all(jobs, BatchMismatchError(text))
     results = cast("Sequence[Any]", answer)
     if len(results) != len(jobs):
-        text = f"the batch handler returned {len(results)} results for {len(jobs)} jobs"
+        text = f"batch handler must return one result per job (got {len(results)} results for {len(jobs)} jobs)"
         return _all(jobs, BatchMismatchError(text))
-    return [_ending(job, result) for job, result in zip(jobs, results, strict=True)]
+    return [_checked(job, result) for job, result in zip(jobs, results, strict=True)]
 
 
-def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[Ending]:
+def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[JobResult]:
     if not isinstance(results, (list, tuple)):
-        text = f"BatchError holds {type(results).__name__}, not a list of results"
+        text = f"BatchError must have a list of results (got {type(results).__name__})"
         return _all(jobs, BatchMismatchError(text))
     given = cast("Sequence[Any]", results)
     if len(given) > len(jobs):
-        text = f"BatchError holds {len(given)} results for {len(jobs)} jobs"
+        text = f"BatchError must have at most one result per job (got {len(given)} results for {len(jobs)} jobs)"
         return _all(jobs, BatchMismatchError(text))
-    endings = [_ending(job, result) for job, result in zip(jobs, given, strict=False)]
+    checked = [_checked(job, result) for job, result in zip(jobs, given, strict=False)]
     for index in range(len(given), len(jobs)):
-        missing = f"no result in BatchError: it holds {len(given)}, and this job is number {index + 1} of the batch"
-        endings.append((None, BatchMismatchError(missing)))
-    return endings
+        missing = f"BatchError has no result for this job (job {index + 1} of the batch, {len(given)} results)"
+        checked.append((None, BatchMismatchError(missing)))
+    return checked
 
 
-def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[Ending]:
-    """One job's signal ended the handler, so nothing is known of the others."""
+def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[JobResult]:
+    """Return the results after one job's signal was raised: the other jobs have no result."""
     text = (
-        f"the batch ended when job {signal.job_id!r} raised {type(signal).__name__}: a batch handler returns a job's "
-        "signal in the place of its result"
+        f"the batch handler raised {type(signal).__name__} of job {signal.job_id!r}: return a job's signal in place of "
+        "its result instead"
     )
     return [(None, signal if job.id == signal.job_id else BatchMismatchError(text)) for job in jobs]
 
 
-def _ending(job: Job[Any, Any], result: Any) -> Ending:
+def _checked(job: Job[Any, Any], result: Any) -> JobResult:
     if not isinstance(result, BaseException):
         return result, None
     if isinstance(result, JobSignal) and result.job_id not in (None, job.id):
-        text = f"{type(result).__name__} of job {result.job_id!r} stands in the place of job {job.id!r}"
+        text = f"{type(result).__name__} of job {result.job_id!r} was returned in place of the result of job {job.id!r}"
         return None, BatchMismatchError(text)
     return None, result
 
 
-def _all(jobs: Sequence[Job[Any, Any]], error: GlideMQError) -> list[Ending]:
+def _all(jobs: Sequence[Job[Any, Any]], error: GlideMQError) -> list[JobResult]:
     return [(None, error)] * len(jobs)

@@ -1,4 +1,4 @@
-"""The parts of a running worker: how they are made and tied together, and the order in which they end."""
+"""The components of a running worker: how they are created and connected, and the order in which they are closed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LEAVE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerComponents:
-    """What a worker is to be opened with; see `Worker`."""
+    """The inputs for opening a worker; see `Worker`."""
 
     keys: QueueKeys
     connection: Connection
@@ -64,14 +64,14 @@ class WorkerComponents:
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     sandbox: Sandbox | None = None
     source: QueueSource | None = None
-    """Where its jobs come from; None = the queue."""
+    """Source of its jobs; None = the queue."""
     in_background: bool = True
-    """False for tests: no heartbeat, no duty and no wake-up comes by itself."""
+    """False for tests: heartbeats, maintenance tasks and the wake-up reader are not started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What runs while a worker does."""
+    """The components of a running worker."""
 
     link: QueueLink
     source: QueueSource
@@ -85,7 +85,7 @@ class Parts:
     schedules: SchedulerTask
 
     async def close(self, force: asyncio.Event) -> None:
-        """Take no more jobs, wait for those that run, until ``force``; hand everything in, leave."""
+        """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
         self.exchange.taking = False
         self.runner.retire()
         await self.wake.retire()
@@ -93,14 +93,14 @@ class Parts:
         for part in (self.wake, self.recovery, self.schedules, self.exchange, self.outbox, self.heartbeat):
             await part.close()
         self.runner.close()
-        # A courtesy: the registration of a worker that cannot say goodbye runs out by itself.
+        # Optional: the registration of a worker that cannot remove it expires.
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await self.link.transport.call(self.source.leave())
 
 
 async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
-    """Connect and start everything but the taking of jobs. ``stack`` ends what outlives the parts."""
+    """Connect and start everything except fetching. ``stack`` closes the resources that outlive the components."""
     TELEMETRY.look()
     keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
     queue_options = opening.queue_options
@@ -153,9 +153,9 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     if opening.in_background:
         await heartbeat.start()
         if isinstance(transport, AsyncTransport):
-            flow_duty = UnfinishedFlowsTask(link=link)
-            stack.push_async_callback(flow_duty.close)
-            flow_duty.start()
+            unfinished_flows = UnfinishedFlowsTask(link=link)
+            stack.push_async_callback(unfinished_flows.close)
+            unfinished_flows.start()
             children = WaitingParentsTask(link=link, outbox_pending=outbox.wake)
             stack.push_async_callback(children.close)
             children.start()
@@ -169,8 +169,8 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
             sweep = UnusedLibrariesTask(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()
-        for duty in (recovery, wake, outbox, schedules, sleepers):
-            duty.start()
+        for task in (recovery, wake, outbox, schedules, sleepers):
+            task.start()
     return Parts(
         link=link, source=source, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
         recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,

@@ -1,4 +1,4 @@
-"""A worker's first connection: it waits for a server that is down, loads its data, or fails over."""
+"""A worker's first connection: retried while the server is down, is loading its data, or fails over."""
 
 from __future__ import annotations
 
@@ -39,11 +39,16 @@ async def connect_patiently(
     listeners: Listeners,
     prepare: Callable[[Transport], Awaitable[T]],
 ) -> tuple[Transport, T]:
-    """Connect, check that the server answers and has our library, and run ``prepare``; retry with growing pauses.
+    """Connect, load the function library, and run ``prepare``; retry transient errors with growing pauses.
 
-    Every transient failure is logged as a WARNING and emitted as ``error`` to ``listeners``. ``life`` closes the
-    transport. Returns the transport and what ``prepare`` returned. Raises permanent errors, such as a
-    rejected password or library.
+    Every transient error is logged as a WARNING and emitted as ``error`` to ``listeners``. ``life`` closes the
+    transport.
+
+    Returns:
+        The transport and the return value of ``prepare``.
+
+    Raises:
+        ConnectionRejectedError: If the server rejects the connection, the password or the library.
     """
     pause, failed = _FIRST_PAUSE_S, False
     while True:
@@ -68,6 +73,6 @@ async def connect_patiently(
 
 
 def consumer_name() -> str:
-    """Unlike those of Node peers (`worker-...`), so that recovery knows whose heartbeat to look for."""
+    """Return a unique consumer name. Node peers use `worker-...`, so recovery can tell the two kinds apart."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:48]
     return f"py-{host}-{os.getpid()}-{secrets.token_hex(4)}"

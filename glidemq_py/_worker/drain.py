@@ -1,4 +1,4 @@
-"""The end of a worker's jobs: waited for, or handed back when time is up."""
+"""Waits for a worker's running jobs when it closes, and releases them at the deadline."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from glidemq_py._worker.exchange import ExchangeLoop
 
 __all__ = ["is_drained", "run_out"]
 
-_HAND_BACK_S = 5.0
-"""For the server to take back what is handed back. What it has not taken by then is left to recovery."""
+_RELEASE_S = 5.0
+"""Time limit for releasing jobs. Jobs that are not released by then stall and are recovered."""
 _PAGE = 100
 
 
 async def is_drained(link: QueueLink) -> bool:
-    """True if nothing waits, runs, is due later, or is parked in a group that a limit holds up."""
+    """Return True if no job is waiting, active, delayed or prioritized, or parked in a rate limited group."""
     counts = await link.transport.call(reading.counts(link.keys.meta))
     waiting, active, delayed, prioritized, *_, parked, _band = counts
     if waiting or active or delayed or prioritized:
         return False
-    # Parked jobs whose group is not limited wait for one that is in another state.
+    # Parked jobs of a group that is not rate limited wait for a job in another state, such as suspended.
     return not parked or not await _limited_groups_wait(link)
 
 
@@ -38,15 +38,15 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
 
 
 async def run_out(exchange: ExchangeLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
-    """Wait until every handler has ended and all is handed in. From ``force`` on, hand back what still runs."""
+    """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs."""
     settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_drained))
     forced = asyncio.ensure_future(force.wait())
     await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_HAND_BACK_S):
+        async with asyncio.timeout(_RELEASE_S):
             while not settled.done():
-                # More than once: a reply that is under way may still bring jobs.
+                # Repeatedly: a reply in flight may still contain jobs.
                 runner.release_all()
                 await runner.cancelled_ended()
                 await exchange.until(lambda: exchange.all_reported)

@@ -12,7 +12,7 @@ class DueTimer:
     """Calls ``due`` at the earliest of the times it was set to.
 
     Args:
-        due: called on the loop.
+        due: Called on the event loop.
     """
 
     def __init__(self, due: Callable[[], None]) -> None:
@@ -22,16 +22,16 @@ class DueTimer:
         self._at = 0.0
 
     def set(self, milliseconds: int) -> None:
-        """Something is due that long from now."""
+        """Call ``due`` after so many ms, unless it is set to an earlier time."""
         at = self._loop.time() + milliseconds / 1000
         if self._timer is not None:
             if self._at <= at:
                 return
             self._timer.cancel()
         self._at = at
-        self._timer = self._loop.call_at(at, self._ring)
+        self._timer = self._loop.call_at(at, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
         self._due()
 

@@ -1,7 +1,7 @@
-"""How attempts end: with their handler, or before it.
+"""The end of attempts: with their handler, or before it.
 
-An attempt may end before its handler does (time-out, revocation, loss of the job). Its outcome is handed in at
-once and whatever the handler still brings is refused; the slot stays taken until the handler has really ended.
+An attempt may end before its handler does (timeout, cancellation, lost lock). Its result is then reported at once and
+a later result of the handler is discarded; the slot stays occupied until the handler has ended.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ __all__ = ["AttemptRunner", "ResultSink"]
 
 
 class ResultSink(Protocol):
-    """Where outcomes go."""
+    """Receiver of results."""
 
     def report_result(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
-        """Have a finished row sent with the next exchange."""
+        """Send a row with the next exchange call."""
         ...
 
     def rate_limit(self, milliseconds: int) -> None:
-        """Take no jobs for a while."""
+        """Stop fetching for so many ms."""
         ...
 
     def schedule_pump(self) -> None:
-        """Something changed (a slot is free): see whether there is anything to do."""
+        """Run the pump soon: the state has changed, for instance a slot is free."""
         ...
 
     def withhold(self, slots: int) -> None:
-        """So many slots are not to be used for now; a negative number gives them back."""
+        """Take ``slots`` out of use; a negative number returns them."""
         ...
 
     async def caught_up(self, patient: bool) -> None:
-        """Wait until no job is asked for that may still come; ``patient``: and until none is ready."""
+        """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready."""
         ...
 
 
 class AttemptRunner:
-    """The jobs in a worker's hands, and how they leave them. What runs them stands in subclasses.
+    """The running jobs of a worker and the end of their attempts. Subclasses run the handlers.
 
     Args:
-        outcomes: what an end means for a job.
-        hand_in: where outcomes go.
-        listeners: who is told.
-        name: of the queue, for threads and logs.
+        outcomes: Builds the rows that report results.
+        report_result: Gets the results.
+        listeners: Get the worker events.
+        name: Name of the queue, for threads and logs.
     """
 
     def __init__(self, *, outcomes: Outcomes, report_result: ResultSink, listeners: Listeners, name: str) -> None:
@@ -68,10 +68,10 @@ class AttemptRunner:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self.running: set[Run] = set()
-        """Every job whose handler has not ended; each takes a slot."""
+        """Every job whose handler has not ended; each occupies a slot."""
 
     def start(self, run: Run) -> None:
-        """A job has been taken."""
+        """Start a fetched job."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -79,11 +79,11 @@ class AttemptRunner:
         raise NotImplementedError
 
     def refuse(self, run: Run, error: BaseException) -> None:
-        """End the attempt of a job that was not started with ``error``."""
+        """Fail the attempt of a job that was not started, with ``error``."""
         self._ended(run, None, error)
 
     def _ended(self, run: Run, result: Any, error: BaseException | None) -> None:
-        """A handler has ended, in whatever way: its slot is free."""
+        """Free the slot of a handler that has ended, and report its result."""
         self.running.discard(run)
         if run.timer is not None:
             run.timer.cancel()
@@ -94,7 +94,7 @@ class AttemptRunner:
         if error is None:
             if inspect.isawaitable(result):
                 getattr(result, "close", lambda: None)()
-                error = GlideMQError("a plain handler returned an awaitable: make it `async def`")
+                error = GlideMQError("a plain handler returned an awaitable; declare it `async def`")
             else:
                 try:
                     self._hand_in.report_result(self._outcomes.completed(run, result), run, result, None)
@@ -118,15 +118,13 @@ class AttemptRunner:
         self._hand_in.report_result(row, run, None, signal)
 
     def _suspends(self, run: Run, signal: SuspendError) -> None:
-        """A job's attempt ends with its suspension."""
+        """Process the suspension of a job; called before it is reported."""
 
-    # -- ends that come from outside ----------------------------------------------------------------------
+    # -- attempts that end before their handler -----------------------------------------------------------
 
     def _time_out(self, run: Run) -> None:
         run.timer = None
-        self._cancel_attempt(
-            run, JobTimeoutError(f"the attempt took longer than its timeout of {run.options.timeout} ms")
-        )
+        self._cancel_attempt(run, JobTimeoutError(f"the attempt exceeded its timeout of {run.options.timeout} ms"))
 
     def _cancel_attempt(self, run: Run, error: BaseException) -> None:
         if run.attempt.ended or run not in self.running:
@@ -142,11 +140,11 @@ class AttemptRunner:
         self._cancel(run, why)
 
     def _cancel(self, run: Run, why: str) -> None:
-        """Have the handler of an attempt that is over end, if that can be done."""
+        """Stop the handler of an ended attempt, if possible."""
         raise NotImplementedError
 
     def abort(self, job_id: str) -> bool:
-        """End the attempt of a job as revoked; False if it is not in these hands."""
+        """Cancel a running job (it fails as revoked); return False if this worker does not run it."""
         for run in self.running:
             if run.job.id == job_id and not run.attempt.ended:
                 self._cancel_attempt(run, JobRevokedError("revoked"))
@@ -154,41 +152,41 @@ class AttemptRunner:
         return False
 
     def retire(self) -> None:
-        """Nothing new begins from now on; a job that comes all the same is handed back."""
+        """Start no more batches; jobs that still arrive are released."""
 
     def lost(self, run: Run, status: int) -> None:
-        """A heartbeat was told that the attempt is not the current one any more, or that the job is revoked."""
+        """Stop an attempt: a heartbeat found that it is not the current one any more, or that the job is revoked."""
         if status == AttemptStatus.REVOKED:
             self._cancel_attempt(run, JobRevokedError("revoked"))
         elif not run.attempt.ended and run in self.running:
             self._stop(run, AttemptStatus(status).name.lower())
             self._listeners.tell("error", StaleAttemptError(run.job.id))
 
-    def _give_back(self, run: Run) -> None:
+    def _release(self, run: Run) -> None:
         self.running.discard(run)
         if not run.attempt.ended:
             run.attempt.end()
             self._hand_in.report_result(self._outcomes.released(run), run, None, None)
 
     def release_all(self) -> None:
-        """Stop every handler and hand its job back; no attempt is spent."""
+        """Stop every handler and release its job; no attempt is counted."""
         for run in sorted(self.running, key=_age):
             if not run.attempt.ended:
-                self._stop(run, "the worker closes")
+                self._stop(run, "the worker is closing")
                 self._hand_in.report_result(self._outcomes.released(run), run, None, None)
 
     @property
     def is_idle(self) -> bool:
-        """True if no attempt is going on; a handler whose attempt is over may still run."""
+        """True if no attempt is active; handlers of ended attempts may still run."""
         return all(run.attempt.ended for run in self.running)
 
     async def cancelled_ended(self) -> None:
-        """Wait for the tasks that were cancelled, a moment at most; threads are left to themselves."""
+        """Wait up to one second for cancelled tasks. Threads cannot be waited for."""
         tasks = {run.task for run in self.running if run.task is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
 
 
 def _age(run: Run) -> tuple[int, int, str]:
-    """Sorts jobs of one source as they were added. (Entry ids of one millisecond differ in their last number.)"""
+    """Return a sort key for the order of adding. (Entry ids of one millisecond differ in the last number.)"""
     return run.job.timestamp, len(run.attempt.entry), run.attempt.entry

@@ -1,10 +1,9 @@
 """The exchange loop: when to call the server.
 
-Finished jobs gather while a call is under way and leave with the next one, together with the wish for as many new
-jobs as there are free slots (performance.md, "coal"). With many slots two calls may be under way, each for half
-of them. There is no timer: an idle worker is woken (wake.py), a due time sets one timer (due.py). What is known
-stands in exchange_state.py; what an answer says is done by answers.py, calls that failed are recovered by
-recovering.py, and ahead.py makes calls that stand behind a blocking read.
+Results that arrive while a call is in flight are reported by the next one, which also requests as many new jobs as
+there are free slots. With many slots two calls may be in flight, each for half of them. There is no polling timer: an
+idle worker is woken up (wake.py), and a due time sets one timer (due.py). The state is in exchange_state.py; replies
+are processed by exchange_replies.py, failed calls by reconnecting.py; ahead.py sends calls behind a blocking read.
 """
 
 from __future__ import annotations
@@ -33,20 +32,21 @@ __all__ = ["ExchangeLoop"]
 _log = get_logger(__name__)
 
 MAX_ROWS = 100
-"""Most jobs handed in, and taken, by one call: about a millisecond of the server's time."""
+"""Maximum number of jobs reported, and fetched, by one call: about a millisecond of server time."""
 TWO_CALLS_FROM = 6
-"""Slots from which on two calls may be under way."""
+"""Minimum number of slots for two calls in flight."""
 
 
 class ExchangeLoop(ExchangeState):
-    """Decides on exchange calls and makes them.
+    """Decides when to make exchange calls, and makes them.
 
     Args:
-        link: the queue. source: the calls by which its jobs come and go.
-        consumer: this worker's name in the consumer group.
-        options: of the worker.
-        listeners: who is told.
-        context: what the lifespan yielded, for the jobs.
+        link: The queue.
+        source: Builds the calls that fetch and report jobs.
+        consumer: This worker's name in the consumer group.
+        options: Options of the worker.
+        listeners: Get the worker events.
+        context: Value yielded by the lifespan, for the jobs.
     """
 
     def __init__(
@@ -60,33 +60,33 @@ class ExchangeLoop(ExchangeState):
         context: Any,
     ) -> None:
         super().__init__(link=link, source=source, consumer=consumer, options=options, listeners=listeners)
-        # Looks are asked for by handlers' tasks; what comes of them must not inherit those tasks' variables.
+        # Handlers' tasks schedule the pump; the calls it makes must not inherit those tasks' context variables.
         self._context_vars = contextvars.copy_context()
-        # Two calls may be answered in any order, and a batch is in the order of its jobs.
+        # Replies to two calls may arrive in any order, but the jobs of a batch must be in order.
         self._limit = 2 if self.slots >= TWO_CALLS_FROM and options.batch is None else 1
         self._second_at = max(2, self.slots // 3)
         self._most = max(1, min(MAX_ROWS, -(-self.slots // self._limit)))
-        self._poked = False
+        self._pump_scheduled = False
         self._calls: set[asyncio.Task[None]] = set()
         self.answers = ExchangeReplies(self, context, self._due)
         self.recovery = Reconnection(self, self.answers, self._forget_ahead, self._context_vars)
         self.ahead = PipelinedExchanges(self, self.answers, self.recovery)
-        """Calls that are sent behind a blocking read."""
+        """Sends calls behind a blocking read."""
 
     def attach(self, runner: AttemptRunner) -> None:
-        """Tell the loop who runs what it takes."""
+        """Set the runner of the fetched jobs."""
         self.runner = runner
 
     async def _forget_ahead(self) -> None:
         await self.ahead.forget()
 
-    # -- what others call -----------------------------------------------------------------------------------
+    # -- interface to the other components --------------------------------------------------------------------
 
     def report_result(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
         """See `ResultSink`."""
         self.finished.append(FinishedAttempt(row, run, result, error))
         if self.runner is not None and not self.runner.running:
-            self._pump()  # nothing else runs, so nothing else will end in this turn of the event loop
+            self._pump()  # no other job runs, so no other result can join this call
         else:
             self.schedule_pump()
 
@@ -103,9 +103,9 @@ class ExchangeLoop(ExchangeState):
         await self.until(lambda: not (self.requested_slots or (patient and self.will_request)))
 
     def schedule_pump(self) -> None:
-        """See `ResultSink`. Whatever happens in one turn of the event loop leads to one look."""
-        if not self._poked:
-            self._poked = True
+        """See `ResultSink`. Several requests in one iteration of the event loop run the pump once."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
             self.loop.call_soon(self._pump, context=self._context_vars)
 
     def request_jobs(self) -> None:
@@ -118,7 +118,7 @@ class ExchangeLoop(ExchangeState):
     # -- deciding -------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        self._poked = False
+        self._pump_scheduled = False
         self.changed.set()
         while self._should_call():
             self._start_call()
@@ -134,10 +134,10 @@ class ExchangeLoop(ExchangeState):
     def _start_call(self) -> None:
         batch = self.next_finished(MAX_ROWS)
         if batch and batch[0].refusals:
-            # One of these made the function fail; alone, it shows which.
+            # One of these rows made the function fail. Sent alone, the failing one is identified.
             self.return_unsent(batch[1:])
             batch = batch[:1]
-        tokens = self.throttle.tokens(batch)  # which may have been the last of this window
+        tokens = self.throttle.tokens(batch)  # may start a pause, so before `may_fetch` is read
         want = max(0, min(self.free, self._most)) if self.may_fetch else 0
         held = self.held() if want else None
         if held is not None:
@@ -165,7 +165,7 @@ class ExchangeLoop(ExchangeState):
         except GlideMQError as error:
             self.recovery.failed(batch, error)
         except Exception as error:
-            # A fault of ours; whatever it is, the other jobs go on.
+            # A bug of ours must not stop the other jobs.
             _log.exception("queue %r: exchange failed", self.link.keys.name)
             self.recovery.failed(batch, ScriptError(repr(error)))
         else:
@@ -184,13 +184,13 @@ class ExchangeLoop(ExchangeState):
     def _due(self) -> None:
         self.jobs_may_be_ready = True
         if (self.free <= 0 or self.throttle.holding) and not self.under_way and self.recovering is None:
-            # No slot of ours is free: promote all the same, so that an idle worker is woken.
+            # No slot is free here, but the call also promotes due jobs, which wakes up an idle worker.
             self._start_call()
         else:
             self.request_jobs()
 
     async def close(self) -> None:
-        """Stop timers and give up on calls that are under way."""
+        """Stop timers and cancel calls in flight."""
         self.answers.due_timer.cancel()
         self.throttle.close()
         tasks = [*self._calls, *([self.recovering] if self.recovering is not None else [])]

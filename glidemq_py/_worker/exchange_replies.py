@@ -1,6 +1,6 @@
-"""Doing what the answer of an exchange says: start jobs, settle outcomes, mind the flags.
+"""Processes the replies of exchange calls: starts jobs, settles results, evaluates flags.
 
-A part of the exchange loop, in a file of its own; it works on the loop's state.
+A component of the exchange loop; it works on the loop's state.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["ExchangeReplies"]
 
 
 class ExchangeReplies:
-    """What comes of the answers to one loop's calls.
+    """Processes the replies to one loop's calls.
 
     Args:
-        state: of the loop.
-        context: what the lifespan yielded, for the jobs.
-        due: called when a job of the queue is due.
+        state: State of the loop.
+        context: Value yielded by the lifespan, for the jobs.
+        due: Called when a job of the queue is due.
     """
 
     def __init__(self, state: ExchangeState, context: Any, due: Callable[[], None]) -> None:
@@ -34,18 +34,24 @@ class ExchangeReplies:
         self._settle = OutcomeReporting(state.link.keys.name, state.listeners, state.failure_log).settle
         self._busy = False
         self.failures = 0
-        """Attempts to reach the server since its last answer."""
+        """Number of attempts to reconnect since the last reply."""
         self.jobs_ended = 0
         self.short_lock: Callable[[int], None] | None = None
-        """Told the lock duration of a taken job that has one of its own."""
+        """Called with the lock duration (ms) of a fetched job that has its own."""
         self.outbox_pending: Callable[[], None] | None = None
         """Called when a reply reports that the outbox has entries."""
         self.schedules: Callable[[int], None] | None = None
-        """Told the revision of the schedulers by every answer of a queue that has any."""
+        """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
 
     def evaluate(self, reply: ExchangeReply, batch: list[FinishedAttempt], want: int, wake_count: int) -> None:
-        """A call has been answered that handed in ``batch`` and asked for ``want`` jobs when there had been so many
-        looks."""
+        """Process the reply to a call.
+
+        Args:
+            reply: The reply.
+            batch: The results that the call reported.
+            want: Number of jobs that it requested.
+            wake_count: The loop's `wake_count` when the call was made.
+        """
         x = self._state
         self.failures = 0
         x.answered_at = x.loop.time()
@@ -57,9 +63,9 @@ class ExchangeReplies:
             settle(finished, status)
         if reply.dropped:
             x.failure_log.dropped(reply.dropped)
-        flags = self._tell(reply.flags)
+        flags = self._forward(reply.flags)
         if want:
-            # A wake-up that came while the call was under way may be about a job pushed after it.
+            # A wake-up during the call may be for a job that was added after the server ran the call.
             x.jobs_may_be_ready = not flags or wake_count != x.wake_count
         if reply.next_due >= 0:
             self.due_timer.set(reply.next_due)
@@ -72,8 +78,8 @@ class ExchangeReplies:
         if x.finished or x.jobs_may_be_ready:
             x.schedule_pump()
 
-    def _tell(self, flags: int) -> int:
-        """Tell who is concerned; returns the flags that say why no more jobs were taken."""
+    def _forward(self, flags: int) -> int:
+        """Call the callbacks of set flags; return the flags that explain why no more jobs were fetched."""
         if flags >= working.SCHEDULES:
             if self.schedules is not None:
                 self.schedules(flags // working.SCHEDULES)
@@ -87,7 +93,7 @@ class ExchangeReplies:
     def start_jobs(
         self, jobs: list[working.FetchedJob], now: int, budgets: list[Any] | None, batch: list[FinishedAttempt]
     ) -> None:
-        """Have jobs run that a call has taken, as far as budgets allow."""
+        """Start the fetched jobs that their budgets allow."""
         x = self._state
         runner = x.runner
         assert runner is not None

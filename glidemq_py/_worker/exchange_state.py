@@ -1,6 +1,7 @@
-"""What the parts of the exchange loop know together: slots, outcomes that wait, calls under way.
+"""The shared state of the exchange loop's components: slots, pending results, calls in flight.
 
-`exchange` decides when to call, `answers` does what an answer says, `recovering` and `ahead` stand beside them.
+`exchange` decides when to call, `exchange_replies` processes replies, `reconnecting` handles failed calls, and `ahead`
+sends calls behind a blocking read.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ __all__ = ["ExchangeState"]
 
 
 class ExchangeState:
-    """The state of one worker's exchange; `ExchangeLoop` is the one that acts on it.
+    """The state of one worker's exchange; `ExchangeLoop` acts on it.
 
     Args:
-        link: the queue. source: the calls by which its jobs come and go.
-        consumer: this worker's name in the consumer group.
-        options: of the worker.
-        listeners: who is told.
+        link: The queue.
+        source: Builds the calls that fetch and report jobs.
+        consumer: This worker's name in the consumer group.
+        options: Options of the worker.
+        listeners: Get the worker events.
     """
 
     def __init__(
@@ -54,70 +56,70 @@ class ExchangeState:
             source=source.label, queue=link.keys.name, worker_id=consumer, options=options.log_failures
         )
         self.runner: AttemptRunner | None = None
-        """Who runs what is taken."""
+        """Runs the fetched jobs."""
         self.taking = False
-        """False while this worker is paused by its user, and when it closes."""
+        """False before the start, while the worker is paused, and when it closes."""
         self.slots: int = options.slots
         self.requested_slots: int = 0
-        """Slots that a call under way, or sent ahead, may fill."""
+        """Slots that a call in flight, or sent ahead, may fill."""
         self.finished: deque[FinishedAttempt] = deque()
-        """Outcomes that no call has handed in yet."""
+        """Results that are not reported yet."""
         self.under_way: int = 0
-        """Calls, but for one sent ahead."""
+        """Number of calls in flight, without one sent ahead."""
         self.jobs_may_be_ready = True
-        """There may be ready jobs."""
+        """False once a call has found no more ready jobs, until the next wake-up."""
         self.wake_count: int = 0
-        """How often somebody has said so."""
+        """Number of wake-ups so far."""
         self.idle = asyncio.Event()
-        """Set while there are free slots and nothing was ready: the time to wait for a wake-up."""
+        """Set while slots are free and no jobs are ready: the wake-up reader waits for a wake-up then."""
         self.suspects_requested = False
-        """A call under way, or sent ahead, may bring suspects: no other may."""
+        """True if a call in flight, or sent ahead, may fetch suspects. Only one such call is made at a time."""
         self.has_suspects = False
-        """One of the jobs in hand may be a suspect."""
+        """True if one of this worker's jobs may be a suspect."""
         self.recovering: asyncio.Task[None] | None = None
         self.disconnected = False
-        """The connection was closed under us."""
+        """True once the connection was closed by something other than this worker."""
         self.changed = asyncio.Event()
-        """Set whenever a look was taken or an answer has come."""
+        """Set whenever the pump ran or a reply was processed."""
         self.answered_at = self.loop.time()
-        """Of the last answer, seconds of the loop's clock."""
+        """Time of the last reply, in seconds of the loop's clock."""
         self.unanswered_since: float | None = None
-        """When the call was made that the server owes an answer to."""
+        """Time of the oldest call without a reply since the last reply; None if there is none."""
 
     def request_jobs(self) -> None:
-        """There may be ready jobs: ask for them as soon as a slot is free."""
+        """Fetch jobs as soon as a slot is free: there may be ready ones."""
         raise NotImplementedError
 
     def schedule_pump(self) -> None:
-        """Something has changed: see whether there is anything to do."""
+        """Run the pump soon: the state has changed and a call may be due."""
         raise NotImplementedError
 
     @property
     def may_fetch(self) -> bool:
-        """False while this worker is paused, by its user or by a limit."""
+        """True unless this worker is paused or rate limited."""
         return self.taking and not self.throttle.holding
 
     @property
     def free(self) -> int:
-        """Slots that neither run a job nor wait for one that was asked for."""
+        """Number of slots that neither run a job nor may be filled by a call in flight."""
         running = 0 if self.runner is None else len(self.runner.running)
         return self.slots - running - self.requested_slots
 
     @property
     def unresponsive_seconds(self) -> float:
-        """Seconds for which the server owes an answer, or for which nobody asked although slots are free.
+        """Seconds since the oldest unanswered call, or since the last reply if no call is in flight.
 
-        0 while there is nothing to ask for: every slot runs a job, or the worker takes none. Read by a thread too.
+        0 while no call is expected: every slot runs a job, or the worker does not fetch. Also read from a thread.
         """
         if not self.may_fetch or self.free + self.requested_slots <= 0:
             return 0.0
-        # After a long time without a free slot the last answer is old, but the question is fresh.
+        # After a long time without a free slot the last reply is old, so the time of the call counts.
         since = self.answered_at if self.unanswered_since is None else self.unanswered_since
         return max(0.0, self.loop.time() - since)
 
     @property
     def will_request(self) -> bool:
-        """Whether the next look asks for jobs."""
+        """True if the next run of the pump requests jobs."""
         return (
             self.jobs_may_be_ready
             and self.may_fetch
@@ -128,29 +130,29 @@ class ExchangeState:
 
     @property
     def all_reported(self) -> bool:
-        """True when the server has taken every outcome so far; handlers may still run."""
+        """True when every result so far is reported; handlers may still run."""
         return not self.under_way and (self.disconnected or not self.finished)
 
     @property
     def is_recovered(self) -> bool:
-        """`all_reported`, and it is known what a lost reply held, if one was lost."""
+        """True when `all_reported`, and the jobs of lost replies have been found."""
         return self.recovering is None and self.all_reported
 
     @property
     def is_drained(self) -> bool:
-        """True when nothing runs, nothing waits to be handed in and no call is under way."""
+        """True when no handler runs, no result is pending and no call is in flight."""
         return self.runner is None or (not self.runner.running and self.all_reported)
 
     def next_finished(self, most: int) -> list[FinishedAttempt]:
-        """Outcomes to hand in, oldest first; the caller gives back what did not arrive."""
+        """Take results to report, oldest first. The caller passes those that did not arrive to `return_unsent`."""
         return [self.finished.popleft() for _ in range(min(most, len(self.finished)))]
 
     def return_unsent(self, batch: list[FinishedAttempt]) -> None:
-        """They go first next time."""
+        """Put results back at the front, to be reported by the next call."""
         self.finished.extendleft(reversed(batch))
 
     def held(self) -> Held | None:
-        """What is in hand, with what other calls may bring; None if one of these may bring suspects."""
+        """Return the counts of this worker's jobs and suspects; None if another call may already fetch suspects."""
         if self.suspects_requested or self.runner is None:
             return None
         running = self.runner.running
@@ -163,11 +165,11 @@ class ExchangeState:
         return count, len(limits), min(limits, default=0)
 
     def charges(self, batch: list[FinishedAttempt]) -> list[BudgetCharge] | None:
-        """What these have used of their flows' budgets, where the queue has any."""
+        """Return the usage to charge to the flows' budgets; None if no job with a budget was seen."""
         return self.budgets.charges(batch) if self.budgets.met else None
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until ``reached`` says so; it is asked whenever something has changed."""
+        """Wait until ``reached`` returns True; it is called after every change."""
         self.schedule_pump()
         while not reached():
             self.changed.clear()

@@ -1,7 +1,7 @@
-"""The log of failing jobs: one line per retry, a traceback per final failure, and a bound on both.
+"""The log of failing jobs: one line per retry, a traceback per final failure, both limited per minute.
 
-Everything of this feature is here. Its options are in `failure_log_options`; the calls come from where the
-server's reply to a failed attempt is evaluated (`settling`) and from the maintenance tasks that fail or recover jobs.
+Its options are in `failure_log_options`. It is called by `settling` for the server's replies to failed attempts, and by
+the maintenance tasks that fail or recover jobs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sys
+import sysconfig
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -25,13 +27,18 @@ __all__ = ["FailureLog"]
 
 _log = get_logger("glidemq_py.failures")
 
-_PACKAGE: Final = str(Path(__file__).parents[1])
+_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
+_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib") + os.sep, "<frozen ")
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_VALIDATORS: Final = tuple(f"{folder}{name}{os.sep}" for folder in _INSTALLED for name in ("pydantic", "msgspec"))
+"""Libraries that check the arguments of typed tasks: their frames alone are not user code."""
+_MAX_CAUSES: Final = 100
 _WINDOW_S: Final = 60.0
 _MAX_KINDS: Final = 200
-"""Kinds of failure counted apart in a minute. Job names come from users: there may be a million."""
+"""Maximum number of kinds counted separately per minute. Job names come from users: there may be a million."""
 _MESSAGE_CHARS: Final = 300
 _FAILED_ROW, _BACKOFF = 2, 9
-"""Of a row that reports a failure (_core/calls/working.py, `failed`): its kind, and the position of the backoff."""
+"""Kind of a row that reports a failure, and the position of its backoff (_core/calls/working.py, `failed`)."""
 _ANY: Final = ""
 
 _Kind = tuple[str, str, str]
@@ -42,7 +49,7 @@ _LEVELS: Final = {
     "stalled-out": logging.ERROR, "signal-timeout": logging.ERROR, "expired": logging.WARNING,
     "set-aside": logging.WARNING, "discarded": logging.WARNING,
 }  # fmt: skip
-"""By outcome, the record attribute ``job_outcome``."""
+"""Log levels by outcome (the record attribute ``job_outcome``)."""
 _SUMMARIES: Final = {
     "retrying": "failed attempts, retried", "failed": "failed", "revoked": "revoked", "stalled": "stalled",
     "stalled-out": "failed after they stalled too often", "signal-timeout": "failed without a signal in time",
@@ -51,7 +58,7 @@ _SUMMARIES: Final = {
 
 
 class _Count:
-    """Failures of one kind in the current minute."""
+    """Number of failures of one kind in the current minute."""
 
     __slots__ = ("last_id", "logged", "more")
 
@@ -62,14 +69,15 @@ class _Count:
 
 
 class FailureLog:
-    """Logs what goes wrong with the jobs of one worker.
+    """Logs the failures of one worker's jobs.
 
-    A job that succeeds costs nothing. A failure beyond the first few of its kind in a minute costs a dictionary lookup.
+    A job that succeeds costs nothing. A failure that is only counted costs a dictionary lookup.
 
     Args:
-        source: the queue or subscription, as log lines name it.
-        queue: its name. worker_id: the consumer name of the worker.
-        options: None disables the log.
+        source: The queue or subscription, as log lines name it.
+        queue: Name of the queue.
+        worker_id: Consumer name of the worker.
+        options: Options of the log; None disables it.
     """
 
     def __init__(self, *, source: str, queue: str, worker_id: str, options: FailureLogOptions | None) -> None:
@@ -83,10 +91,10 @@ class FailureLog:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    # -- what happened --------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------
 
     def retrying(self, finished: FinishedAttempt) -> None:
-        """An attempt failed and the job is retried."""
+        """Log a failed attempt of a job that is retried."""
         options, error = self._options, finished.error
         if options is None or not options.retries or error is None:
             return
@@ -99,7 +107,7 @@ class FailureLog:
             )  # fmt: skip
 
     def failed(self, finished: FinishedAttempt) -> None:
-        """A job failed for good; revoked jobs are logged as what someone asked for."""
+        """Log a failed job; a revoked one at level INFO, because that was requested."""
         options, error = self._options, finished.error
         if options is None or error is None:
             return
@@ -116,7 +124,7 @@ class FailureLog:
             )  # fmt: skip
 
     def discarded(self, finished: FinishedAttempt, gone: bool) -> None:
-        """The result of an attempt was not accepted: the attempt is no longer the current one."""
+        """Log a result that the server rejected: the attempt is no longer the current one."""
         job = finished.run.job
         if self._counted("discarded", job.id, job.name, _ANY):
             why = "the job was removed" if gone else "the job is now locked by another worker"
@@ -124,21 +132,25 @@ class FailureLog:
                         job_id=job.id, job_name=job.name)  # fmt: skip
 
     def stalled(self, job_id: str) -> None:
-        """A worker stopped renewing the lock of a job; it is ready again."""
+        """Log a stalled job that returned to waiting."""
         self._write_id(
             "stalled", "%s: job %s stalled (its worker stopped renewing the lock); returned to waiting", job_id
         )
 
     def stalled_out(self, job_id: str) -> None:
-        """A job stalled more often than `max_stalled_count` and failed."""
+        """Log a job that failed because it stalled more often than `max_stalled_count`."""
         self._write_id("stalled-out", "%s: job %s failed (stalled more often than max_stalled_count allows)", job_id)
 
     def signal_timed_out(self, job_id: str) -> None:
-        """A suspended job received no signal within its timeout and failed."""
-        self._write_id("signal-timeout", "%s: job %s failed (suspended, and not signalled within its timeout)", job_id)
+        """Log a suspended job that failed because no signal arrived within its timeout."""
+        self._write_id("signal-timeout", "%s: job %s failed (suspended without a signal within its timeout)", job_id)
 
     def dropped(self, dropped: list[list[str]]) -> None:
-        """The server set jobs aside instead of handing them out."""
+        """Log jobs that the server removed from the queue instead of delivering them.
+
+        Args:
+            dropped: (stream entry, job id, reason) of each.
+        """
         for entry, job_id, reason in dropped:
             if reason == "expired":
                 self._write_id("expired", "%s: job %s expired before it ran (its ttl passed)", job_id)
@@ -150,14 +162,14 @@ class FailureLog:
                             job_id=job_id)  # fmt: skip
 
     def close(self) -> None:
-        """Log what has not been summarized yet. Later failures are logged without summaries."""
+        """Log the pending summaries. Failures after this are not summarized."""
         self.flush()
         self._closed = True
 
-    # -- the bound ------------------------------------------------------------------------------------------
+    # -- the limit per minute -------------------------------------------------------------------------------
 
     def _counted(self, outcome: str, job_id: str, job_name: str, error_type: str) -> bool:
-        """Count a failure; True if it is to be logged in full."""
+        """Count a failure; return True if it is to be logged in full."""
         options = self._options
         if options is None:
             return False
@@ -221,13 +233,13 @@ class FailureLog:
         level = _LEVELS[outcome]
         if not _log.isEnabledFor(level):
             return
-        about = None if error is None else (type(error), error, _from_the_handler_on(error.__traceback__))
+        exc_info = None if error is None else _exc_info(error)
         code = sys._getframe(1).f_code
-        # An application's filter, factory or handler may fail: it must not cost other jobs their results.
+        # An application's filter, factory or handler may raise, which must not affect the results of other jobs.
         with contextlib.suppress(Exception):
-            # Not by `extra`: the record factory has set job_id and job_name already, and `extra` may not replace them.
+            # Not by `extra`: the record factory has already set job_id and job_name, which `extra` must not replace.
             record = _log.makeRecord(
-                _log.name, level, code.co_filename, code.co_firstlineno, template, (self._source, *args), about,
+                _log.name, level, code.co_filename, code.co_firstlineno, template, (self._source, *args), exc_info,
                 code.co_name,
             )  # fmt: skip
             record.__dict__.update(
@@ -237,12 +249,47 @@ class FailureLog:
             _log.handle(record)
 
 
+def _exc_info(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
+    """Return the traceback to log, from the handler on; None if neither the error nor a cause is from user code."""
+    trace = _from_the_handler_on(error.__traceback__)
+    if not _is_users(trace) and not _has_users_cause(error):
+        return None
+    return type(error), error, trace
+
+
 def _from_the_handler_on(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this package that called the handler."""
-    step = trace
-    while step is not None and step.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        step = step.tb_next
-    return step or trace
+    """Return the traceback without the frames of this package that called the handler."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_users(trace: TracebackType | None) -> bool:
+    """Return True if the traceback has a frame of user code."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if any(folder in file for folder in _INSTALLED):
+            others = file.startswith(_PACKAGE) or any(library in file for library in _VALIDATORS)
+        else:
+            others = file.startswith((_PACKAGE, *_STANDARD_LIBRARY))
+        if not others:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _has_users_cause(error: BaseException) -> bool:
+    """Return True if the error was raised in a sandboxed handler, or has a cause that was raised in user code."""
+    if hasattr(error, "sandbox_traceback"):
+        return True
+    cause = error.__cause__
+    for _ in range(_MAX_CAUSES):  # causes may form a cycle
+        if cause is None:
+            return False
+        if _is_users(cause.__traceback__):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _described(error: BaseException) -> str:
@@ -267,7 +314,7 @@ def _duration(milliseconds: int) -> str:
 
 
 def _why_not_retried(run: Run, error: BaseException) -> str:
-    """Why attempts that are left are not used; '' if none are left."""
+    """Return the reason why remaining attempts are not used; '' if none remain."""
     if run.job.attempts_made + 1 >= (run.options.attempts or 1):
         return ""
     if isinstance(error, UnrecoverableError):

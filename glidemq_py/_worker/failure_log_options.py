@@ -1,4 +1,4 @@
-"""What a worker logs of the jobs that fail. A value that checks itself."""
+"""Options of the failure log: a value that validates itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_PER_MINUTE: Final = 1_000_000
 
 
 class FailureLogDict(TypedDict, total=False):
-    """`FailureLogOptions` written as a mapping."""
+    """`FailureLogOptions` as a mapping."""
 
     per_minute: int
     retries: bool
@@ -23,16 +23,16 @@ class FailureLogDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class FailureLogOptions:
-    """What a worker logs of failing jobs, on the logger ``glidemq_py.failures``.
+    """Options of the failure log (logger ``glidemq_py.failures``).
 
     Args:
-        per_minute: failures logged one by one per outcome, job name and error type each minute, 0..1_000_000; a
+        per_minute: Number of failures logged one by one per minute, outcome, job name and error type, 0..1_000_000. A
             summary line counts the others at the end of the minute and when the worker closes.
-        retries: log attempts that are retried too, not only jobs that fail for good.
-        tracebacks: log final failures with their traceback (``exc_info``).
+        retries: Also log failed attempts that are retried, not only failed jobs.
+        tracebacks: Log failed jobs with their traceback (``exc_info``).
 
     Raises:
-        GlideMQValidationError: names the field and its value.
+        GlideMQValidationError: If a field is invalid. The error names the field and its value.
     """
 
     per_minute: int
@@ -47,10 +47,10 @@ class FailureLogOptions:
 
 
 def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:
-    """Return the options for True, a mapping or such options, and None for False.
+    """Return the options for True, a mapping or a `FailureLogOptions`, and None for False.
 
     Raises:
-        GlideMQValidationError: names ``option`` and the value.
+        GlideMQValidationError: If the value is invalid. The error names ``option`` and the value.
     """
     if isinstance(value, bool):
         return FailureLogOptions() if value else None

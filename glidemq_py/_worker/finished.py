@@ -1,6 +1,6 @@
-"""An outcome on its way to the server, and what a lost answer to it said.
+"""A result to report, and how to interpret the reply to a second report after a lost reply.
 
-Fencing makes handing in twice harmless; the second answer says less than the first.
+The fencing token makes a second report harmless, but its reply has less information than the first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glidemq_py._worker.run import Run
 
 __all__ = ["FinishedAttempt", "lost_answer"]
 
-# Of a row (_core/calls/working.py, `completed` and `failed`): its kinds, and where what is asked here stands.
+# Kinds of rows and positions of their fields (_core/calls/working.py, `completed` and `failed`).
 _COMPLETED: Final = 1
 _FAILED: Final = 2
 _GROUP_LIMITED: Final = 5
@@ -27,12 +27,15 @@ _KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
 
 @dataclass(slots=True)
 class FinishedAttempt:
-    """A row to hand in, and what listeners are told of it.
+    """A row to report, and the arguments of its worker events.
 
     Attributes:
-        row, run, result, error: what ended, and how.
-        refusals: how often the function failed on it.
-        sent: it has been under way before, and the answer was lost.
+        row: The row of the exchange call.
+        run: The run that ended.
+        result: Return value of the handler, or None.
+        error: Exception or signal that ended the attempt, or None.
+        refusals: Number of calls that failed because of this row.
+        sent: True if the row was sent before and the reply was lost.
     """
 
     row: list[object]
@@ -44,10 +47,10 @@ class FinishedAttempt:
 
 
 def lost_answer(finished: FinishedAttempt, status: int) -> int:
-    """What the lost answer to a row most likely said, by what a repeated call is told of its job.
+    """Return the most likely status of a lost reply, derived from the ``status`` of the repeated report.
 
-    ALREADY: it was taken. GONE: so it was, where the job was to be removed at its end or by retention. STALE: so it
-    was, where the failed job was to be tried again, and has been taken anew since.
+    ALREADY: the first report was accepted. GONE: it was accepted if the job was to be removed at its end or by
+    retention. STALE: it was accepted if the job was to be retried, and has been fetched again since.
     """
     if status not in (AttemptStatus.ALREADY, AttemptStatus.GONE, AttemptStatus.STALE):
         return status

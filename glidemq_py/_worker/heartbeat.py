@@ -1,7 +1,7 @@
-"""Heartbeats from a thread with its own connection, so that a handler that blocks the event loop keeps its jobs.
+"""Heartbeats from a thread with its own connection, so that a handler that blocks the event loop keeps its locks.
 
-A beat refreshes this worker's registration and the locks of the jobs in its hands, and learns which of them are
-not its own any more or are revoked.
+A heartbeat renews this worker's registration and the locks of its jobs. The reply names the jobs that the worker no
+longer owns or that were revoked.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ class Heartbeat:
     """The heartbeat thread of one worker.
 
     Args:
-        connect: makes the thread's connection. source: the calls for it. consumer: this worker's name.
-        lock_duration: ms that a job without one of its own is locked for.
-        running: the runs whose jobs are in hand; read from this thread.
-        lost: called on the loop with (run, status) for a job that is not this attempt's any more.
-        silence: seconds since the last exchange was answered; written into the registration.
+        connect: Opens the thread's connection.
+        source: Builds the calls.
+        consumer: This worker's name.
+        lock_duration: Lock duration of jobs without their own, in ms.
+        running: The running jobs; read from the heartbeat thread.
+        lost: Called on the loop with (run, status) for a job that this attempt no longer owns.
+        unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Heartbeat:
         self._lock_duration = lock_duration
         self._running = running
         self._lost = lost
-        self._silence = unresponsive_seconds
+        self._unresponsive_seconds = unresponsive_seconds
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: BlockingTransport | None = None
@@ -71,12 +73,12 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat_on, name=f"glidemq-heartbeat-{consumer}", daemon=True)
 
     async def start(self) -> None:
-        """Start the thread and wait for its first beat (or the failure of it)."""
+        """Start the thread and wait until its first heartbeat succeeds or fails."""
         self._thread.start()
         await self._first_beat.wait()
 
     def expect(self, lock_duration: int) -> None:
-        """A job with a short lock has come: beat at once, and often enough for it."""
+        """Send heartbeats at once, and often enough for a fetched job with this ``lock_duration`` (ms)."""
         if lock_duration < self._shortest:
             self._shortest = lock_duration
             self._hurry.set()
@@ -106,7 +108,7 @@ class Heartbeat:
             try:
                 return [run for run in self._running if not run.attempt.ended]
             except RuntimeError:
-                continue  # the loop changed the set while we read it
+                continue  # the loop changed the set during the iteration
 
     def _beat(self) -> None:
         if self._transport is None:
@@ -126,21 +128,24 @@ class Heartbeat:
                     self._tell(self._lost, run, status)
 
     def _info(self, active: int) -> str:
-        """Registration as Node peers write it (data-model.md section 3), the age of the last exchange, and how long
-        others have to wait before they take a job from this worker."""
+        """Return the registration: the fields that Node peers write too, and two of our own.
+
+        ``silence``: `Worker.unresponsive_seconds`, in ms. ``lockDuration``: how long other workers wait after the last
+        heartbeat before they recover this worker's jobs, in ms.
+        """
         return json.dumps({
             "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": active,
-            "unresponsive_seconds": int(self._silence() * 1000), "lockDuration": self._lock_duration,
+            "silence": int(self._unresponsive_seconds() * 1000), "lockDuration": self._lock_duration,
         })  # fmt: skip
 
     def _tell(self, function: Callable[..., Any], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            self._stopping = True  # the loop is gone
+            self._stopping = True  # the loop is closed
 
     async def close(self) -> None:
-        """Stop beating."""
+        """Stop the thread."""
         self._stopping = True
         self._hurry.set()
         if self._thread.is_alive():

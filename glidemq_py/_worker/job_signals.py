@@ -1,4 +1,4 @@
-"""What a handler's signal means for its job: the row to hand in. Signals are no failures (`JobSignal`)."""
+"""Builds the rows of attempts that end with a signal (`JobSignal`). Signals are not failures."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ __all__ = ["signal_row"]
 
 
 def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep: working.Keep) -> list[object]:
-    """Row of an attempt that ended with ``signal``.
+    """Return the row of an attempt that ended with ``signal``.
 
     Args:
-        pause_ms: for a `RateLimitError` that states no delay.
-        keep: the job's retention, should it fail.
+        link: The queue.
+        run: The run that ended.
+        signal: The signal.
+        pause_ms: Delay of a `RateLimitError` without its own, in ms.
+        keep: Retention of the job, in case it fails.
 
     Raises:
-        GlideMQError: the signal cannot be followed; that is a failure.
+        GlideMQError: If the signal is invalid; the attempt then fails with this error.
     """
     token = run.job.id, run.attempt.entry, *run.attempt.token
     if isinstance(signal, RateLimitError):
@@ -46,7 +49,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         return working.waiting_children(*token, keep, data)
     if isinstance(signal, GroupRateLimitError):
         if run.job.ordering_key is None:
-            raise GlideMQError(f"job {run.job.id!r} belongs to no group: it was added without `ordering`")
+            raise GlideMQError(f"job {run.job.id!r} has no ordering group: it was added without `ordering`")
         how = signal.position
         if check_choice("current_job", signal.current_job, ("requeue", "fail")) == "fail":
             how = "fail"
@@ -57,4 +60,4 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
     if isinstance(signal, SuspendError):
         ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
         return suspending.suspended(*token, signal.reason or "", ms, keep)
-    raise GlideMQError(f"{type(signal).__name__} is no signal that workers know") from signal
+    raise GlideMQError(f"{type(signal).__name__} is not a signal that workers support") from signal

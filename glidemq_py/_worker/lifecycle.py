@@ -1,4 +1,4 @@
-"""The life of one worker: started once, paused and resumed, closed once, whoever asks and in whatever order."""
+"""The lifecycle of one worker: start, pause, resume and close, safe to call in any order and by several callers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Lifecycle"]
 
 
 class Lifecycle:
-    """Start and end of one worker.
+    """Starts and closes one worker.
 
     Args:
-        name: of the queue.
-        listeners: who is told of the end.
-        close_rest: closes what else the worker holds, once its parts are closed.
+        name: Name of the queue.
+        listeners: Get the events ``closing`` and ``closed``.
+        close_rest: Closes the worker's other resources after its components.
     """
 
     def __init__(self, name: str, listeners: Listeners, close_rest: Callable[[], Awaitable[None]]) -> None:
@@ -29,7 +29,7 @@ class Lifecycle:
         self._close_rest = close_rest
         self._stack = AsyncExitStack()
         self.parts: Parts | None = None
-        """What runs, from the start on."""
+        """The running components; None before the start."""
         self.is_paused = False
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -37,7 +37,7 @@ class Lifecycle:
         self._force: asyncio.Event | None = None
         self._closed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """In which it was started."""
+        """The event loop it was started in."""
 
     def check_loop(self) -> None:
         """Raise EventLoopError if the worker was started in another event loop."""
@@ -46,7 +46,7 @@ class Lifecycle:
             return
         subject = f"worker of queue {self._name!r}"
         if loop.is_closed():
-            raise EventLoopError(subject, "it was started in an event loop that has ended", "create another Worker")
+            raise EventLoopError(subject, "it was started in an event loop that is closed", "create another Worker")
         raise EventLoopError(
             subject, "it was started in another event loop",
             "use it there (asyncio.run_coroutine_threadsafe), or create another Worker",
@@ -54,16 +54,16 @@ class Lifecycle:
 
     @property
     def is_closing(self) -> bool:
-        """True from the beginning of the end."""
+        """True once `close` was called."""
         return self._closing is not None
 
     async def start(self, prepare: Callable[[], WorkerComponents]) -> None:
-        """Open the parts as ``prepare`` says, and begin to take jobs. Raises what it does, and as `Worker.start`."""
+        """Open the components that ``prepare`` describes, then fetch jobs. Raises the errors of `Worker.start`."""
         if self.is_closing:
             raise ClosedError("the worker is closed")
         self.check_loop()
         if self._starting is not None:
-            raise GlideMQError("the worker has been started already")
+            raise GlideMQError("the worker is already started")
         opening = prepare()
         self._loop = asyncio.get_running_loop()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
@@ -73,13 +73,12 @@ class Lifecycle:
         except BaseException:
             if self.is_closing:
                 raise ClosedError("the worker was closed while it started") from None
-            # Nothing of it may stay behind.
             await self._stack.aclose()
             self._starting = self._loop = None
             raise
 
     async def wait_until_ready(self, prepare: Callable[[], WorkerComponents]) -> None:
-        """Wait for the start that is under way, or `start`."""
+        """Wait for a running start, or call `start`."""
         self.check_loop()
         starting = self._starting
         if starting is None or self.is_closing:
@@ -98,13 +97,13 @@ class Lifecycle:
             self.resume()
 
     def pause(self) -> None:
-        """Take no more jobs."""
+        """Stop fetching jobs."""
         self.is_paused = True
         if self.parts is not None:
             self.parts.exchange.taking = False  # read by the loop; any thread may write it
 
     def resume(self) -> None:
-        """Take jobs."""
+        """Fetch jobs."""
         self.is_paused = False
         if self._loop is None or self._loop is asyncio._get_running_loop():
             self._take_jobs()
@@ -122,12 +121,14 @@ class Lifecycle:
     async def close(self, limit: float | None, *, force: bool) -> None:
         """See `Worker.close`; ``limit`` in seconds."""
         if self._closing is not None and self._closing.done():
-            await self._closing  # raises what the first call raised, in any event loop
+            await self._closing  # raises the error of the first call, in any event loop
             return
         self.check_loop()
         caller = asyncio.current_task()
         if caller is not None and self.parts is not None and any(r.task is caller for r in self.parts.runner.running):
-            raise GlideMQError("a handler cannot wait for its own worker to close: asyncio.create_task(worker.close())")
+            raise GlideMQError(
+                "a handler cannot wait for its own worker to close; use asyncio.create_task(worker.close())"
+            )
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self._name}")
         if force and self._force is not None:
@@ -162,7 +163,7 @@ class Lifecycle:
                 self._closed.set()
 
     async def wait_until_closed(self) -> None:
-        """Wait for the end of `close`, whoever called it."""
+        """Wait until the worker is closed."""
         if self._closed is not None and not self._closed.is_set():
             self.check_loop()
             await self._closed.wait()

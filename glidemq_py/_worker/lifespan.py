@@ -1,7 +1,7 @@
-"""The user's lifespan, held open in a task of its own.
+"""The user's lifespan, entered and left in a task of its own.
 
-A context manager may insist on being left by the task that entered it (task groups, cancel scopes, time-outs do);
-a worker is started and closed by whoever comes along.
+Some context managers (task groups, cancel scopes, timeouts) must be left by the task that entered them, but a worker
+may be started and closed by different tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def check_lifespan(function: _F) -> _F:
-    """What makes a context manager of a worker. Raises GlideMQValidationError for what cannot."""
+    """Return the lifespan function if it is valid.
+
+    Raises:
+        GlideMQValidationError: If it cannot be called with the worker, or is an async (generator) function without
+            `contextlib.asynccontextmanager`.
+    """
     check_callable("lifespan", function, "worker")
     if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
         raise GlideMQValidationError("lifespan", function, _DECORATE)
@@ -30,9 +35,13 @@ def check_lifespan(function: _F) -> _F:
 
 
 def entered(made: Any) -> LifespanTask:
-    """What the lifespan has made of its worker, being entered. Raises GlideMQValidationError where that cannot be."""
+    """Return a task that enters the context manager ``made`` by the lifespan function.
+
+    Raises:
+        GlideMQValidationError: If ``made`` is not an async context manager.
+    """
     if not isinstance(made, AbstractAsyncContextManager):
-        raise GlideMQValidationError("lifespan", made, f"is no asynchronous context manager: its function {_DECORATE}")
+        raise GlideMQValidationError("lifespan", made, f"is not an async context manager: the function {_DECORATE}")
     return LifespanTask(cast("AbstractAsyncContextManager[Any]", made))
 
 
@@ -56,7 +65,7 @@ class LifespanTask:
             self._opened.set_exception(error)
 
     async def open(self) -> Any:
-        """What the manager yields. Raises what it raises; cancelling this cancels the entering."""
+        """Return the value that the manager yields. Its errors are raised; cancellation cancels the entering."""
         try:
             return await asyncio.shield(self._opened)
         except BaseException:
@@ -64,10 +73,10 @@ class LifespanTask:
                 self._task.cancel()
                 await asyncio.wait({self._task})
                 if not self._opened.cancelled():
-                    self._opened.exception()  # seen: it is raised by the task's own end
+                    self._opened.exception()  # marks it as retrieved
             raise
 
     async def close(self) -> None:
-        """Leave the manager. Raises what it raises."""
+        """Leave the manager. Its errors are raised."""
         self._over.set()
         await self._task

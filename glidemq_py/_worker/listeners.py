@@ -1,4 +1,4 @@
-"""What a worker tells its own process: listeners by event name."""
+"""Worker events: listeners in the same process, by event name."""
 
 from __future__ import annotations
 
@@ -22,27 +22,31 @@ WORKER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "stalled": ("job_id",), "drained": (), "budget_exceeded": ("job",), "error": ("error",), "closing": (),
     "closed": (),
 }  # fmt: skip
-"""What each listener is called with."""
+"""Names of the listeners' arguments by event."""
 
 Listener = Callable[..., Any]
 
 
 class Listeners:
-    """Calls plain and async listeners; one that fails is logged and harms nobody."""
+    """Calls plain and async listeners. Errors of listeners are logged."""
 
     def __init__(self) -> None:
         self._by_event: dict[str, list[Listener]] = {}
         self._running: set[asyncio.Future[Any]] = set()
 
     def on(self, event: str, listener: Listener) -> None:
-        """Add a listener. Raises GlideMQValidationError for an event there is not, or what cannot be called."""
+        """Add a listener.
+
+        Raises:
+            GlideMQValidationError: If the event does not exist or the listener cannot be called with its arguments.
+        """
         if event not in WORKER_EVENTS:
             raise GlideMQValidationError("event", event, f"must be one of {', '.join(WORKER_EVENTS)}")
         check_callable("listener", listener, *WORKER_EVENTS[event])
         self._by_event.setdefault(event, []).append(listener)
 
     def off(self, event: str, listener: Listener) -> None:
-        """Take it away again; nothing happens if it is not there."""
+        """Remove a listener. Does nothing if it is not registered."""
         listeners = self._by_event.get(event, [])
         if listener in listeners:
             listeners.remove(listener)
@@ -50,16 +54,16 @@ class Listeners:
             self._by_event.pop(event, None)
 
     def wanted(self, event: str) -> bool:
-        """True if anybody listens."""
+        """Return True if the event has listeners."""
         return event in self._by_event
 
     def tell(self, event: str, *args: Any) -> None:
-        """Call everybody who listens; async listeners run in tasks of their own."""
+        """Call the listeners of an event; async listeners run in tasks of their own."""
         for listener in self._by_event.get(event, ()):
             try:
                 answer = listener(*args)
             except Exception:
-                _log.exception("a listener for %r failed", event)
+                _log.exception("listener of worker event %r failed", event)
                 continue
             if inspect.isawaitable(answer):
                 future = asyncio.ensure_future(answer)
@@ -69,9 +73,9 @@ class Listeners:
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._running.discard(future)
         if not future.cancelled() and future.exception() is not None:
-            _log.error("an async listener failed", exc_info=future.exception())
+            _log.error("async listener of a worker event failed", exc_info=future.exception())
 
     async def settle(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
-        """Wait until the async listeners that are running have ended, but for those that wait for us."""
+        """Wait until the running async listeners have ended, except those in ``without`` (they wait for the caller)."""
         while waited_for := self._running - without:
             await asyncio.wait(waited_for)

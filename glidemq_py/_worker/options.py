@@ -1,4 +1,4 @@
-"""Options of a worker. Nothing here runs anything."""
+"""Options of a worker: a value that validates itself."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ __all__ = ["BackoffStrategy", "ExceptionTypes", "WorkerOptions"]
 MAX_CONCURRENCY: Final = 10_000
 
 BackoffStrategy = Callable[[int, BaseException], int | timedelta]
-"""(failures so far, counted from 1; the exception) -> wait before the next attempt."""
+"""(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class WorkerOptions:
-    """Options of a `Worker`. Durations are kept in milliseconds.
+    """Options of a `Worker`. Durations are stored in milliseconds.
 
     Args:
-        concurrency: jobs in hand at the same time, 1..10_000.
-        lock_duration: a job whose worker has been silent for this long is given to another, 1_000..86_400_000;
-            a job's own ``lock_duration`` has precedence. Heartbeats come three times as often.
-        stalled_interval: how often to look for such jobs, 1_000..86_400_000.
-        max_stalled_count: how often a job may lose its worker, alone in its process, before it fails for good, >= 0.
-        retry_on: only these exception types are retried; None = all.
-        no_retry_on: these are not.
-        backoff_strategies: functions for ``backoff={"type": name}``.
-        limiter: at most so many jobs are taken in a window, by all workers of the queue that have a limiter: a
-            `RateLimit` or ``{"max": jobs, "duration": ms}``. A rate limit of the queue itself has precedence.
-        token_limiter: take no job while those of the present window have reported so many tokens: a `TokenLimiter`
-            or ``{"max_tokens": number, "duration": ms, "scope": "queue" | "worker" | "both"}``.
-        batch: the handler takes lists of jobs: a `BatchOptions` or ``{"size": jobs, "timeout": ms}``; at most
+        concurrency: Maximum number of jobs at the same time, 1..10_000.
+        lock_duration: Time after the last heartbeat until a job counts as stalled and is given to another worker,
+            1_000..86_400_000 ms. A job's own ``lock_duration`` has precedence. Heartbeats are sent three times per
+            lock duration.
+        stalled_interval: Time between checks for stalled jobs, 1_000..86_400_000 ms.
+        max_stalled_count: Number of times a job may stall while it is the only job of its process, 0..1_000_000; the
+            next stall fails it.
+        retry_on: Exception types that are retried; None retries all.
+        no_retry_on: Exception types that are not retried.
+        backoff_strategies: Functions for ``backoff={"type": name}``.
+        limiter: Maximum number of jobs fetched per window by all workers of the queue that have a limiter: a
+            `RateLimit` or ``{"max": jobs, "duration": ms}``. A rate limit of the queue has precedence.
+        token_limiter: Fetch no jobs once the jobs of the current window have reported so many tokens: a
+            `TokenLimiter` or ``{"max_tokens": number, "duration": ms, "scope": "queue" | "worker" | "both"}``.
+        batch: Call the handler with lists of jobs: a `BatchOptions` or ``{"size": jobs, "timeout": ms}``. At most
             ``concurrency`` batches run at the same time.
-        events: False leaves out the queue's events of this worker's jobs.
-        metrics: False leaves this worker's jobs out of the queue's metrics.
-        log_failures: log jobs that fail, stall or expire (logger ``glidemq_py.failures``): True, False, a
+        events: False disables the queue events of this worker's jobs.
+        metrics: False excludes this worker's jobs from the queue's metrics.
+        log_failures: Log jobs that fail, stall or expire (logger ``glidemq_py.failures``): True, False, a
             `FailureLogOptions` or ``{"per_minute": number, "retries": bool, "tracebacks": bool}``.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
     """
 
     concurrency: int
@@ -101,7 +103,7 @@ class WorkerOptions:
 
     @property
     def slots(self) -> int:
-        """Most jobs in this worker's hands."""
+        """Maximum number of running jobs."""
         return self.concurrency if self.batch is None else self.concurrency * self.batch.size
 
 

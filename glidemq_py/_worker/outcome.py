@@ -1,4 +1,4 @@
-"""What a handler's end means for its job: completed, another attempt, or failed for good."""
+"""Builds the rows that report results: completed, retried or failed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _TRACE_FRAMES = 32
 
 
 class Outcomes:
-    """Builds the rows that an exchange hands in.
+    """Builds the rows that an exchange reports.
 
     Args:
-        link: the queue.
-        options: of the worker: which failures are retried, and after how long.
+        link: The queue.
+        options: Options of the worker: which errors are retried, and the backoff.
     """
 
     def __init__(self, link: QueueLink, options: WorkerOptions) -> None:
@@ -43,7 +43,12 @@ class Outcomes:
         self._pause_ms = 1_000 if options.limiter is None else options.limiter.duration
 
     def completed(self, run: Run, result: Any) -> list[object]:
-        """Row of a handler that returned. Raises SerializationError, PayloadTooLargeError for its result."""
+        """Return the row of a handler that returned.
+
+        Raises:
+            SerializationError: If the result cannot be serialized.
+            PayloadTooLargeError: If the result is too large.
+        """
         text = "null" if result is None else encode_result(result, self._link.serializer)
         attempt = run.attempt
         row: list[object] = [1, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text]
@@ -52,7 +57,7 @@ class Outcomes:
         return row
 
     def failed(self, run: Run, error: BaseException) -> list[object]:
-        """Row of an attempt that failed with ``error``."""
+        """Return the row of an attempt that failed with ``error``."""
         limit = run.options.attempts or 0
         if limit and not self._is_retried(run, error):
             limit = 0
@@ -68,21 +73,25 @@ class Outcomes:
             limit,
             self._backoff(run, error) if limit else 0,
             _keep(run.options.remove_on_fail),
-            # By the text, as peers do it.
+            # A search in the JSON text, as Node peers do it.
             limit > 0 and '"fallbacks"' in run.job._opts_text,
         )
 
     def released(self, run: Run) -> list[object]:
-        """Row of a job that is handed back without spending an attempt."""
+        """Return the row of a job that is released without counting an attempt."""
         attempt = run.attempt
         return working.released(run.job.id, attempt.entry, attempt.fence, attempt.processed_on)
 
     def signalled(self, run: Run, signal: JobSignal) -> list[object]:
-        """Row of an attempt that ended with a signal. Raises GlideMQError where that cannot be: it is a failure."""
+        """Return the row of an attempt that ended with a signal.
+
+        Raises:
+            GlideMQError: If the signal is invalid; the attempt then fails with this error.
+        """
         return signal_row(self._link, run, signal, self._pause_ms, _keep(run.options.remove_on_fail))
 
     def pause_of(self, signal: RateLimitError) -> int:
-        """How long a worker pauses for it, ms."""
+        """Return the pause of the worker for a `RateLimitError`, in ms."""
         return self._pause_ms if signal.delay is None else to_ms("delay", signal.delay)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
@@ -97,22 +106,22 @@ class Outcomes:
         failures = run.job.attempts_made + 1
         strategy = self._options.backoff_strategies.get(backoff.type)
         if strategy is not None:
-            return _ask(strategy, backoff.type, failures, error, backoff.compute(failures))
+            return _custom_backoff(strategy, backoff.type, failures, error, backoff.compute(failures))
         return backoff.compute(failures)
 
 
-def _ask(strategy: BackoffStrategy, name: str, failures: int, error: BaseException, otherwise: int) -> int:
-    """What a user's strategy answers; a broken one must not cost the job its retry."""
+def _custom_backoff(strategy: BackoffStrategy, name: str, failures: int, error: BaseException, default: int) -> int:
+    """Return the delay (ms) of a user's strategy, or ``default`` if the strategy fails."""
     try:
-        answer = strategy(failures, error)
-        return to_ms(f"backoff strategy {name!r}", answer if isinstance(answer, timedelta) else int(answer))
+        delay = strategy(failures, error)
+        return to_ms(f"backoff strategy {name!r}", delay if isinstance(delay, timedelta) else int(delay))
     except Exception:
-        _log.exception("backoff strategy %r failed; waiting %d ms instead", name, otherwise)
-        return otherwise
+        _log.exception("backoff strategy %r failed; using a delay of %d ms", name, default)
+        return default
 
 
 def _keep(retention: Retention | None) -> working.Keep:
-    """Retention as `exchange` takes it: 0 keep, 1 remove, (count, age) bounds."""
+    """Convert a retention option to the form of the wire: 0 = keep, 1 = remove, or (count, age)."""
     if retention is None or retention is False:
         return 0
     if retention is True:
@@ -126,19 +135,19 @@ def message_of(error: BaseException) -> str:
     """Return the message of an exception, or its type's name if it has none."""
     try:
         return str(error) or type(error).__name__
-    except Exception:  # a broken __str__ must not cost the job its end
+    except Exception:  # a broken __str__ must not prevent the report
         return type(error).__name__
 
 
 def _clean(text: str, limit: int) -> str:
-    """Text that every reader can decode, of bounded length."""
+    """Return text that is valid UTF-8 and at most ``limit`` characters long."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _stacktraces(earlier: object, error: BaseException) -> str:
-    """JSON array of the job's last tracebacks, newest last."""
+    """Return a JSON array of the job's last tracebacks, newest last."""
     known: list[str] = []
     if isinstance(earlier, str):
         try:

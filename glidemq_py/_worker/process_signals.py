@@ -1,8 +1,8 @@
-"""SIGTERM and SIGINT, which belong to the process: one handler for everything in it that is to be closed.
+"""Shared handling of SIGTERM and SIGINT: one signal handler for every worker and shutdown object of the process.
 
-A worker that installed its own handler would take the signals of every other worker of the process. So all register
-here. The handlers are installed when the first registers in the main thread, and the previous ones are restored when
-the last one there leaves.
+If each worker installed its own handler, it would replace those of the other workers. So all register here. The
+handlers are installed when the first one registers in the main thread, and the previous handlers are restored when the
+last one there unregisters.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["SAME_SIGNAL_S", "SignalFilter", "handle_until_exit", "on_termination
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SAME_SIGNAL_S: Final = 1.0
-"""A terminal, a process group and a service manager may each send the same signal for one request."""
+"""Repetitions within this time are ignored: a terminal, a process group and a service manager may each send one."""
 
 OnSignal = Callable[[signal.Signals], None]
 
 
 class SignalFilter:
-    """Tells requests from repetitions: the same signal within a second counts once.
+    """Filters repeated signals: the same signal within one second counts once.
 
     Args:
-        clock: seconds, monotonic.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -45,7 +45,7 @@ class SignalFilter:
 
 
 class _Member:
-    """A callback and the loop that it belongs to."""
+    """A callback and its event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: OnSignal) -> None:
         self.loop = loop
@@ -54,7 +54,7 @@ class _Member:
 
 
 class _ProcessSignals:
-    """Who is called at a signal, in whatever loop and thread."""
+    """The registered callbacks, of any event loop and thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,18 +65,18 @@ class _ProcessSignals:
         self._installed: dict[signal.Signals, Any] = {}
 
     def add(self, member: _Member) -> None:
-        """Call it from now on."""
+        """Register a callback."""
         with self._lock:
             self._members.append(member)
         if member.in_main_thread and self._loop is not member.loop:
             if self._loop is not None:
                 if self._loop.is_running():
-                    return  # ours is nested in it
+                    return  # this loop is nested in it
                 self._restore()
             self._install(member.loop)
 
     def remove(self, member: _Member) -> None:
-        """Call it no more."""
+        """Unregister a callback."""
         with self._lock:
             self._members.remove(member)
             in_main = [each for each in self._members if each.in_main_thread and not each.loop.is_closed()]
@@ -104,7 +104,7 @@ class _ProcessSignals:
             now = signal.getsignal(number)
             if loop is not None and not loop.is_closed():
                 loop.remove_signal_handler(number)
-            # What someone else has installed meanwhile stays; None was not installed by Python.
+            # Keep a handler that other code has installed since. None: the previous one was not set by Python.
             handler = before if now is self._installed[number] or loop is None or loop.is_closed() else now
             if handler is not None:
                 signal.signal(number, handler)
@@ -128,16 +128,16 @@ _process_signals = _ProcessSignals()
 
 
 def handle_until_exit(on_signal: OnSignal) -> None:
-    """As `on_termination`, to the end of the process: a late repetition does not kill a command that ends."""
+    """Call ``on_signal`` at SIGTERM and SIGINT until the process exits, so that a late repetition does not kill it."""
     _process_signals.add(_Member(asyncio.get_running_loop(), on_signal))
 
 
 @contextlib.contextmanager
 def on_termination(on_signal: OnSignal) -> Generator[None]:
-    """Call ``on_signal`` in the running loop at SIGTERM and SIGINT, each repetition within a second left out.
+    """Call ``on_signal`` in the running loop at SIGTERM and SIGINT; repetitions within one second are ignored.
 
-    Everything that is registered in the process is called, whatever its thread. Handlers are only installed from the
-    main thread: if nothing of it is registered, signals keep their meaning.
+    All callbacks registered in the process are called, in any thread. Signal handlers are installed only while a
+    callback is registered in the main thread; otherwise signals keep their previous effect.
     """
     member = _Member(asyncio.get_running_loop(), on_signal)
     _process_signals.add(member)

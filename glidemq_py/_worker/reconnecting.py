@@ -1,6 +1,6 @@
-"""After a call that failed: wait for the server, hand in again, and ask for the jobs that a lost reply may have held.
+"""Handles failed calls: reconnects, reports pending results again, and reattaches to jobs of a lost reply.
 
-A part of the exchange loop, in a file of its own; it works on the loop's state.
+A component of the exchange loop; it works on the loop's state.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ __all__ = ["Reconnection"]
 _log = get_logger(__name__)
 
 ROWS = 100
-"""Most rows handed in again, or jobs handed back, by one call."""
+"""Maximum number of rows reported again, or jobs released, by one call."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 _MAX_REFUSALS = 5
 
 
 class Reconnection:
-    """Recovers one exchange loop.
+    """Reconnects one exchange loop.
 
     Args:
-        state: of the loop. answers: what does what an answer says.
-        forget_ahead: takes back what may have been sent ahead, and regains. Raises GlideMQError.
-        context: the variables that recovery runs with.
+        state: State of the loop.
+        answers: Processes replies.
+        forget_ahead: Cancels a call that was sent ahead, and reattaches. Raises GlideMQError.
+        context: Context variables of the reconnect task.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Reconnection:
         self._context = context
 
     def failed(self, batch: list[FinishedAttempt], error: GlideMQError) -> None:
-        """A call with ``batch`` failed; it may have arrived."""
+        """Handle a failed call that reported ``batch``; the server may have executed it."""
         x = self._state
         _log.warning("queue %r: exchange failed: %s", x.link.keys.name, error)
         x.listeners.tell("error", error)
@@ -58,17 +59,17 @@ class Reconnection:
             x.recovering = x.loop.create_task(self.run(), name="glidemq-recover", context=self._context)
 
     def give_up(self, error: ClosedError) -> None:
-        """Somebody closed our connection, an injected client most likely. There is no way back."""
+        """Stop fetching: the connection (most likely an injected client) was closed by its owner."""
         x = self._state
         x.disconnected = True
         _log.error(
-            "queue %r: the worker's connection was closed under it; it takes no more jobs, and the outcomes of %d "
-            "are left to recovery", x.link.keys.name, len(x.finished),
+            "queue %r: the worker's connection was closed by its owner; fetching stopped, and %d pending results are "
+            "not reported (their jobs will stall and be recovered)", x.link.keys.name, len(x.finished),
         )  # fmt: skip
         x.listeners.tell("error", error)
 
     def keep(self, batch: list[FinishedAttempt], error: GlideMQError) -> None:
-        """Fencing makes handing in twice harmless, so what may have arrived is simply sent again."""
+        """Keep results to report again. The fencing token makes a second report harmless."""
         x = self._state
         if isinstance(error, ScriptError):
             batch = [finished for finished in batch if self._may_try_again(finished, error)]
@@ -88,7 +89,7 @@ class Reconnection:
         return False
 
     async def run(self) -> None:
-        """Wait for the server with growing, scattered pauses; then ask for what a lost reply may have held."""
+        """Retry with growing, jittered pauses until the server replies; then reattach to jobs of a lost reply."""
         x = self._state
         while True:
             pause = min(_FIRST_PAUSE_S * 2 ** min(self._answers.failures, 10), _LAST_PAUSE_S)
@@ -114,8 +115,11 @@ class Reconnection:
         x.request_jobs()
 
     async def _report_again(self) -> None:
-        """What was lost on its way must be settled before anything is regained: a job whose failure was in the lost
-        call may have been taken for us anew by that very call, and would count as known by its old row."""
+        """Report results of failed calls again, before reattaching.
+
+        A lost call may have reported a job's failure and fetched the same job for its retry. Its pending row would make
+        `reattach` treat the new attempt as known.
+        """
         x = self._state
         while x.finished and x.finished[0].sent and not x.finished[0].refusals:
             batch = x.next_finished(ROWS)
@@ -133,7 +137,11 @@ class Reconnection:
             self._answers.evaluate(reply, batch, 0, x.wake_count)
 
     async def reattach(self) -> None:
-        """Start what pends for us without our knowing, or hand it back where we take nothing. Raises GlideMQError."""
+        """Start the jobs that a lost reply contained, or release them if the worker does not fetch.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
         x = self._state
         assert x.runner is not None
         cursor = ""
@@ -146,15 +154,15 @@ class Reconnection:
             if x.taking:
                 self._answers.start_jobs(reply.jobs, reply.now, reply.budgets, [])
             else:
-                self.hand_back(reply.jobs, reply.now)
+                self.release(reply.jobs, reply.now)
             if reply.dropped:
                 x.failure_log.dropped(reply.dropped)
             cursor = reply.cursor
             if not cursor:
                 return
 
-    def hand_back(self, jobs: list[working.FetchedJob], now: int) -> None:
-        """We take no jobs any more: let others have them."""
+    def release(self, jobs: list[working.FetchedJob], now: int) -> None:
+        """Release fetched jobs unstarted, because this worker no longer fetches."""
         x = self._state
         for taken in jobs:
             run = x.source.run_type(x.link, taken, now, None)

@@ -1,4 +1,4 @@
-"""Which handler runs a job: by the job's name, else the worker's own. Running them is the runner's business."""
+"""Selects the handler of a job: the task with the job's name, else the worker's handler."""
 
 from __future__ import annotations
 
@@ -16,17 +16,25 @@ Handler = Callable[[Any], Any]
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """True for coroutine functions, partials of them and objects whose ``__call__`` is one."""
-    called = getattr(function, "__call__", None)  # noqa: B004 - its own kind is asked for, not whether it is there
+    """Return True for coroutine functions, partials of them and objects whose ``__call__`` is one."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - inspects the method, not whether it exists
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def check_handler(function: Any, argument: str) -> Handler:
-    """A handler that can be called with ``argument``. Raises GlideMQValidationError."""
+    """Return the function if it can be a handler.
+
+    Args:
+        function: The candidate.
+        argument: Name of the argument it is called with, for error messages.
+
+    Raises:
+        GlideMQValidationError: If it cannot be called with one argument, or is a generator function.
+    """
     if not callable(function):
-        raise GlideMQValidationError("handler", function, "must be a function, or a text that names one")
+        raise GlideMQValidationError("handler", function, 'must be a function, or a string such as "module:function"')
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise GlideMQValidationError("handler", function, "must return its result: it is a generator")
+        raise GlideMQValidationError("handler", function, "must return its result; generators are not supported")
     handler: Handler = check_callable("handler", function, argument)
     return handler
 
@@ -36,7 +44,8 @@ class Route:
     """A handler, called with the job.
 
     Attributes:
-        in_thread: it blocks, and so runs in a thread; otherwise what it returns is awaited on the loop.
+        handler: The function.
+        in_thread: True to run it in a thread; False to await it on the event loop.
     """
 
     handler: Handler
@@ -44,7 +53,7 @@ class Route:
 
     @classmethod
     def to(cls, handler: Handler) -> Route:
-        """The route to a user's handler."""
+        """Return the route of a user's handler."""
         return cls(handler, not is_async(handler))
 
 
@@ -52,8 +61,8 @@ class Routes:
     """The handlers of a worker.
 
     Args:
-        default: for every job name that has no handler of its own; None if those fail.
-        by_name: handlers of job names.
+        default: Handler of job names without their own; None fails those jobs.
+        by_name: Handlers by job name.
     """
 
     __slots__ = ("_by_name", "_default", "only")
@@ -62,8 +71,8 @@ class Routes:
         self._default = default
         self._by_name = dict(by_name)
         self.only = None if by_name else default
-        """The handler, where there is just one."""
+        """The handler, if it is the only one."""
 
     def find(self, job_name: str) -> Route | None:
-        """The handler of a job name."""
+        """Return the handler of a job name, or None."""
         return self._by_name.get(job_name, self._default)

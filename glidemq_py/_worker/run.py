@@ -1,4 +1,4 @@
-"""One job in a worker's hands, from the reply that brought it until its slot is free again."""
+"""One fetched job, from the reply that contains it until its slot is free."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from glidemq_py.telemetry.context import CONTEXT_START, without_context
 __all__ = ["Run"]
 
 _FIELDS = 12
-"""Of every job taken; what follows only jobs have that have run before."""
+"""Number of fields of every fetched job; only jobs that have run before have more."""
 
 
 class Run:
     """A job being run.
 
     Attributes:
-        job, attempt: what the handler sees, and its token.
-        options: the job's options as stored.
-        handler: what runs it; set when it is started.
-        task: of an async handler; None for one in a thread.
-        timer: of the job's time-out.
-        suspect_limit: how many suspects may run here beside it, itself included; 0 = it is none.
+        job: The job, as the handler sees it.
+        attempt: The attempt with its fencing token.
+        options: The job's options as stored.
+        handler: The handler; set when it is started.
+        task: Task of an async handler; None for a handler in a thread.
+        timer: Timer of the job's timeout.
+        suspect_limit: Maximum number of suspects that may run in this worker at the same time, this one included;
+            0 if the job is not a suspect.
     """
 
     job_type: type[Job[Any, Any]] = Job
@@ -38,7 +40,7 @@ class Run:
     handler: Callable[[Any], Any]
 
     def __init__(self, link: QueueLink, taken: FetchedJob, processed_on: int, context: Any) -> None:
-        # Positions: see TakenJob. Hot path: no more than what every job needs.
+        # Positions: see FetchedJob. Hot path: only what every job needs.
         more = None
         suspect_limit = 0
         if len(taken) > _FIELDS:

@@ -1,4 +1,4 @@
-"""Running handlers: tasks for coroutine functions, threads for plain ones, time-outs for both."""
+"""Runs handlers: coroutine functions in tasks, plain functions in threads, both with timeouts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _log = get_logger(__name__)
 
 
 class Runner(AttemptRunner):
-    """Runs the jobs that a worker took.
+    """Runs the jobs that a worker fetched.
 
     Args:
-        routes: which handler runs which job.
-        outcomes: what an end means for a job.
-        hand_in: where outcomes go.
-        listeners: who is told.
-        concurrency: most handlers at a time.
-        name: of the queue, for threads and logs.
+        routes: Handlers by job name.
+        outcomes: Builds the rows that report results.
+        report_result: Gets the results.
+        listeners: Get the worker events.
+        concurrency: Maximum number of handlers at the same time.
+        name: Name of the queue, for threads and logs.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Runner(AttemptRunner):
         if self._continuations:
             route = self._continuations.route(run) or route
         if route is None:
-            self._ended(run, None, NoHandlerError(f"no handler of this worker takes jobs named {run.job.name!r}"))
+            self._ended(run, None, NoHandlerError(f"this worker has no handler for jobs named {run.job.name!r}"))
             return
         run.handler = route.handler if not TELEMETRY.on else observed_handler(route.handler, route.in_thread)
         timeout = run.options.timeout
@@ -78,10 +78,10 @@ class Runner(AttemptRunner):
         except asyncio.CancelledError as error:
             self._ended(run, None, error)
         except KeyboardInterrupt:
-            self._give_back(run)
+            self._release(run)
             raise
         except BaseException as error:
-            # SystemExit too: a handler must not take the worker and its other jobs down.
+            # Includes SystemExit: a handler must not end the worker and its other jobs.
             self._ended(run, None, error)
         else:
             self._ended(run, result, None)
@@ -94,9 +94,9 @@ class Runner(AttemptRunner):
             run.task.cancel()
         else:
             _log.warning(
-                "job %s (%s) of queue %r: its attempt is over (%s), but a plain function cannot be stopped: it keeps "
-                "its slot until it returns; let it look at job.cancelled",
-                run.job.id, run.job.name, self._name, why,
+                "queue %r: the attempt of job %s %r ended (%s), but its handler is a plain function and cannot be "
+                "stopped; it occupies its slot until it returns (check job.cancelled)",
+                self._name, run.job.id, run.job.name, why,
             )  # fmt: skip
 
     def close(self) -> None:
@@ -106,6 +106,6 @@ class Runner(AttemptRunner):
 
 def _invoke(run: Run) -> Any:
     if run.attempt.ended:
-        return None  # it ended (its time-out, a close) before a thread was free: it may run elsewhere by now
+        return None  # it ended (timeout, close) before a thread was free: it may already run in another worker
     running_job.set(run.job)
     return run.handler(run.job)

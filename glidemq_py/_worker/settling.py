@@ -1,4 +1,4 @@
-"""What the server's answer to a finished attempt means: whom of this process it is told."""
+"""Reports the server's reply to a finished attempt to listeners, logs and meters."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _OUTCOMES: Final[dict[int, str]] = {
     AttemptStatus.SUSPENDED: "suspended",
     AttemptStatus.RELEASED: "released",
 }
-"""In the words of meters; everything else was the end of an attempt that is not the current one."""
+"""Names for meters; every other status means that the attempt was not the current one."""
 
 
 class OutcomeReporting:
-    """Tells listeners what became of the attempts that were handed in.
+    """Calls listeners with the outcome of each reported attempt.
 
     Args:
-        name: of the queue.
-        listeners: who is told.
-        failure_log: where failures are logged.
+        name: Name of the queue.
+        listeners: Get the worker events.
+        failure_log: Logs failures.
     """
 
     __slots__ = ("_failure_log", "_listeners", "_name")
@@ -42,7 +42,7 @@ class OutcomeReporting:
         self._failure_log = failure_log
 
     def settle(self, finished: FinishedAttempt, status: int) -> None:
-        """The server has answered ``status`` to a row that was handed in."""
+        """Process the server's reply ``status`` to a reported row."""
         listeners, job = self._listeners, finished.run.job
         if finished.sent:
             status = lost_answer(finished, status)
@@ -65,6 +65,6 @@ class OutcomeReporting:
         elif status == AttemptStatus.WAITING_CHILDREN:
             listeners.tell("waiting-children", job)
         elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
-            # ALREADY to what was never sent before: another job bears that id now, all data having been flushed.
+            # ALREADY for a row sent for the first time: all data was flushed and another job has this id now.
             self._failure_log.discarded(finished, gone=status == AttemptStatus.GONE)
             listeners.tell("error", StaleAttemptError(job.id))

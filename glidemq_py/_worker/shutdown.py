@@ -1,4 +1,4 @@
-"""Closing on signals: one worker, or several components together."""
+"""Graceful shutdown on signals: one worker, or several components together."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ _log = get_logger(__name__)
 
 
 class Closable(Protocol):
-    """Anything with an async ``close``; one that takes ``force`` is hurried by a second signal."""
+    """Anything with an async ``close``. If it accepts ``force``, a second signal passes ``force=True``."""
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the component."""
         ...
 
 
 @contextlib.contextmanager
 def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
-    """While inside: the first SIGTERM or SIGINT closes ``worker``, a second one with ``force``.
+    """Close ``worker`` at the first SIGTERM or SIGINT, and with ``force`` at the second.
 
-    Yields the list of these closings, empty until a signal arrives.
+    Yields:
+        The list of close tasks; empty until a signal arrives.
     """
     closing: list[asyncio.Task[None]] = []
 
     def on_signal(number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if closing:
-            _log.warning("%s: closing %r now; its %d running jobs return to waiting", name, worker, worker.active_count)
+            _log.warning("%s: closing %r now; releasing %d running jobs", name, worker, worker.active_count)
         else:
-            _log.info("%s: closing %r when its %d running jobs have ended", name, worker, worker.active_count)
+            _log.info("%s: closing %r; waiting for %d running jobs", name, worker, worker.active_count)
         closing.append(asyncio.ensure_future(worker.close(force=bool(closing))))
 
     with on_termination(on_signal):
@@ -45,7 +46,7 @@ def closing_on_signals(worker: Any) -> Generator[list[asyncio.Task[None]]]:
 
 
 class GracefulShutdown:
-    """Closes components together, at a signal or when told to.
+    """Closes components together, on a signal or by `shutdown`.
 
     ``async with graceful_shutdown(worker, queue) as shutdown: await shutdown.wait()``
     """
@@ -68,7 +69,7 @@ class GracefulShutdown:
                 self._hurried.append(asyncio.ensure_future(force(force=True)))
 
     async def shutdown(self) -> None:
-        """Close every component at the same time; one that fails is logged. Idempotent."""
+        """Close all components concurrently; errors are logged. Idempotent."""
         results = await asyncio.gather(*(component.close() for component in self._components), return_exceptions=True)
         for component, result in zip(self._components, results, strict=True):
             if isinstance(result, BaseException):
@@ -76,11 +77,11 @@ class GracefulShutdown:
         self.dispose()
 
     async def wait(self) -> None:
-        """Wait until everything is closed, or `dispose` was called."""
+        """Wait until all components are closed, or `dispose` is called."""
         await self._done.wait()
 
     def dispose(self) -> None:
-        """Stop listening for signals and close nothing: `wait` returns, and so does the end of the ``async with``."""
+        """Stop listening for signals without closing anything. `wait` returns; so does leaving the ``async with``."""
         self._stack.close()
         self._done.set()
 

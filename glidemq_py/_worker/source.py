@@ -1,6 +1,6 @@
-"""Where a worker's jobs come from: the calls by which they are taken, kept and handed in, and what they become here.
+"""The source of a worker's jobs: the calls that fetch, lock and report them, and the class of a run.
 
-This one is the queue itself; subscriptions of broadcasts have their own (`glidemq_py._features.broadcast.source`).
+This one is for a queue; subscriptions of broadcasts have `glidemq_py._features.broadcast.source`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ __all__ = ["BLOCK_MS", "QueueSource"]
 _WAKE_GROUP = "wakers"
 _WAKE_CONSUMER = "w"
 BLOCK_MS = 850
-"""An idle worker looks at least this often, whatever it was told: a lost wake-up costs a second, and so does a peer's
-list job, which wakes nobody. (The server ends such a read up to a tenth of a second late.)"""
+"""An idle worker polls at least this often, so a lost wake-up delays a job by at most a second. Jobs that a Node peer
+adds to a list do not wake workers and are found by this poll. (The server ends such a read up to 0.1 s late.)"""
 
 
 class QueueSource:
     """The jobs of a queue.
 
     Args:
-        keys: of the queue. consumer: the worker's name in the consumer group. options: of the worker.
+        keys: Keys of the queue.
+        consumer: The worker's name in the consumer group.
+        options: Options of the worker.
     """
 
     run_type: type[Run] = Run
-    """What a taken job is made to be."""
+    """Class of a fetched job."""
     wakes_one = True
-    """A wake-up reaches one worker of the queue, which passes it on if it cannot use it."""
+    """True if a wake-up reaches only one worker of the queue, which must pass it on if it cannot fetch."""
 
     def __init__(self, keys: QueueKeys, consumer: str, options: WorkerOptions) -> None:
         self._keys = keys
@@ -48,17 +50,17 @@ class QueueSource:
         self._quiet = not options.events
         self._no_metrics = not options.metrics
         self.label = f"queue {keys.name!r}"
-        """What log lines begin with."""
+        """First words of log lines."""
 
     async def open(self, link: QueueLink) -> None:
-        """Do on the server what must be done before jobs are taken."""
+        """Prepare the server; called before the first fetch."""
 
     async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:
-        """Say where their dead letters go, if the options do; whether there are any."""
+        """Declare the dead letter queue of the options; return True if there is one."""
         return bool(await declare_dead_letters(link, options))
 
     def outcomes(self, link: QueueLink) -> Outcomes:
-        """What ends mean for jobs."""
+        """Return the builder of the rows that report results."""
         return Outcomes(link, self._options)
 
     def exchange(

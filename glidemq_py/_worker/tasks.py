@@ -1,6 +1,6 @@
-"""Tasks: functions that are the handlers of one job name each, and whose own signature types the adding of jobs.
+"""Tasks: functions that handle the jobs of one name and add such jobs with the types of their own signature.
 
-How parameters become data is in `parameters`, who runs what in `routes`; nothing is sent or run here.
+`glidemq_py._features.typed_tasks.parameters` converts arguments to job data; `routes` selects the handler of a job.
 """
 
 from __future__ import annotations
@@ -37,27 +37,29 @@ _WAIT_MS = 30_000
 
 
 class TaskOwner(Protocol):
-    """What tasks need of their worker."""
+    """The part of a worker that tasks use."""
 
     @property
     def queue(self) -> Queue[Any, Any]:
-        """Where jobs are added."""
+        """The queue that jobs are added to."""
         ...
 
     @property
     def is_running(self) -> bool:
-        """Its handlers are settled."""
+        """True while the worker runs; no task can be registered then."""
         ...
 
 
 class Task(Generic[P, ResultT, CallP, CallT]):
-    """A function that runs the jobs of one name; made by ``@worker.task``.
+    """A function that runs the jobs of one name; created by ``@worker.task``.
 
-    ``Task[P, ResultT]``: the parameters of `add`, and the result. (Two more say how calling the task itself is
-    typed: with the job where the function takes it, and what an ``async def`` returns before it is awaited.)
+    ``Task[P, ResultT]``: the parameters of `add`, and the type of the result. (Two more type parameters are for
+    calling the task itself: its parameters, with the job if the function has one, and its return type, a coroutine
+    for an ``async def``.)
 
-    Jobs are added on the worker's connection, which is made when first used; the worker need not run. Arguments
-    travel by parameter name, those not given are left out, so that the worker's defaults count.
+    Jobs are added on the worker's connection, which is opened at the first use; the worker need not run. Arguments
+    are stored by parameter name. Arguments that are not given are not stored, so the defaults in the worker's code
+    apply.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Task(Generic[P, ResultT, CallP, CallT]):
         options: JobOptions = NO_OPTIONS,
         wait_ms: int = _WAIT_MS,
     ) -> None:
-        """Made by workers."""
+        """Create a task. Workers do this; use ``@worker.task``."""
         functools.update_wrapper(self, function)
         self.name = name
         self._function = function
@@ -79,7 +81,7 @@ class Task(Generic[P, ResultT, CallP, CallT]):
         self._wait_ms = wait_ms
 
     def __call__(self, /, *args: CallP.args, **kwargs: CallP.kwargs) -> CallT:
-        """Run the function here and now, without any job: for tests, and for one task that does another's work."""
+        """Call the function directly, without a job: in tests, or from another task."""
         return cast("CallT", self._function(*args, **kwargs))
 
     def __repr__(self) -> str:
@@ -90,34 +92,37 @@ class Task(Generic[P, ResultT, CallP, CallT]):
     def options(
         self, *, wait_timeout: Milliseconds | None = None, **options: Unpack[JobOptionsDict]
     ) -> Task[P, ResultT, CallP, CallT]:
-        """The same task with options for the jobs it adds: ``await task.options(delay=5_000).add(...)``.
+        """Return a copy of the task with options for the jobs it adds: ``await task.options(delay=5_000).add(...)``.
 
-        They go over those that the task was registered with, and these over the queue's.
+        These options override those of ``@worker.task``, which override the queue's defaults.
 
         Args:
-            wait_timeout: for `add_and_wait`, ms or timedelta; 30 seconds by default.
-            **options: see `JobOptions`.
+            wait_timeout: Timeout of `add_and_wait`, milliseconds or a timedelta; 30 seconds by default.
+            **options: See `JobOptions`.
 
         Raises:
-            GlideMQValidationError: an option cannot be; it is named with its value.
+            GlideMQValidationError: If an option is invalid. The error names the option and its value.
         """
         wait_ms = self._wait_ms if wait_timeout is None else to_ms("wait_timeout", wait_timeout, minimum=1)
         merged = JobOptions.merge(self._options, JobOptions.parse(cast("Mapping[str, Any]", options)))
         return Task(self._function, self.name, self._owner, self._parameters, merged, wait_ms)
 
     def spec(self, /, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
-        """A job of this task for `add_bulk`, or for `Queue.add_bulk`. Raises TypeError as a call would."""
+        """Return a job of this task for `add_bulk` or `Queue.add_bulk`.
+
+        Raises:
+            TypeError: If an argument is missing, unknown or given twice.
+        """
         return JobSpec(self.name, self._resolved.write(args, kwargs), self._options)
 
     async def add(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[dict[str, Any], ResultT]:
-        """Add a job that runs the function with these arguments.
+        """Add a job that runs the function with these arguments. Raises the errors of `Queue.add` as well.
 
         Returns:
-            The job, as from `Queue.add`; its result is read back as the function's return annotation says.
+            The job, as from `Queue.add`. Its result is converted to the type of the function's return annotation.
 
         Raises:
-            TypeError: an argument is missing, unknown or given twice; nothing was sent.
-            and what `Queue.add` raises.
+            TypeError: If an argument is missing, unknown or given twice. Nothing was sent.
         """
         data = self._resolved.write(args, kwargs)
         job = await self._owner.queue.add(self.name, data, **self._given)
@@ -126,9 +131,16 @@ class Task(Generic[P, ResultT, CallP, CallT]):
     async def add_bulk(self, jobs: Iterable[JobSpec]) -> list[Job[dict[str, Any], ResultT]]:
         """Add many jobs of this task: ``await task.add_bulk(task.spec(each) for each in ...)``.
 
+        Raises the errors of `Queue.add_bulk` as well.
+
+        Args:
+            jobs: Specs of this task (`spec`). `Queue.add_bulk` accepts specs of different tasks.
+
+        Returns:
+            The jobs, in the order of the specs.
+
         Raises:
-            GlideMQValidationError: a spec is of another task (`Queue.add_bulk` takes a mixture).
-            and what `Queue.add_bulk` raises.
+            GlideMQValidationError: If a spec belongs to another task.
         """
         specs = list(jobs)
         for i, spec in enumerate(specs):
@@ -137,12 +149,18 @@ class Task(Generic[P, ResultT, CallP, CallT]):
         return [self._reading(job) for job in await self._owner.queue.add_bulk(specs)]
 
     async def add_and_wait(self, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        """Add a job and return its result once a worker has completed it, 30 seconds at most (see `options`).
+        """Add a job and wait for its result, for 30 seconds at most (`options` sets another timeout).
+
+        Raises the errors of `Queue.add_and_wait` as well.
+
+        Returns:
+            The result, converted to the type of the function's return annotation.
 
         Raises:
-            TypeError: as `add`. JobFailedError: it failed for good. WaitTimeoutError: it did not end in time.
-            SerializationError: the result is not what the return annotation says.
-            and what `Queue.add_and_wait` raises.
+            TypeError: If an argument is missing, unknown or given twice. Nothing was sent.
+            JobFailedError: If the job failed.
+            WaitTimeoutError: If the job did not end in time.
+            SerializationError: If the result does not match the return annotation.
         """
         resolved = self._resolved
         data = resolved.write(args, kwargs)
@@ -169,7 +187,11 @@ class Task(Generic[P, ResultT, CallP, CallT]):
     # -- running ------------------------------------------------------------------------------------------
 
     def route(self) -> Route:
-        """How a worker runs its jobs. Raises GlideMQValidationError if its annotations cannot be resolved."""
+        """Return the route by which a worker runs the task's jobs.
+
+        Raises:
+            GlideMQValidationError: If the function's annotations cannot be resolved.
+        """
         in_thread = not is_async(self._function)
         resolved = self._resolved
         if not resolved.result.special:
@@ -198,29 +220,35 @@ class TaskRegistry:
         self._tasks: dict[str, Task[..., Any, ..., Any]] = {}
 
     def routes(self) -> dict[str, Route]:
-        """The tasks' routes by job name. Raises GlideMQValidationError as `Task.route`."""
+        """Return the routes of the tasks by job name. Raises the errors of `Task.route`."""
         return {name: task.route() for name, task in self._tasks.items()}
 
     @property
     def decorator(self) -> TaskDecorator:
-        """``worker.task``."""
+        """The decorator ``worker.task``."""
         return TaskDecorator(self, None, NO_OPTIONS)
 
     def register(
         self, function: Any, name: str | None, options: JobOptions, namespace: Mapping[str, Any] | None
     ) -> Task[..., Any, ..., Any]:
-        """Make a function a task.
+        """Register a function as a task.
+
+        Args:
+            function: The function.
+            name: Job name; None uses the function's name.
+            options: Options of the jobs added through the task.
+            namespace: Local names for annotations that are text.
 
         Raises:
-            GlideMQValidationError: it is no function, has no name, takes what a job's data cannot express, or its
-                name is another task's.
-            GlideMQError: the worker is running.
+            GlideMQValidationError: If it is not a function, has no name, has parameters that job data cannot express,
+                or another task has the name.
+            GlideMQError: If the worker is running.
         """
         if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise GlideMQValidationError("task", function, "must be a function, async or plain, and no generator")
+            raise GlideMQValidationError("task", function, "must be a function (async or plain), not a generator")
         name = validate_job_name(name or getattr(function, "__name__", None), "task")
         if name in self._tasks:
-            raise GlideMQValidationError("task", name, "is the name of another task of this worker already")
+            raise GlideMQValidationError("task", name, "is already the name of another task of this worker")
         if self._owner.is_running:
             raise GlideMQError(f"task {name!r} must be registered before the worker starts")
         parameters = Parameters(function, name, namespace)
@@ -230,10 +258,10 @@ class TaskRegistry:
 
 
 class TaskDecorator:
-    """Makes functions tasks: ``@worker.task``, ``@worker.task()`` or ``@worker.task("name", attempts=3)``."""
+    """Registers functions as tasks: ``@worker.task``, ``@worker.task()`` or ``@worker.task("name", attempts=3)``."""
 
     def __init__(self, registry: TaskRegistry, name: str | None, options: JobOptions) -> None:
-        """Made by workers."""
+        """Create a decorator. Workers do this; use ``worker.task``."""
         self._registry = registry
         self._name = name
         self._options = options
@@ -255,7 +283,7 @@ class TaskDecorator:
     @overload
     def __call__(self, name: str | None = None, /, **options: Unpack[JobOptionsDict]) -> TaskDecorator: ...
     def __call__(self, given: Any = None, /, **options: Any) -> Any:
-        """See `Worker.task`."""
+        """Register a function, or return a decorator with a name and options; see `Worker.task`."""
         if given is not None and not isinstance(given, str):
             return self._registry.register(given, self._name, self._options, _locals(given, sys._getframe(1)))
         parsed = JobOptions.merge(self._options, JobOptions.parse(options))
@@ -265,10 +293,10 @@ class TaskDecorator:
 
 
 def _locals(function: Callable[..., Any], frame: Any) -> dict[str, Any] | None:
-    """Local names where the task is defined, for annotations that are text; a module's are found without them."""
+    """Return the local names at the task's definition, for annotations that are text; None if not needed."""
     try:
         annotations = getattr(function, "__annotations__", {}).values()
-    except NameError:  # evaluated late (Python 3.14), and then with the names in reach
+    except NameError:  # evaluated lazily (Python 3.14), in the scope that has the names
         return None
     local = frame.f_locals
     return None if local is frame.f_globals or not any(isinstance(each, str) for each in annotations) else dict(local)

@@ -1,8 +1,8 @@
 """Threads for handlers that are plain functions.
 
-One queue feeds all threads, and whatever they finish before the loop comes round reaches it in one wake-up:
-handing a job to an executor and back costs several times more (performance.md, "threads"). Threads are added
-only while jobs wait for one, so quick handlers share a few and slow ones get one each, up to the concurrency.
+All threads share one queue, and results that arrive together are delivered to the event loop in one callback. This
+costs several times less per job than an executor. Threads are added only while jobs wait for one: quick handlers share
+a few threads, slow ones get one each, up to the concurrency.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["HandlerThreads"]
 _log = get_logger(__name__)
 
 _GROW_AFTER_S = 0.002
-_LOOK_S = 10.0
-"""How often an idle thread looks whether its event loop was closed."""
+_LOOP_CHECK_S = 10.0
+"""Time between checks of an idle thread whether its event loop was closed."""
 
 WorkT = TypeVar("WorkT")
 
@@ -32,10 +32,10 @@ class HandlerThreads(Generic[WorkT]):
     """Runs handlers in daemon threads.
 
     Args:
-        size: most threads.
-        invoke: runs a piece of work, in a thread.
-        deliver: called on the loop with (work, result, error) for each that ended.
-        name: first part of the threads' names.
+        size: Maximum number of threads.
+        invoke: Runs a piece of work, in a thread.
+        deliver: Called on the event loop with (work, result, error) for each piece that ended.
+        name: First part of the threads' names.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class HandlerThreads(Generic[WorkT]):
         self._threads = 0
 
     def submit(self, work: WorkT) -> None:
-        """Run it in a thread as soon as one is free."""
+        """Run ``work`` in a thread as soon as one is free."""
         self._waiting.put(work)
         if self._threads == 0:
             self._add_thread()
@@ -85,7 +85,7 @@ class HandlerThreads(Generic[WorkT]):
             try:
                 result, error = context.run(invoke, work), None
             except BaseException as raised:
-                # SystemExit and the like end the attempt, not the thread.
+                # SystemExit and similar exceptions end the attempt, not the thread.
                 result, error = None, raised
             self._ended.append((work, result, error))
             work = None
@@ -94,13 +94,13 @@ class HandlerThreads(Generic[WorkT]):
                 try:
                     self._loop.call_soon_threadsafe(self._deliver_all)
                 except RuntimeError:
-                    return  # the loop is gone, and with it whoever wanted the result
+                    return  # the loop is closed
 
     def _take(self) -> WorkT | None:
-        """The next piece of work; None to end the thread."""
+        """Return the next piece of work; None to end the thread."""
         while True:
             try:
-                return self._waiting.get(timeout=_LOOK_S)
+                return self._waiting.get(timeout=_LOOP_CHECK_S)
             except queue.Empty:
                 if self._loop.is_closed():
                     return None
@@ -112,6 +112,6 @@ class HandlerThreads(Generic[WorkT]):
             self._deliver(*ended.popleft())
 
     def close(self) -> None:
-        """Let idle threads end; busy ones end with their handler."""
+        """End idle threads; busy ones end after their handler."""
         for _ in range(self._threads):
             self._waiting.put(None)

@@ -1,7 +1,6 @@
-"""What bounds this worker's taking beside its slots: its limiters, and pauses that it was told to make.
+"""Limits on fetching besides the slots: the worker's limiters and `rate_limit` pauses.
 
-Permits of the queue are the server's to spend (`exchange` does, on what it takes); what concerns this worker alone is
-counted here.
+Limits of the whole queue are counted by the server (in `exchange`); limits of this worker alone are counted here.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class Throttle:
     """Limits of one worker.
 
     Args:
-        options: of the worker.
-        over: called when a pause is over.
+        options: Options of the worker.
+        over: Called when a pause ends.
     """
 
     def __init__(self, options: WorkerOptions, over: Callable[[], None]) -> None:
@@ -31,18 +30,18 @@ class Throttle:
         self._over = over
         rate = options.limiter
         self.limiter: Final = None if rate is None else (rate.max, rate.duration)
-        """What exchange takes as its limiter."""
+        """The limiter as an argument of `exchange`."""
         self._tokens = options.token_limiter
         self._window = -1
         self._used = 0
         self.holding = False
-        """No job is to be taken now."""
+        """True during a pause: no job may be fetched."""
         self._until = 0.0
         self._ahead = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, milliseconds: float) -> None:
-        """Pause for a while; a pause that lasts longer stands."""
+        """Pause for so many ms; a longer pause that is in effect is kept."""
         until = self._loop.time() + milliseconds / 1000
         if milliseconds <= 0 or until <= self._until:
             return
@@ -59,11 +58,11 @@ class Throttle:
 
     @property
     def left(self) -> float:
-        """Milliseconds for which it still holds; 0 where it does not."""
+        """Remaining milliseconds of the pause; 0 if there is none."""
         return max(0.0, self._until - self._loop.time()) * 1000 if self.holding else 0.0
 
     def passed(self, milliseconds: float) -> None:
-        """Time has passed of which the event loop knows nothing: a test has moved the clock."""
+        """Advance the clock by so many ms, for tests that move the time."""
         self._ahead += milliseconds / 1000
         self._until -= milliseconds / 1000
         if self.holding and self._until <= self._loop.time():
@@ -71,7 +70,7 @@ class Throttle:
             self._let_go()
 
     def tokens(self, batch: Iterable[FinishedAttempt]) -> Tokens | None:
-        """What exchange takes as its tokens; the worker's own window is charged here."""
+        """Return the token argument of `exchange`, and charge the worker's own window with the tokens of ``batch``."""
         limit = self._tokens
         if limit is None:
             return None

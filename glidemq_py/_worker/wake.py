@@ -1,10 +1,10 @@
-"""Waiting for a wake-up: a blocking read in the second consumer group (docs/reference/functions.md, "Waking").
+"""Waits for wake-ups with a blocking read in a second consumer group (docs/reference/functions.md, "Waking").
 
-The read takes nothing: jobs are taken by exchange alone. It is made on a connection of its own, because a blocked
-read stands in the way of everything else on its connection; closing that connection ends it at once.
+The read fetches no jobs; only exchange calls do. It uses its own connection, because a blocking read delays
+every other command on its connection, and closing the connection ends the read at once.
 
-What stands in the way may also wait its turn: an exchange is sent right behind the read, and the server runs it the
-moment the read ends. A push thus costs an idle worker one round trip less.
+If possible, an exchange call is sent right behind the read, and the server runs it as soon as the read ends. This
+saves an idle worker one round trip per job.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _log = get_logger(__name__)
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
 _RETIRE_S = 2.0
 _PATIENCE_S = 2.5
-"""An answer is due after a second of blocking; the slots that wait for it are worth more than that."""
+"""Timeout of a read, which blocks for a second at most. The slots that its call reserves are unused meanwhile."""
 
 
 class WakeReader:
-    """Reads while the exchange loop is idle, and tells it when there may be something."""
+    """Reads while the exchange loop is idle, and makes it fetch when jobs may be ready."""
 
     def __init__(self, link: QueueLink, exchange: ExchangeLoop, source: QueueSource) -> None:
         self._link = link
@@ -42,7 +42,7 @@ class WakeReader:
         self._closed = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the reader task."""
         self._task = asyncio.create_task(self._watch(), name=f"glidemq-wake-{self._link.keys.name}")
 
     async def _watch(self) -> None:
@@ -52,24 +52,24 @@ class WakeReader:
             try:
                 await self._wait()
                 pause = _FIRST_PAUSE_S
-                await asyncio.sleep(0)  # what it brought begins before the next wait is sent
+                await asyncio.sleep(0)  # lets the fetched jobs start before the next read is sent
                 continue
             except ClosedError:
                 if self._closed:
                     return
                 self._transport = None
             except GlideMQError as error:
-                # Most often a missing group (FLUSHALL): the next exchange makes it anew.
+                # Usually a missing group (after FLUSHALL), which the next exchange creates.
                 _log.debug("queue %r: wake read: %s", self._link.keys.name, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, _LAST_PAUSE_S)
             self._exchange.request_jobs()
 
     async def _wait(self) -> None:
-        """Wait for a wake-up. Where nothing speaks against it, the exchange that it is for is sent along."""
+        """Wait for a wake-up; if possible, send the exchange call right behind the read."""
         if self._transport is None:
             self._transport = await self._link.transport.dedicated()
-        ahead = self._exchange.ahead.ask()
+        ahead = self._exchange.ahead.prepare()
         if ahead is None:
             woken = bool(await self._transport.command(*self._source.wake_command()))
             if woken and self._source.wakes_one and (self._exchange.free <= 0 or not self._exchange.may_fetch):
@@ -83,18 +83,18 @@ class WakeReader:
         except BaseException as error:
             self._exchange.ahead.answered(number, None)
             if isinstance(error, TimeoutError):
-                # Still under way, for all we know; on this connection nothing else shall stand behind it.
+                # The call may still be in flight; send nothing else on this connection.
                 stuck, self._transport = self._transport, None
                 await stuck.close()
                 error = AmbiguousResultError("no answer to a call that was sent ahead")
-            # A call that was not executed has taken nothing: there is nothing to recover.
+            # A call that was not executed has fetched no jobs: nothing to recover.
             if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not self._closed:
                 self._exchange.ahead.lost(error)
             raise error
         self._exchange.ahead.answered(number, reply)
 
     async def _pass_on(self) -> None:
-        """Every slot got busy while we waited, or we pause: the wake-up is somebody else's."""
+        """Wake up another worker: this one has no free slot any more, or is paused."""
         try:
             # NOMKSTREAM: a bare command of one key must not create the key at the target of a slot that moves.
             await self._link.transport.command(
@@ -104,8 +104,9 @@ class WakeReader:
             _log.debug("queue %r: passing on a wake-up failed: %s", self._link.keys.name, error)
 
     async def retire(self) -> None:
-        """Wait no more, and have nothing taken by a call that was sent along with a wait: what one has taken all the
-        same is handed back. A server that cannot be asked leaves that to recovery.
+        """Stop reading, and release the jobs that a call sent ahead has fetched.
+
+        If the server cannot be reached, those jobs stall and are recovered.
         """
         await self.close()
         with contextlib.suppress(GlideMQError, TimeoutError):
@@ -113,7 +114,7 @@ class WakeReader:
                 await self._exchange.ahead.forget()
 
     async def close(self) -> None:
-        """End the read by closing its connection; idempotent."""
+        """End the read by closing its connection. Idempotent."""
         self._closed = True
         if self._transport is not None:
             await self._transport.close()

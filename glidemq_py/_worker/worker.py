@@ -1,4 +1,4 @@
-"""`Worker`: what a service holds. It names, wires up and delegates; the work is in the files beside it."""
+"""`Worker`: the public class that runs the jobs of one queue. It delegates to the other modules of this package."""
 
 from __future__ import annotations
 
@@ -48,28 +48,45 @@ _POLL_S = 0.1
 class Worker:
     """Runs the jobs of one queue in this process.
 
-    A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread); it takes the job and its
-    return value is the job's result; with ``batch``, a list of jobs and a list of results. Without a handler,
-    register functions by job name with `task`.
+    A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread). It is called with the job and
+    returns the job's result; with ``batch``, it is called with a list of jobs and returns a list of results. Instead
+    of a handler, functions can be registered by job name with `task`.
 
-    ``await worker.run()`` works until it is closed or the process gets SIGTERM or SIGINT; ``async with worker:``
-    works while the block lasts.
+    ``await worker.run()`` runs the worker until it is closed or the process gets SIGTERM or SIGINT.
+    ``async with worker:`` runs it for the duration of the block.
+
+    Durations are milliseconds or a timedelta.
 
     Args:
-        queue_name: the queue.
-        handler: what runs each job; ``"module:function"`` or the path of a file runs it in processes of its own.
+        queue_name: Name of the queue.
+        handler: Function that runs each job. ``"module:function"`` or the path of a file runs it in child processes
+            (a sandbox).
         connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (``GLIDEMQ_URL``, else embedded).
-        prefix: first part of every key.
-        serializer, compression: as the queue's producers use them.
-        dead_letter_queue: as for `Queue`.
-        sandbox: those processes: a `SandboxOptions`, or a mapping of its fields.
-        lifespan: ``async with lifespan(worker) as context`` around the worker's life in this process; handlers
-            find what it yields in ``job.context``.
-        concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on,
-        backoff_strategies, limiter, token_limiter, batch, events, metrics, log_failures: see `WorkerOptions`.
+        concurrency: Maximum number of jobs at the same time.
+        prefix: First part of every key.
+        lock_duration: Time after the last heartbeat until a job counts as stalled.
+        stalled_interval: Time between checks for stalled jobs.
+        max_stalled_count: Number of times a job may stall before it fails.
+        retry_on: Exception types that are retried; None retries all.
+        no_retry_on: Exception types that are not retried.
+        backoff_strategies: Functions for ``backoff={"type": name}``.
+        limiter: Maximum number of jobs fetched per window.
+        token_limiter: Maximum number of tokens used per window.
+        batch: Call the handler with lists of jobs.
+        sandbox: Options of the child processes of a handler given as text: a `SandboxOptions` or a mapping.
+        lifespan: Called with the worker; returns an async context manager that is entered before the first job and
+            left after the last. Handlers get the value it yields as ``job.context``.
+        serializer: Serializer of job data and results; must be the one of the queue's producers.
+        compression: Compression of job data; must be the one of the queue's producers.
+        dead_letter_queue: Queue that gets a copy of each failed job; see `Queue`.
+        events: False disables the queue events of this worker's jobs.
+        metrics: False excludes this worker's jobs from the queue's metrics.
+        log_failures: Log jobs that fail, stall or expire.
+
+    `WorkerOptions` has the ranges and defaults.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
     """
 
     def __init__(
@@ -121,37 +138,43 @@ class Worker:
         self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
 
     _job_type: type[Job[Any, Any]] = Job
-    """What its handlers get."""
+    """Class of the jobs that handlers are called with."""
 
-    # -- what it tells and takes --------------------------------------------------------------------------
+    # -- events and tasks ---------------------------------------------------------------------------------
 
     def on(self, event: str, listener: Listener) -> Listener:
-        """Call ``listener`` (plain or async) at an event of this worker:
+        """Add a listener (plain or async) for an event of this worker.
 
-        ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed`` (job, error; for good),
-        ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children`` (job), ``stalled`` (job id),
-        ``drained`` (), ``budget_exceeded`` (job; of its flow), ``error`` (error), ``closing`` (), ``closed`` ().
+        Events and arguments: ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed``
+        (job, error; no retry follows), ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children``
+        (job), ``stalled`` (job id), ``drained`` (), ``budget_exceeded`` (job; the budget of its flow), ``error``
+        (error), ``closing`` (), ``closed`` ().
 
-        Raises GlideMQValidationError for an event there is not, or what cannot be called.
+        Returns:
+            The listener.
+
+        Raises:
+            GlideMQValidationError: If the event does not exist or the listener cannot be called with its arguments.
         """
         self._listeners.on(event, listener)
         return listener
 
     def off(self, event: str, listener: Callable[..., Any]) -> None:
-        """Take a listener away again."""
+        """Remove a listener. Does nothing if it is not registered."""
         self._listeners.off(event, listener)
 
     @property
     def task(self) -> TaskDecorator:
-        """Decorator that makes a function the handler of one job name, with adding typed by its signature.
+        """Decorator that registers a function as the handler of one job name.
 
-        ``@worker.task`` takes the function's own name, ``@worker.task("welcome", attempts=3)`` another, with options
-        for the jobs that are added through it. See `Task`.
+        Jobs are added through the decorated function, with the types of its signature; see `Task`. ``@worker.task``
+        uses the function's name as the job name; ``@worker.task("welcome", attempts=3)`` sets another name and
+        options of the jobs added through it.
 
         Raises:
-            GlideMQValidationError: the function or an option cannot be, or the name is another task's.
-            UnsupportedOptionError: the worker has a ``batch``: a task runs one job.
-            GlideMQError: the worker is running.
+            GlideMQValidationError: If the function or an option is invalid, or another task has the name.
+            UnsupportedOptionError: If the worker has the option ``batch``: a task runs one job.
+            GlideMQError: If the worker is running.
         """
         if self.options.batch is not None:
             raise UnsupportedOptionError("batch", self.options.batch, "tasks run one job each: use a handler")
@@ -160,14 +183,19 @@ class Worker:
     def override(
         self, *, concurrency: int | None = None, connection: Connection = None, prefix: str | None = None
     ) -> None:
-        """Change options before `start`, as a command line does; None keeps what there is.
+        """Change options before `start`, as the command line does.
+
+        Args:
+            concurrency: Maximum number of jobs at the same time; None keeps the current value.
+            connection: Connection of the worker; None keeps the current value.
+            prefix: First part of every key; None keeps the current value.
 
         Raises:
-            GlideMQValidationError: a value cannot be; nothing is changed.
-            GlideMQError: the worker has been started or closed, or its `queue` is in use already.
+            GlideMQValidationError: If a value is invalid. Nothing is changed.
+            GlideMQError: If the worker was started or closed, or its `queue` is already in use.
         """
         if self._life.parts is not None or self._life.is_closing or self._queue is not None:
-            raise GlideMQError(f"the options of {self!r} cannot be changed any more: it is in use")
+            raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
         options = self.options if concurrency is None else replace(self.options, concurrency=concurrency)
         if prefix is not None:
             self._queue_options = replace(self._queue_options, prefix=validate_prefix(prefix))
@@ -175,7 +203,7 @@ class Worker:
         self.options = options
         self._connection = self._connection if connection is None else connection
 
-    # -- life ---------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------
 
     @property
     def _exchange(self) -> ExchangeLoop | None:
@@ -183,46 +211,51 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """True from start to the beginning of close."""
+        """True between `start` and `close`."""
         return self._life.parts is not None and not self._life.is_closing
 
     @property
     def is_paused(self) -> bool:
-        """True while this worker takes no jobs (`pause`); the queue's own pause is another thing."""
+        """True while this worker is paused (`pause`). Pausing the queue (`Queue.pause`) does not change it."""
         return self._life.is_paused
 
     @property
     def is_healthy(self) -> bool:
-        """False if this worker should be taking jobs but has had no answer from the server for 30 seconds."""
+        """False if the worker is not running, or fetches jobs and has had no reply from the server for 30 seconds."""
         return self.is_running and self.unresponsive_seconds < _SILENT_S
 
     @property
     def unresponsive_seconds(self) -> float:
-        """Seconds for which the server has owed an answer; 0 with every slot busy. An idle worker asks each second."""
+        """Seconds since the oldest unanswered call, or else since the last reply; 0 if every slot is busy.
+
+        An idle worker calls the server about once per second.
+        """
         return 0.0 if self._exchange is None else self._exchange.unresponsive_seconds
 
     @property
     def active_count(self) -> int:
-        """Handlers that are running."""
+        """Number of handlers that are running."""
         return 0 if self._life.parts is None else len(self._life.parts.runner.running)
 
     @property
     def jobs_ended(self) -> int:
-        """Attempts whose outcome this worker has handed in."""
+        """Number of attempts whose result this worker has reported."""
         return 0 if self._exchange is None else self._exchange.answers.jobs_ended
 
     async def start(self) -> None:
-        """Connect and begin to take jobs. A server that is not there yet is waited for, with growing pauses.
+        """Connect and start fetching jobs.
+
+        If the server cannot be reached, connecting is retried with growing pauses. Errors of the lifespan are raised
+        as they are, and the worker can be started again.
 
         Raises:
-            GlideMQValidationError: neither a handler nor a task is registered.
-            ClosedError: it was closed, before or meanwhile.
-            and whatever the lifespan raises; such a worker may be started again.
+            GlideMQValidationError: If neither a handler nor a task is registered.
+            ClosedError: If the worker was closed before or during the start.
         """
         await self._life.start(self._prepare)
 
     async def wait_until_ready(self) -> None:
-        """Wait until it works: for the `start` that is under way, or by starting it. Raises as `start`."""
+        """Wait until the worker has started; start it if nothing else has. Raises the errors of `start`."""
         await self._life.wait_until_ready(self._prepare)
 
     def _prepare(self) -> WorkerComponents:
@@ -239,10 +272,11 @@ class Worker:
         return Routes(None if self._handler is None else Route.to(self._handler), by_name)
 
     async def run(self) -> None:
-        """Work until closed. SIGTERM or SIGINT closes gracefully, a second one hands running jobs back at once.
+        """Run until the worker is closed.
 
-        Signals reach every worker of the process that runs so, in any thread, if one of them runs in the main thread.
-        The same signal within a second counts once: terminals and service managers repeat it.
+        The first SIGTERM or SIGINT closes it gracefully, a second one releases the running jobs at once. If one worker
+        runs like this in the main thread, signals close every worker of the process that runs like this, in any
+        thread. A signal repeated within one second counts once, because terminals and service managers repeat signals.
         """
         with closing_on_signals(self) as closing:
             try:
@@ -251,10 +285,10 @@ class Worker:
                 if not closing:
                     raise
             await self.wait_until_closed()
-        await self.close()  # raises what the lifespan raised at its end
+        await self.close()  # raises the error of the lifespan's exit
 
     async def wait_until_closed(self) -> None:
-        """Wait for the end of `close`, whoever called it."""
+        """Wait until the worker is closed."""
         await self._life.wait_until_closed()
 
     async def __aenter__(self) -> Self:
@@ -267,21 +301,22 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker of queue {self.queue_name!r}>"
 
-    # -- steering -----------------------------------------------------------------------------------------
+    # -- control ------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Take no more jobs; what is running runs on."""
+        """Stop fetching jobs. Running jobs continue."""
         self._life.pause()
 
     def resume(self) -> None:
-        """Take jobs again."""
+        """Fetch jobs again."""
         self._life.resume()
 
     def abort_job(self, job_id: str) -> bool:
-        """Stop the attempt of a job that this worker runs, as `Queue.revoke` does wherever it runs.
+        """Cancel a job that this worker runs. (`Queue.revoke` cancels a job of any worker.)
 
-        The job fails for good as revoked, whatever its handler still returns: an ``async def`` is cancelled, in a
-        sandbox its process is killed, a plain function finds ``job.cancelled`` set.
+        The job fails as revoked, without a retry; a result that its handler still returns is discarded. An
+        ``async def`` handler is cancelled, the process of a sandboxed handler is killed, and a plain function must
+        check ``job.cancelled``.
 
         Returns:
             False if this worker does not run the job.
@@ -289,19 +324,28 @@ class Worker:
         return self._life.parts is not None and self._life.parts.runner.abort(str(job_id))
 
     def rate_limit(self, duration: Milliseconds) -> None:
-        """Take no more jobs for a while, ms or timedelta; a pause of that kind that lasts longer stands.
+        """Stop fetching jobs for ``duration``; a longer pause that is already in effect is kept.
 
-        Raises GlideMQError if the worker does not run.
+        Args:
+            duration: Milliseconds or a timedelta.
+
+        Raises:
+            GlideMQValidationError: If the duration is invalid.
+            GlideMQError: If the worker was not started.
         """
         ms = to_ms("duration", duration)
         if self._exchange is None:
-            raise GlideMQError("the worker has not been started")
+            raise GlideMQError(f"{self!r} was not started")
         self._exchange.rate_limit(ms)
 
     async def drain(self) -> None:
-        """Work until the queue has nothing waiting, parked, delayed, prioritized or active any more, then close."""
+        """Run until the queue has no waiting, parked, delayed, prioritized or active jobs, then close.
+
+        Raises:
+            GlideMQError: If the worker was not started.
+        """
         if self._life.parts is None:
-            raise GlideMQError("the worker has not been started")
+            raise GlideMQError(f"{self!r} was not started")
         parts = self._life.parts
         while not self._life.is_closing:
             if not parts.runner.running and await self._is_drained(parts.link):
@@ -310,19 +354,22 @@ class Worker:
         await self.close()
 
     async def _is_drained(self, link: QueueLink) -> bool:
-        """True if nothing waits, runs, is due later, or is parked."""
+        """Return True if the queue has no waiting, active, delayed or parked jobs."""
         return await is_drained(link)
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
-        """Take no more jobs, wait for the running ones, hand everything in, leave. Idempotent.
+        """Stop fetching jobs, wait for the running ones, report their results and disconnect. Idempotent.
 
-        Nothing is stranded and no attempt is spent: what is still running when ``timeout`` (ms or timedelta; None =
-        as long as it takes) is over, or at once with ``force``, is stopped and handed back to the queue. Plain
-        functions in threads cannot be stopped; their jobs are handed back all the same.
+        Jobs that still run after ``timeout``, or at once with ``force``, are cancelled and released: they return to
+        the queue and no attempt is counted. A plain function in a thread cannot be stopped; its job is released
+        anyway. Errors of the lifespan's exit are raised as they are.
+
+        Args:
+            timeout: Milliseconds or a timedelta; None waits for as long as the jobs run.
+            force: True releases the running jobs at once.
 
         Raises:
-            GlideMQError: called by one of its own handlers, for which it would have to wait.
-            and whatever the lifespan raises at its end.
+            GlideMQError: If called by one of the worker's own handlers, which it would have to wait for.
         """
         await self._life.close(None if timeout is None else to_ms("timeout", timeout) / 1000, force=force)
 
@@ -330,14 +377,14 @@ class Worker:
         if self._queue is not None:
             await self._queue.close()
 
-    # -- for its tasks --------------------------------------------------------------------------------------
+    # -- its queue ------------------------------------------------------------------------------------------
 
     @property
     def queue(self) -> Queue[Any, Any]:
-        """A queue on this worker's connection, for adding jobs to it; made when first asked for.
+        """A `Queue` with this worker's name and connection options, for adding jobs; created at the first use.
 
-        A process that only adds may close it (``async with worker.queue:``) without the worker ever running, and
-        gets a new one afterwards.
+        A process that only adds jobs can close it (``async with worker.queue:``) without running the worker. After
+        that, the property returns a new queue.
         """
         if self._queue is None or (self._queue._closed and not self._life.is_closing):
             options = self._queue_options

@@ -73,6 +73,10 @@ async def async_message(given: Message) -> Any:
         return [type(given).__name__, given.subject, given.data, type(error).__name__]
 
 
+def abort(job: Job) -> None:
+    os.abort()
+
+
 def reloaded(job: Job) -> Any:
     job.blocking.reload()
     return [job.delay, job.expire_at is not None]

@@ -209,10 +209,10 @@ async def failure(job: Job) -> tuple[str | None, str]:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ([1], "returned 1 results for 3 jobs"),
-        ([1, 2, 3, 4], "returned 4 results for 3 jobs"),
-        (None, "returned NoneType, not a list of 3 results"),
-        ("abc", "returned str, not a list of 3 results"),
+        ([1], "one result per job (got 1 results for 3 jobs)"),
+        ([1, 2, 3, 4], "one result per job (got 4 results for 3 jobs)"),
+        (None, "a list of 3 results (got NoneType)"),
+        ("abc", "a list of 3 results (got str)"),
     ],
 )
 async def test_an_answer_that_does_not_fit_fails_every_job(url: str, queue_name: str, answer: Any, says: str):
@@ -257,7 +257,7 @@ async def test_batch_error_says_how_each_job_ended(core_url: str, queue_name: st
             assert await jobs[3].wait_until_finished() == "again"
             kind, reason = await failure(jobs[4])
         assert kind == "BatchMismatchError"
-        assert "no result in BatchError" in reason
+        assert "BatchError has no result for this job" in reason
         read = await queue.get_job(jobs[3].id)
         assert read is not None
         assert read.attempts_made == 0
@@ -329,7 +329,7 @@ async def test_a_signal_that_gets_away_is_its_jobs_alone(url: str, queue_name: s
         async with Worker(queue_name, handle, url, batch={"size": 2}):
             kind, reason = await failure(jobs[0])
             assert kind == "BatchMismatchError"
-            assert f"job {jobs[1].id!r} raised DelayedError" in reason
+            assert f"raised DelayedError of job {jobs[1].id!r}" in reason
             assert await jobs[1].wait_until_finished() == "moved on"
 
 
@@ -343,7 +343,7 @@ async def test_a_signal_in_the_place_of_another_job_is_refused(url: str, queue_n
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk([("n", 0), ("n", 1)])
         async with Worker(queue_name, handle, url, batch={"size": 2}):
-            assert "stands in the place of" in (await failure(jobs[0]))[1]
+            assert "was returned in place of the result of" in (await failure(jobs[0]))[1]
             assert await jobs[1].wait_until_finished() == "fine"
 
 

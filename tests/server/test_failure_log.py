@@ -1,7 +1,9 @@
 """What a worker logs of failing jobs: logger `glidemq_py.failures`."""
 
 import asyncio
+import dataclasses
 import logging
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -111,7 +113,7 @@ async def test_timeouts_and_missing_handlers(url: str, queue_name: str, failures
     first, second = failures()
     assert (first.levelname, first.error_type) == ("ERROR", JobTimeoutError.__name__)
     assert (second.levelname, second.error_type) == ("ERROR", NoHandlerError.__name__)
-    assert "no handler of this worker takes jobs named 'nobody'" in second.getMessage()
+    assert "this worker has no handler for jobs named 'nobody'" in second.getMessage()
 
 
 async def test_signals_are_no_failures(url: str, queue_name: str, failures: Any) -> None:
@@ -175,6 +177,55 @@ async def test_sandboxes_show_the_traceback_of_their_process(url: str, queue_nam
     text = logging.Formatter("%(message)s").format(record)
     assert "sandboxed_handlers.py" in text
     assert "The above exception was the direct cause" in text
+
+
+async def _final_failure(url: str, name: str, worker: Worker, failures: Any, data: Any) -> Any:
+    async with Queue(name, url) as queue, worker:
+        told = Told(worker)
+        await queue.add("welcome", data)
+        await told.wait("failed")
+    return failures("failed")[-1]
+
+
+async def test_errors_outside_user_code_have_no_traceback(url: str, queue_name: str, failures: Any) -> None:
+    typed = Worker(queue_name, connection=url)
+
+    @typed.task
+    def welcome(count: int, at: datetime) -> None: ...
+
+    record = await _final_failure(url, queue_name, typed, failures, {"count": "many", "at": "2026-01-01T00:00:00"})
+    assert (record.levelname, record.error_type, record.exc_info) == ("ERROR", "JobDataError", None)
+    assert "count" in record.getMessage()
+    again = Worker(queue_name, connection=url)
+    again.task(welcome._function)
+    record = await _final_failure(url, queue_name, again, failures, {"count": 1, "at": "soon"})
+    assert (record.error_type, record.exc_info) == ("JobDataError", None)  # its cause is raised by the standard library
+    crashing = Worker(queue_name, "tests.server.sandboxed_handlers:abort", url)
+    record = await _final_failure(url, queue_name, crashing, failures, None)
+    assert (record.levelname, record.error_type, record.exc_info) == ("ERROR", "SandboxCrashError", None)
+
+
+@dataclasses.dataclass
+class Picky:
+    name: str
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"no {self.name}")
+
+
+async def test_an_error_caused_by_user_code_has_the_traceback_of_its_cause(
+    url: str, queue_name: str, failures: Any
+) -> None:
+    worker = Worker(queue_name, connection=url)
+
+    @worker.task
+    def welcome(who: Picky) -> None: ...
+
+    record = await _final_failure(url, queue_name, worker, failures, {"who": {"name": "ann"}})
+    assert record.error_type == "JobDataError"
+    text = logging.Formatter("%(message)s").format(record)
+    assert "in __post_init__" in text
+    assert "ValueError: no ann" in text
 
 
 async def test_deliveries_of_broadcasts(url: str, queue_name: str, failures: Any) -> None:

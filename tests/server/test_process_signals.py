@@ -126,9 +126,9 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
             await command.says("^ready$", 2)
             await command.says("^began", 2)
             command.signal(signal.SIGTERM)
-            await command.says("^SIGTERM: closing .* 1 running jobs have ended", 2)
+            await command.says("^SIGTERM: closing .* waiting for 1 running jobs", 2)
             command.signal(signal.SIGINT)
-            await command.says("^SIGINT: closing .* 1 running jobs return to waiting", 2)
+            await command.says("^SIGINT: closing .* releasing 1 running jobs", 2)
             assert await command.ends() == 0
         assert [await job.is_waiting() for job in jobs] == [True, True]
 

@@ -144,7 +144,7 @@ async def test_a_name_that_nobody_knows_fails(worker: Worker) -> None:
     async def known() -> None: ...
 
     async with worker:
-        with pytest.raises(JobFailedError, match="no handler of this worker takes jobs named 'new'") as caught:
+        with pytest.raises(JobFailedError, match="this worker has no handler for jobs named 'new'") as caught:
             await worker.queue.add_and_wait("new")
         assert caught.value.failed_type == "NoHandlerError"
         # Its slot is free again, and the worker lives on.

@@ -424,7 +424,7 @@ async def test_check_tells_whether_a_worker_lives_here(start: Start, queue_name:
     with start("application:worker") as command:
         await command.says("working on")
         code, text = await check(start, *queue)
-        assert (code, f"pid {command.pid} is in touch" in text) == (0, True)
+        assert (code, f"pid {command.pid} is connected" in text) == (0, True)
         assert (await check(start, "application:worker"))[0] == 0
         assert (await check(start, "application:both"))[0] == 1
         command.signal(signal.SIGTERM)
@@ -444,17 +444,17 @@ async def test_check_of_a_worker_with_every_slot_busy(start: Start, folder: Path
 
 async def test_check_without_a_server(start: Start, queue_name: str) -> None:
     code, text = await check(start, "--queue", queue_name, GLIDEMQ_URL=None)
-    assert (code, "which server?" in text) == (1, True)
+    assert (code, "no server given" in text) == (1, True)
     code, text = await check(start, "--queue", queue_name, GLIDEMQ_URL="valkey://127.0.0.1:1")
     assert (code, "127.0.0.1:1" in text) == (1, True)
 
 
 @pytest.mark.parametrize(
-    ("beat", "unresponsive_seconds", "message"),
-    [(40_000, 0, r"has not been heard of for 4\d s"), (1_000, 60_000, r"is alive but has fetched nothing for 6\d s")],
+    ("beat", "silence", "message"),
+    [(40_000, 0, r"has sent no heartbeat for 4\d s"), (1_000, 60_000, r"has had no reply from the server for 6\d s")],
 )
 async def test_check_of_a_worker_that_is_stuck(
-    start: Start, resp: RespClient, queue_name: str, beat: int, unresponsive_seconds: int, message: str
+    start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, message: str
 ) -> None:
     base = f"glide:{{{queue_name}}}"
     info = json.dumps(
@@ -463,7 +463,7 @@ async def test_check_of_a_worker_that_is_stuck(
             "pid": 7,
             "startedAt": 1,
             "activeJobs": 0,
-            "unresponsive_seconds": unresponsive_seconds,
+            "silence": silence,
         }
     )
     now = int(resp.execute("TIME")[0]) * 1000

@@ -276,7 +276,7 @@ async def test_listeners_that_fail_harm_nobody_and_async_ones_are_waited_for(
             go_on.set()
         assert ended == [job.id]
         worker.off("completed", slow)
-    assert "a listener for 'completed' failed" in caplog.text
+    assert "listener of worker event 'completed' failed" in caplog.text
     with pytest.raises(GlideMQValidationError, match="event"):
         worker.on("complete", broken)
     with pytest.raises(GlideMQValidationError, match="listener"):

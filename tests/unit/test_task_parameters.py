@@ -77,8 +77,8 @@ async def async_generator(a: int) -> Any:
     [
         (star, "'star': must not take *args"),
         (stars, "'stars': must not take **kwargs"),
-        (generator, "no generator"),
-        (async_generator, "no generator"),
+        (generator, "not a generator"),
+        (async_generator, "not a generator"),
         (functools.partial(welcome), "option 'task' = None"),
         (5, "option 'task' = 5: must be a function"),
     ],
@@ -106,7 +106,7 @@ def test_positional_only_parameters_are_refused_but_for_the_job(worker: Worker) 
 
 def test_a_name_is_given_once(worker: Worker) -> None:
     worker.task(welcome)
-    with pytest.raises(GlideMQValidationError, match="'welcome': is the name of another task"):
+    with pytest.raises(GlideMQValidationError, match="'welcome': is already the name of another task"):
         worker.task(welcome)
     with pytest.raises(GlideMQValidationError, match="must"):
         worker.task("")

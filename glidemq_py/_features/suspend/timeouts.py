@@ -86,7 +86,7 @@ class SuspendTimeoutsTask(BackgroundTask):
             self._due = min(self._due, loop.time() + pause)
 
     def _log_failure(self, job_id: str) -> None:
-        _log.error("queue %r: job %s failed (suspended, and not signalled within its timeout)", self._link.keys.name,
+        _log.error("queue %r: job %s failed (suspended, no signal arrived within its timeout)", self._link.keys.name,
                    show_id(job_id))  # fmt: skip
 
     async def look(self) -> float:

@@ -1,7 +1,7 @@
-"""`--check`: is a worker of the queue on this host alive and in touch with the server?
+"""`--check`: report whether a worker of the queue on this host is alive and connected to the server.
 
-The server is asked, not the process: a worker that runs but has lost its way to the server is not healthy. What it
-says of itself is its registration (_worker/heartbeat.py) and when that was last renewed, by the server's clock.
+The check reads the server, not the process: a worker that runs but has lost its connection is not healthy. It uses
+the worker's registration (_worker/heartbeat.py) and the server time of its last renewal.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What one worker's registration says."""
+    """One worker's registration."""
 
     pid: int
     beat_ms: int
-    """Since its last heartbeat."""
+    """Time since its last heartbeat."""
     silence_ms: int
-    """For which the server owed it an answer, at that heartbeat."""
+    """Time without a reply from the server, at that heartbeat."""
 
     @property
     def total_ms(self) -> int:
@@ -47,17 +47,14 @@ class _Report:
 
 
 def check_health(arguments: WorkerArguments) -> int:
-    """Print one line and return 0 for healthy, 1 for not.
+    """Print one line and return the exit code: 0 = healthy, 1 = not healthy.
 
-    Every queue of a TARGET with several workers must have a healthy one.
-
-    Raises:
-        WorkerTargetError, GlideMQValidationError: as `load_workers`.
+    If TARGET has several workers, every queue must have a healthy one. Raises the errors of `load_workers`.
     """
     verdicts = [asyncio.run(_verdict(*place)) for place in _places(arguments)]
     healthy = all(verdict for verdict, _ in verdicts)
     reason = "; ".join(dict.fromkeys(text for verdict, text in verdicts if verdict is healthy))
-    # GLIDE's messages have several lines; whoever shows a probe's output shows one.
+    # GLIDE's messages have several lines; tools that show the output of a probe show one.
     sys.stdout.write(f"{'healthy' if healthy else 'not healthy'}: {escape_control(' '.join(reason.split()))}\n")
     return 0 if healthy else 1
 
@@ -70,7 +67,7 @@ def _places(arguments: WorkerArguments) -> list[tuple[Connection, QueueKeys]]:
 
 async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
     if connection is None and not os.environ.get(URL_VARIABLE):
-        return False, "which server? Give --url or set GLIDEMQ_URL (a private embedded server cannot be asked)"
+        return False, "no server given: use --url or set GLIDEMQ_URL (a private embedded server cannot be checked)"
     try:
         async with asyncio.timeout(_PATIENCE_S):
             transport = await open_transport(connection, check=False)
@@ -91,15 +88,15 @@ async def _ask(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     reports: list[_Report] = []
     for consumer, text in await transport.call(reading.workers(keys.meta)):
         info = _info(text)
-        if info.get("addr") != host or "unresponsive_seconds" not in info:
+        if info.get("addr") != host or "silence" not in info:
             elsewhere.add(str(info.get("addr", "?")))
             continue
         beaten = await transport.command("ZSCORE", keys.stem + "workers", consumer)
         if beaten is not None:
             age = max(0, now - int(float(beaten)))
-            reports.append(_Report(int(info["pid"]), age, int(info["unresponsive_seconds"])))
+            reports.append(_Report(int(info["pid"]), age, int(info["silence"])))
     if not reports:
-        others = f" (there are on {', '.join(sorted(elsewhere))})" if elsewhere else ""
+        others = f" (workers on other hosts: {', '.join(sorted(elsewhere))})" if elsewhere else ""
         return False, f"queue {keys.name!r} has no worker on {host}{others}"
     return _judged(keys.name, min(reports, key=lambda report: report.total_ms))
 
@@ -107,10 +104,10 @@ async def _ask(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
 def _judged(queue: str, best: _Report) -> tuple[bool, str]:
     who = f"the worker of queue {queue!r} with pid {best.pid}"
     if best.total_ms <= _LONGEST_SILENCE_MS:
-        return True, f"{who} is in touch with the server (last heartbeat {best.beat_ms / 1000:.1f} s ago)"
+        return True, f"{who} is connected (last heartbeat {best.beat_ms / 1000:.1f} s ago)"
     if best.beat_ms > _LONGEST_SILENCE_MS:
-        return False, f"{who} has not been heard of for {best.beat_ms / 1000:.0f} s"
-    return False, f"{who} is alive but has fetched nothing for {best.total_ms / 1000:.0f} s"
+        return False, f"{who} has sent no heartbeat for {best.beat_ms / 1000:.0f} s"
+    return False, f"{who} is alive but has had no reply from the server for {best.total_ms / 1000:.0f} s"
 
 
 def _info(text: str) -> dict[str, Any]:
