@@ -1,11 +1,11 @@
-"""`python -m glidemq_py.library`: the function library in an administrator's hands.
+"""`python -m glidemq_py.library`: manage the function library as an administrator.
 
     dump    print the code, for FUNCTION LOAD by other means
-    load    load it where it is missing; nothing is ever replaced
-    check   say per node whether it is there, and its version; exit code 1 if it is missing anywhere
+    load    load the library if it is missing; an existing library is never replaced
+    check   print per node whether the library is loaded, and its version; exit code 1 if it is missing anywhere
 
-Applications load their own library by themselves where they may; this is for where they may not, and for
-publishing the documented library `glidemq` to clients in other languages (``--face wire``).
+Applications load their own library automatically if they have permission. Use this command if they do not, and to
+publish the documented library `glidemq` to clients in other languages (``--face wire``).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ WIRE_FUNCTIONS: Final = frozenset({
     "registerParent", "removeJob", "renewLock", "resume", "retryJobs", "revoke", "rpopAndReserve", "searchByName",
     "signal", "suspend", "sweepSuspended", "tryLock", "unlock", "version",
 })  # fmt: skip
-"""The 45 functions that the documented library must have: half a library must not stand in a whole one's place."""
+"""The 45 functions that the documented library must have; a build with fewer is never loaded."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code: 0 done, 1 missing or refused, 2 a command line that cannot be."""
+    """Run the command. Return its exit code: 0 success, 1 missing or failed, 2 invalid command line."""
     parser = _parser()
     given = parser.parse_args(sys.argv[1:] if argv is None else argv)
     library = assemble(Face(given.face))
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     url = given.url or os.environ.get(URL_VARIABLE)
     if not url:
-        parser.error(f"which server? Give --url or set {URL_VARIABLE}")
+        parser.error(f"no server given: use --url or set {URL_VARIABLE}")
     try:
         return asyncio.run(_load(url, library) if given.command == "load" else _check(url, library))
     except GlideMQValidationError as error:
@@ -66,23 +66,23 @@ def _parser() -> ArgumentParser:
     for name, text in (
         ("dump", "print the assembled code"),
         ("load", "FUNCTION LOAD it on every primary that lacks it"),
-        ("check", "say per node whether it is loaded; exit code 1 if not everywhere"),
+        ("check", "print per node whether it is loaded; exit code 1 if not everywhere"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        meaning = "own: what glidemq_py calls (default); wire: the documented library `glidemq`"
+        meaning = "own: the library called by glidemq_py (default); wire: the documented library `glidemq`"
         command.add_argument("--face", choices=[face.value for face in Face], default=Face.OWN.value, help=meaning)
         if name != "dump":
-            command.add_argument("--url", help=f"the server; {URL_VARIABLE} where it is not given")
+            command.add_argument("--url", help=f"URL of the server; default: {URL_VARIABLE}")
     return parser
 
 
 async def _load(url: str, library: Library) -> int:
     if library.name == assemble(Face.WIRE).name and (missing := WIRE_FUNCTIONS - library.functions):
-        raise LibraryError(f"this build's wire library is not complete and is not loaded: {', '.join(sorted(missing))}")
+        raise LibraryError(f"this build's wire library is incomplete and is not loaded: {', '.join(sorted(missing))}")
     transport = await AsyncTransport.connect(url, check=False)
     try:
         for node, new in sorted((await load_everywhere(transport, library)).items()):
-            _say(f"{node}: {library.name} {'is loaded now' if new else 'was there already and stays as it is'}")
+            _say(f"{node}: {library.name} {'loaded' if new else 'already loaded, left unchanged'}")
     finally:
         await transport.close()
     return 0

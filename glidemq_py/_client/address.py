@@ -1,4 +1,4 @@
-"""Addresses of servers, and the ways to write them. Nothing is resolved or connected here."""
+"""Parse and validate server addresses. This module resolves no names and opens no connections."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ class Address:
 
     def __post_init__(self) -> None:
         if "@" in str(self.host):
-            # A URL in the wrong place: it may hold a password.
+            # This is a URL, which may contain a password.
             raise GlideMQValidationError("addresses.host", SECRET, "must be a host, not a URL")
         check_text("addresses.host", self.host, maximum=255)
         if _HOST.fullmatch(self.host) is None:
-            raise GlideMQValidationError("addresses.host", _shown(self.host), "is not a host name or an IP address")
+            raise GlideMQValidationError("addresses.host", _shown(self.host), "must be a host name or an IP address")
         check_int("addresses.port", self.port, 1, 65_535)
 
     @classmethod
     def parse(cls, value: object) -> Address:
-        """An address from one, from `(host, port)`, or from "host", "host:port" or "[ipv6]:port"."""
+        """Return an `Address` for an `Address`, `(host, port)`, "host", "host:port" or "[ipv6]:port".
+
+        Raises:
+            GlideMQValidationError: if the value has none of these forms.
+        """
         if isinstance(value, Address):
             return value
         if isinstance(value, tuple):
@@ -45,7 +49,7 @@ class Address:
             raise GlideMQValidationError("addresses", SECRET, "must be host:port, not a URL")
         host, port = _split_port(value)
         if port is not None and not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise GlideMQValidationError("addresses", _shown(value), "its port must be a number from 1 to 65535")
+            raise GlideMQValidationError("addresses", _shown(value), "port must be a number from 1 to 65535")
         return cls(host, DEFAULT_PORT if port is None else int(port))
 
     @classmethod
@@ -60,7 +64,7 @@ class Address:
 
 
 def parse_addresses(given: object) -> tuple[Address, ...]:
-    """At least one address, from one or from an iterable of whatever `Address.parse` takes."""
+    """Return at least one address, from a value that `Address.parse` accepts or an iterable of such values."""
     if isinstance(given, (str, Address)):
         return (Address.parse(given),)
     if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
@@ -72,16 +76,16 @@ def parse_addresses(given: object) -> tuple[Address, ...]:
 
 
 def _shown(text: str) -> object:
-    """Hide what may be user:password."""
+    """Return the text for an error message, or `SECRET` if it may be user:password."""
     return SECRET if ":" in text.strip("[]") else text
 
 
 def _split_port(text: str) -> tuple[str, str | None]:
-    """Host and port of "host:port", "[ipv6]:port", "host" or a bare IPv6 address."""
+    """Split "host:port", "[ipv6]:port", "host" or a bare IPv6 address into host and port."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise GlideMQValidationError("addresses", _shown(text), "is not a host name or an IP address")
+            raise GlideMQValidationError("addresses", _shown(text), "must be a host name or an IP address")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
         return text, None

@@ -1,4 +1,4 @@
-"""The transport of an event loop, over valkey-glide."""
+"""The transport for an event loop, over valkey-glide."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class AsyncTransport:
 
     Args:
         client: a connected client of the running loop.
-        config: what it was made from, so that dedicated connections can be made alike.
-        owned: close it with this transport; an injected client is never closed by us.
-        library: which rendering of the function library to call.
-        busy_poll: stay awake for the answer of a lone call (busy_poll.py).
-        interruptions: what is noticed of a server that is away; shared with connections made from this one.
+        config: the client's configuration, used to create dedicated connections.
+        owned: close the client with this transport; a client given by the user is never closed.
+        library: the rendering of the function library to call.
+        busy_poll: spin for the reply of a single pending call (busy_poll.py).
+        interruptions: record of server outages; shared with connections derived from this one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class AsyncTransport:
         busy_poll: bool = True,
         interruptions: Interruptions | None = None,
     ) -> None:
-        # GLIDE types replies as everything a server may say; what a call means is for its `decode` to know.
+        # GLIDE types replies as any server value; `Call.decode` gives each reply its type.
         self._client: Any = client
         self.config = config
         self._owned = owned
@@ -69,7 +69,7 @@ class AsyncTransport:
         self._closed = False
         self.interruptions = Interruptions() if interruptions is None else interruptions
         running = asyncio.get_running_loop()
-        # A client that was given belongs to the loop in which it was created.
+        # A client given by the user belongs to the loop in which it was created.
         self._loop: asyncio.AbstractEventLoop = getattr(client, "_loop", None) or running
         self._tick_marks: deque[int] = deque(maxlen=_overdue_ticks(config))
         if self._loop is running:
@@ -81,13 +81,13 @@ class AsyncTransport:
     async def connect(
         cls, connection: ServerConnection, *, library: Library | None = None, check: bool = True
     ) -> AsyncTransport:
-        """A transport for whatever a user gives as `connection`. Raises as `resolve_async` does."""
+        """Return a transport for the `connection` option of a user. Raises the errors of `resolve_async`."""
         found = await resolve_async(connection, check=check)
         return cls(found.client, found.config, owned=found.owned, library=library, busy_poll=found.busy_poll)
 
     @property
     def is_cluster(self) -> bool:
-        """True for a cluster client."""
+        """Whether the client is a cluster client."""
         return isinstance(self._client, glide.GlideClusterClient)
 
     async def call(self, call: Call[T]) -> T:
@@ -95,8 +95,8 @@ class AsyncTransport:
         if self._loop is not _current_loop():
             raise self._foreign_loop()
         if self._loading is not None:
-            with contextlib.suppress(GlideMQError):  # each call that needs the library reports for itself
-                await asyncio.shield(self._loading)  # calls that came before and missed the library go first
+            with contextlib.suppress(GlideMQError):  # each call that needs the library reports the error itself
+                await asyncio.shield(self._loading)  # earlier calls that missed the library are sent first
         started = time.monotonic()
         try:
             reply = await self._run(call)
@@ -105,8 +105,8 @@ class AsyncTransport:
         return call.decode(reply)
 
     async def _run(self, call: Call[Any]) -> Any:
-        # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call, and
-        # costs a tenth of the whole round trip more.
+        # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
+        # round trip.
         batch = self._new_batch(is_atomic=False)
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         self._under_way += 1
@@ -124,8 +124,9 @@ class AsyncTransport:
         return reply
 
     async def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
-        """Send a call again while it fails for a transient reason and sending it again is safe. Raises what the last
-        error means."""
+        """Retry a call while it fails for a transient reason and is safe to repeat. Raises the last error,
+        translated.
+        """
         retry = self._retry(call.function, call.repeatable, started)
         refused: GlideMQError | None = None
         while True:
@@ -142,7 +143,7 @@ class AsyncTransport:
                 return await self._run(call)
             except GlideError as again:
                 error, refused = again, None
-            except GlideMQConnectionError as away:  # the library could not be loaded now
+            except GlideMQConnectionError as away:  # the library cannot be loaded now
                 refused = away
 
     def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
@@ -152,7 +153,7 @@ class AsyncTransport:
         )  # fmt: skip
 
     async def _load(self) -> None:
-        """Load once for all the calls that miss it at the same time."""
+        """Load the library, once for all concurrent calls that miss it."""
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._load_now())
             self._loading.add_done_callback(self._loaded)
@@ -244,7 +245,7 @@ class AsyncTransport:
         return self._over(client, owned=True)
 
     def shared(self) -> AsyncTransport:
-        """Another one over the same client, which it does not close."""
+        """Return another transport over the same client, which it does not close."""
         return self._over(self._client, owned=False)
 
     def _over(self, client: GlideClient, *, owned: bool) -> AsyncTransport:
@@ -258,24 +259,25 @@ class AsyncTransport:
         return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
     def abandon(self) -> None:
-        """See `Transport.abandon`. The socket is freed at once; GLIDE needs no loop for that."""
+        """See `Transport.abandon`. Frees the socket immediately; GLIDE needs no loop for that."""
         if self._closed:
             return
         self._closed = True
         if self._owned:
-            # GLIDE would fail the pending calls here, in the wrong thread, and stop at a closed loop.
+            # GLIDE would fail the pending calls here, in the wrong thread, and break at a closed loop.
             pending = list(self._client._pending_futures.values())
             self._client._pending_futures.clear()
             if not self._loop.is_closed():
                 for future in pending:
-                    with contextlib.suppress(RuntimeError):  # closed meanwhile
+                    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                         self._loop.call_soon_threadsafe(_fail, future, ClosingError("the connection was closed"))
             with contextlib.suppress(StopIteration):
                 self._client.close().send(None)
 
     def fail_overdue(self) -> None:
-        """Fail the calls to which there was no reply for much longer than GLIDE's own time-out, so that no wait is
-        without end. Called every few seconds; callers get AmbiguousResultError.
+        """Fail calls without a reply for much longer than GLIDE's own timeout, so that no call waits forever.
+
+        Called every few seconds; callers get AmbiguousResultError.
         """
         pending: dict[int, Any] = self._client._pending_futures
         marks = self._tick_marks
@@ -290,12 +292,12 @@ class AsyncTransport:
     def _foreign_loop(self) -> EventLoopError:
         if self._owned:
             return EventLoopError(
-                "connection", "it belongs to another event loop",
-                "use it there; in a handler that is a plain function, use job.blocking",
+                "connection", "belongs to another event loop",
+                "use it in that loop; in a handler that is a plain function, use job.blocking",
             )  # fmt: skip
         return EventLoopError(
-            "connection", "the GLIDE client that was given belongs to another event loop",
-            "give a URL or ConnectionOptions, with which every event loop gets a client of its own",
+            "connection", "the given GLIDE client belongs to another event loop",
+            "give a URL or ConnectionOptions, for which every event loop gets a client of its own",
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -309,7 +311,7 @@ class AsyncTransport:
 _current_loop = asyncio._get_running_loop
 _TICK_S = 5.0
 _GRACE_S = 10.0
-"""Added to the request timeout before a reply counts as overdue; longer than any blocking read of this package."""
+"""Added to the request timeout before a reply counts as overdue, seconds; longer than any blocking read here."""
 
 
 def _overdue_ticks(config: GlideConfig) -> int:
@@ -322,11 +324,11 @@ def _fail(future: Any, error: Exception) -> None:
 
 
 _SHORT = 2_048
-"""Length of an argument up to which a call is one that is answered soon."""
+"""Longest last argument, in characters or bytes, of a call that counts as short (worth busy polling)."""
 
 
 def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:
-    """An empty pipeline (not a transaction), and options that give it ``timeout`` ms."""
+    """Return an empty pipeline (not a transaction), and its options with a timeout of ``timeout`` ms."""
     if cluster:
         return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout)
     return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)

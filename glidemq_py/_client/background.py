@@ -1,4 +1,4 @@
-"""What is done over and over beside everything else: in a task of its own, until it is closed."""
+"""Base classes of background tasks: they repeat some work until they are closed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["BackgroundTask", "PeriodicTask"]
 
 
 class BackgroundTask:
-    """Something that runs from `start` to `close`.
+    """An asyncio task that runs from `start` to `close`.
 
     Args:
-        name: of its task.
+        name: suffix of the task's name.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,26 +24,27 @@ class BackgroundTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task in the running event loop."""
         self._task = asyncio.create_task(self._repeat(), name=self._name)
 
     async def _repeat(self) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the task and wait for its end."""
         if self._task is not None:
             await stop_task(self._task)
 
 
 class PeriodicTask(BackgroundTask):
-    """A look now and then, give or take a tenth, so that those who started together do not look together.
+    """A task that calls `look` periodically, with 10% jitter so that workers do not poll in step.
 
     Args:
-        name: of its task.
-        queue: whose duty it is, and ``what`` it does, for the log.
-        every: how long from one look to the next, seconds.
-        at_once: the first look is at the start.
+        name: part of the task's name.
+        queue: name of the queue, for the task's name and the log.
+        what: description of the work, for the log.
+        every: interval between calls, seconds.
+        at_once: make the first call immediately, instead of after one interval.
     """
 
     def __init__(self, name: str, *, queue: str, what: str, every: float, at_once: bool = True) -> None:
@@ -54,7 +55,7 @@ class PeriodicTask(BackgroundTask):
         self._pause = 0.0 if at_once else every
 
     async def look(self) -> object:
-        """What is to be done. It may change ``_pause``, for once. Raises GlideMQError."""
+        """Do the work once. It may set ``_pause`` to change the next interval. Raises GlideMQError."""
         raise NotImplementedError
 
     async def _repeat(self) -> None:

@@ -1,4 +1,4 @@
-"""The transport of a thread, over valkey-glide-sync: heartbeats, and the blocking twins."""
+"""The transport for threads, over valkey-glide-sync: heartbeats, and the blocking API."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 
 class ThreadTransport:
-    """A `BlockingTransport` over one GLIDE client, for any number of threads. Not for use from an event loop.
+    """A `BlockingTransport` over one GLIDE client, for any number of threads. Do not use it in an event loop.
 
     Args:
         config: how to connect.
-        library: which rendering of the function library to call.
-        client: an existing client, which is never closed by us; without one a client of its own is made.
-        interruptions: what is noticed of a server that is away; shared with connections made from this one.
+        library: the rendering of the function library to call.
+        client: an existing client, which is never closed here; None creates a client.
+        interruptions: record of server outages; shared with connections derived from this one.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ThreadTransport:
 
     @property
     def is_cluster(self) -> bool:
-        """True for a cluster client."""
+        """Whether the client is a cluster client."""
         return isinstance(self._client, glide_sync.GlideClusterClient)
 
     def call(self, call: Call[T]) -> T:
@@ -91,7 +91,7 @@ class ThreadTransport:
                 return self._run(call)
             except GlideError as again:
                 error, refused = again, None
-            except GlideMQConnectionError as away:  # the library could not be loaded now
+            except GlideMQConnectionError as away:  # the library cannot be loaded now
                 refused = away
 
     def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
@@ -107,8 +107,8 @@ class ThreadTransport:
             raise ClosedError("the connection was closed") from cause
 
     def _run(self, call: Call[Any]) -> Any:
-        # A batch of one, not `fcall`: that one wakes a thread of GLIDE's, which watches the time, with every call (a
-        # quarter of the whole round trip), and writes every error to stderr, that of a missing library too.
+        # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call (a quarter of the round
+        # trip), and writes every error to stderr, including that of a missing library.
         batch = self._new_batch(is_atomic=False)
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         (reply,) = self._client.exec(batch, raise_on_error=False)
@@ -151,7 +151,7 @@ class ThreadTransport:
             self._leave()
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:
-        """Keys that match a glob pattern, in batches, from every primary."""
+        """Yield batches of keys that match a glob pattern, from every primary."""
         cursor: Any = cast("Any", glide_sync.ClusterScanCursor)() if self.is_cluster else b"0"
         while True:
             self._enter()
@@ -166,10 +166,10 @@ class ThreadTransport:
                 return
 
     def dedicated(self) -> ThreadTransport:
-        """A connection of its own to the same server, for reads that block."""
+        """Return a separate connection to the same server, for blocking reads."""
         return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
-    # GLIDE frees its client even while other threads are inside of it: the last one to come out closes it.
+    # GLIDE frees its client even while other threads use it, so the last thread to leave closes it.
 
     def _enter(self) -> None:
         with self._turn:
@@ -185,7 +185,7 @@ class ThreadTransport:
             self._disconnect()
 
     def close(self) -> None:
-        """See `BlockingTransport.close`. Calls that other threads have under way come to their end."""
+        """See `BlockingTransport.close`. Pending calls of other threads complete first."""
         with self._turn:
             if self._closed:
                 return
@@ -203,7 +203,7 @@ _transports: weakref.WeakSet[ThreadTransport] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """GLIDE connects its clients anew in the child of a fork; of our threads none is there that could leave."""
+    """Reset the counters of pending calls in a forked child: the threads that made the calls do not exist there."""
     for transport in list(_transports):
         transport._reset()
 

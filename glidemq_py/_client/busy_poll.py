@@ -1,12 +1,12 @@
-"""Waiting awake for the answer of a lone call.
+"""Busy polling: keep the event loop spinning while a single call is pending.
 
-A call to a server on the same host is answered in less time than it takes to put a processor to sleep and wake it
-again, and GLIDE passes the answer through two threads of its own. While one call is under way, and nothing else is,
-the event loop therefore looks for the answer at every turn instead of sleeping until it is told. All other work of the
-loop goes on as ever; what it costs is processor time of a loop that has nothing to do, `LONGEST` at most per call.
+A server on the same host replies in less time than the operating system needs to suspend and resume a thread, and GLIDE
+passes the reply through two threads of its own. While exactly one call is pending, the event loop therefore polls for
+the reply at every iteration instead of blocking. Other work of the loop is not delayed. The cost is processor time of
+an otherwise idle loop, at most `LONGEST` per call.
 
-Where answers take longer than that (a server further away, a processor that is shared), it stops by itself: each answer
-that did not come in time doubles the number of calls for which nothing is tried again.
+If replies take longer (a remote server, a shared processor), polling backs off: each reply that did not arrive in time
+doubles the number of calls that are not polled for.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import os
 __all__ = ["LONGEST", "BusyPoll"]
 
 LONGEST = 200e-6
-"""Seconds that a loop stays awake for one call."""
+"""Longest time to spin for one call, seconds."""
 _MOST_SKIPPED = 10
-"""As a power of two: so many calls at most go without, before the next trial."""
+"""Limit of the backoff: at most 2**10 calls are skipped before the next trial."""
 
 
 class BusyPoll:
-    """Keeps the running event loop awake between `begin` and `end`.
+    """Keeps the running event loop spinning between `begin` and `end`.
 
-    A process with one processor only never does so: the server, and GLIDE's threads, may need it.
+    Disabled in a process that may use one processor only: the server and GLIDE's threads may need it.
 
     Args:
-        wanted: False = never.
+        wanted: False disables polling.
     """
 
     __slots__ = ("_awake", "_loop", "_misses", "_possible", "_posted", "_skip", "_until")
@@ -43,7 +43,7 @@ class BusyPoll:
         self._skip = 0
 
     def begin(self) -> None:
-        """A call is about to be sent, the only one."""
+        """Start spinning, because the only pending call is about to be sent."""
         if not self._possible:
             return
         if self._skip:
@@ -57,7 +57,7 @@ class BusyPoll:
             loop.call_soon(self._turn)
 
     def end(self) -> None:
-        """It was answered, or is no longer the only one."""
+        """Stop spinning, because the reply has arrived or another call was sent."""
         if self._awake:
             self._awake = False
             self._misses = 0

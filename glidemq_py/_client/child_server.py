@@ -1,13 +1,12 @@
-"""A Valkey or Redis server as a child process that cannot outlive us.
+"""A Valkey or Redis server as a child process that cannot outlive its parent.
 
-Two things of a server process are hard, and this file is where they are done. Its port is free and is ours:
-the server that answers there must name our child's process id, and a port that somebody took in between is
-given up for another. And it leaves nothing behind: a *guard*, a shell that reads from a pipe, kills the
-server and removes its temporary directory when the pipe closes, which it does however this process ends,
-SIGKILL included. (The death signal of Linux is no way to do that: it is sent when the *thread* that started
-the child ends.)
+Two parts are difficult. First, the port must be free and must be used by our server: the server that replies on the
+port must report our child's process id; if another process has taken the port meanwhile, another port is tried.
+Second, nothing may be left behind: a *guard*, a shell that reads from a pipe, kills the server and removes its
+temporary directory when the pipe closes, which happens however this process ends, including by SIGKILL. (The
+parent-death signal of Linux does not work here: it is sent when the *thread* that started the child ends.)
 
-What the server is for may not enter here: see embedded.py and testing/servers.py.
+Used by embedded.py and testing/servers.py; code specific to those uses belongs there.
 """
 
 import contextlib
@@ -31,11 +30,11 @@ __all__ = ["HOST", "ChildServer", "ConfigValue", "free_port", "is_ephemeral"]
 HOST: Final = "127.0.0.1"
 
 ConfigValue = str | int | Sequence[str]
-"""A value of the server's configuration; a sequence stands for a setting of several words."""
+"""A value of the server's configuration; a sequence is a setting of several words."""
 
-# $1 is the directory to remove, empty for none. The first line names the server's process, the second says
-# how it ended; where there is no second line, we are dead. A service manager that ends a whole group of
-# processes must not end the guard before us, hence the trap.
+# $1 is the directory to remove, or empty. The first line on stdin is the server's process id, the second is "remove" or
+# "keep"; if stdin ends before the second line, the parent is dead. The trap keeps the guard alive if a service manager
+# signals the whole process group.
 _GUARD: Final = """
 trap '' HUP INT TERM
 read -r pid || exit 0
@@ -43,8 +42,8 @@ read -r end || { kill -KILL "$pid" 2>/dev/null; end=remove; }
 if [ "$end" = remove ] && [ -n "$1" ]; then rm -rf -- "$1"; fi
 """
 
-# Below the ports that Linux lends to outgoing connections: there a client that keeps trying to reach a
-# stopped server may be lent the server's own port, connect to itself, and keep the server from coming back.
+# Below Linux's ephemeral port range: a client that keeps reconnecting to a stopped server may be assigned the server's
+# own port as its local port, connect to itself, and prevent the server from restarting.
 _PORTS: Final = (20_000, 32_768)
 _POLL_SECONDS: Final = (0.002, 0.01)
 
@@ -52,8 +51,13 @@ _POLL_SECONDS: Final = (0.002, 0.01)
 class ChildServer:
     """A running server on 127.0.0.1, a child of this process.
 
-    Made by :meth:`start`. Usable as a context manager that stops it. `host`, `port` and `url` say where it
-    is, `data_dir` where it writes, `log_path` what it says, `pid` which process it is.
+    Created by :meth:`start`. As a context manager it stops the server at exit.
+
+    Attributes:
+        binary: path of the server's executable.
+        port: port it listens on.
+        data_dir: its working directory.
+        log_path: its log file.
     """
 
     __slots__ = ("_guard", "_log_start", "_owner", "_process", "binary", "data_dir", "log_path", "port")
@@ -89,13 +93,18 @@ class ChildServer:
         config: Mapping[str, ConfigValue] | None = None,
         start_timeout: int = 10_000,
     ) -> Self:
-        """Start `binary` and wait until it answers.
+        """Start `binary` and wait until it replies.
 
-        `data_dir` must exist; where `temporary` is set it is removed with the server. `port`: a free one by
-        default. `config`: settings by their names in the server's configuration file. `start_timeout`:
-        milliseconds, for the loading of existing data too.
+        Args:
+            binary: path of the server's executable.
+            data_dir: working directory; must exist.
+            temporary: remove `data_dir` when the server stops.
+            port: port to listen on; None selects a free one.
+            config: settings by their names in the server's configuration file.
+            start_timeout: longest wait for a reply, milliseconds; includes the loading of existing data.
 
-        Raises EmbeddedServerError where the server does not come up, with the end of its log.
+        Raises:
+            EmbeddedServerError: if the server does not start; contains the end of its log.
         """
         deadline = time.monotonic() + start_timeout / 1000
         settings = dict(config or {})
@@ -112,14 +121,14 @@ class ChildServer:
             taken = "already in use" in said and time.monotonic() < deadline
             server.stop(keep_data=taken)
             if not taken:
-                raise EmbeddedServerError(f"{binary} {problem}; its last words:\n{said[-2000:] or '(none)'}")
+                raise EmbeddedServerError(f"{binary} {problem}; end of its log:\n{said[-2000:] or '(empty)'}")
             time.sleep(_POLL_SECONDS[0])
 
     @classmethod
     def _launch(
         cls, binary: Path, data_dir: Path, port: int, settings: Mapping[str, ConfigValue], *, temporary: bool
     ) -> Self:
-        """Start the process and its guard; whether the server comes up is another question."""
+        """Start the process and its guard, without waiting for the server."""
         log_path = data_dir / "server.log"
         arguments = [str(binary), *_arguments(port, data_dir, settings)]
         with log_path.open("ab") as log:
@@ -145,21 +154,21 @@ class ChildServer:
 
     @property
     def host(self) -> str:
-        """The address it is bound to, always 127.0.0.1."""
+        """Address the server is bound to, always 127.0.0.1."""
         return HOST
 
     @property
     def url(self) -> str:
-        """`valkey://127.0.0.1:<port>`."""
+        """URL of the server: `valkey://127.0.0.1:<port>`."""
         return f"valkey://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Process id of the server."""
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Whether the process lives. (A forked child must ask the system: it cannot wait for it.)"""
+        """Return whether the process is alive. A forked child uses a signal: it cannot wait for the process."""
         if os.getpid() == self._owner:
             return self._process.poll() is None
         try:
@@ -169,20 +178,21 @@ class ChildServer:
         return True
 
     def log(self) -> str:
-        """What the server has logged since it was started."""
+        """Return the server's log since this start."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace").strip()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, SIGSTOP for instance, to the server."""
+        """Send a signal, such as SIGSTOP, to the server."""
         self._process.send_signal(number)
 
     def stop(self, *, flush: bool = False, keep_data: bool = False) -> None:
-        """Stop the server; without effect when it is stopped, or in a forked child of its owner.
+        """Stop the server; no effect if it is stopped, or in a forked child of its owner.
 
-        `flush`: let it write what its configuration asks for, up to 10 seconds; by default it is killed.
-        `keep_data`: leave a temporary directory where it is, for another start.
+        Args:
+            flush: let the server save its data as configured, up to 10 seconds; by default it is killed.
+            keep_data: keep a temporary directory, for another start.
         """
         if os.getpid() != self._owner:
             return
@@ -207,39 +217,39 @@ class ChildServer:
         return f"<{type(self).__name__} {self.url} {state} data_dir={str(self.data_dir)!r}>"
 
     def _dismiss_guard(self, end: str) -> None:
-        """Tell the guard how it ended, and wait: after this the directory is gone."""
+        """Report the end of the server to the guard, and wait until the guard has removed the directory."""
         pipe = self._guard.stdin
         if pipe is None or pipe.closed:
             return
-        with contextlib.suppress(BrokenPipeError):  # somebody killed the guard
+        with contextlib.suppress(BrokenPipeError):  # the guard was killed
             pipe.write(f"{end}\n".encode())
         pipe.close()
         self._guard.wait()
 
     def _wait_ready(self, deadline: float, password: str) -> str | None:
-        """Wait until our child answers on its port: None, or what went wrong."""
+        """Wait until our child replies on its port. Return None, or a description of the problem."""
         pause, longest = _POLL_SECONDS
         while (code := self._process.poll()) is None:
             if _answering_process(self.port, password) == self.pid:
                 return None
             if time.monotonic() > deadline:
-                return "did not answer in time"
+                return "did not reply in time"
             time.sleep(pause)
             pause = min(pause * 1.5, longest)
-        return f"ended with exit code {code}"
+        return f"exited with code {code}"
 
 
 _ephemeral: set[tuple[str, str]] = set()
-"""Process id and port of servers of this process that are meant to keep nothing."""
+"""Process ids and ports of child servers that were started without persistence."""
 
 
 def is_ephemeral(pid: str, port: str) -> bool:
-    """Return whether that server is a child of this process that was started without any persistence."""
+    """Return whether the server is a child of this process that was started without persistence."""
     return (pid, port) in _ephemeral
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at this moment."""
+    """Return a port of 127.0.0.1 that no process listens on at the moment."""
     for _ in range(100):
         port = random.randrange(*_PORTS)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -253,7 +263,7 @@ def free_port() -> int:
 
 
 def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -> list[str]:
-    """The server's command line: loopback only and no persistence, unless `settings` say otherwise."""
+    """Return the server's command line: loopback only and no persistence, unless overridden by `settings`."""
     merged: dict[str, ConfigValue] = {
         "bind": HOST,
         "save": "",
@@ -272,7 +282,7 @@ def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -
 
 def _spawn(arguments: list[str], cwd: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     try:
-        # A session of its own: Ctrl-C in the terminal is for us, and we may still have results to write.
+        # A new session: Ctrl-C in the terminal must not stop the server while we may still have results to write.
         return subprocess.Popen(
             arguments,
             cwd=cwd,
@@ -306,7 +316,7 @@ def _spawn_guard(server: "subprocess.Popen[bytes]", remove: Path | None) -> "sub
 
 
 def _answering_process(port: int, password: str) -> int | None:
-    """The process id of the server that answers on `port` and is ready for commands, None where none is."""
+    """Return the process id of the server on `port` if it accepts commands, or None."""
     request = (f"AUTH {password}\r\n" if password else "") + "PING\r\nINFO server\r\nQUIT\r\n"
     reply = b""
     try:

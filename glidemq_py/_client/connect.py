@@ -1,4 +1,4 @@
-"""From what a user gives as `connection` to a connected GLIDE client, async or blocking."""
+"""Turn the `connection` option of a user into a connected GLIDE client, async or blocking."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ __all__ = [
 ]
 
 URL_VARIABLE = "GLIDEMQ_URL"
-"""Environment variable read where no connection is given."""
+"""Environment variable read if no connection is given."""
 
 GlideClient = glide.GlideClient | glide.GlideClusterClient
 ServerConnection = str | ConnectionOptions | GlideClient | None
 """A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
 
 Connection = ServerConnection | ConnectionSource
-"""What a user may give: how to reach a server, or something that has connections of its own kind."""
+"""A connection given by a user: how to reach a server, or an object that creates its own transports."""
 
 BlockingGlideClient = glide_sync.GlideClient | glide_sync.GlideClusterClient
 BlockingConnection = str | ConnectionOptions | BlockingGlideClient | ConnectionSource | None
-"""The same for the blocking twins; a client is one of valkey-glide-sync."""
+"""The same for the blocking API; a client must be one of valkey-glide-sync."""
 
 _READ_FROM = {
     "primary": ReadFrom.PRIMARY,
@@ -73,10 +73,10 @@ _READ_FROM = {
 
 
 def check_connection(connection: Connection) -> None:
-    """Refuse what could never be connected with, before anybody needs it. Connects nothing.
+    """Reject a `connection` value that can never work, without connecting.
 
     Raises:
-        GlideMQValidationError: it is no URL, no options and no client; or `GLIDEMQ_URL`, where that counts, is no URL.
+        GlideMQValidationError: if it is not a URL, options or a client; or if `GLIDEMQ_URL` is used and is not a URL.
     """
     if isinstance(connection, ConnectionSource):
         return
@@ -85,7 +85,7 @@ def check_connection(connection: Connection) -> None:
 
 
 def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
-    """Options for what was given, or the client itself. May start the embedded server (blocks some 10 ms)."""
+    """Return the options for the given value, or the client itself. May start the embedded server (blocks ~10 ms)."""
     if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient, ConnectionOptions)):
         return connection
     if isinstance(connection, str):
@@ -98,8 +98,9 @@ def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
     return ConnectionOptions.from_url(url) if url else ConnectionOptions.from_url(shared_embedded().url)
 
 
-# GLIDE's own strategy tells of a port that nobody listens on only when the connection timeout ends, and comes back
-# more than a second after a server does. This one: 0.7 s, and about 0.2 s. (Much shorter ones starve GLIDE's thread.)
+# With GLIDE's default strategy a refused connection is reported only when the connection timeout ends, and a reconnect
+# takes more than a second after the server is back. This one: 0.7 s and about 0.2 s. (Much shorter values starve
+# GLIDE's thread.)
 _RECONNECT = BackoffStrategy(num_of_retries=3, factor=50, exponent_base=2)
 
 
@@ -115,10 +116,10 @@ def _credentials(options: ConnectionOptions) -> ServerCredentials | None:
 
 
 def config_of(options: ConnectionOptions) -> GlideConfig:
-    """The GLIDE configuration that our options mean.
+    """Return the GLIDE configuration for our options.
 
     Raises:
-        GlideMQValidationError: a file of `tls_ca`, `tls_cert` or `tls_key` cannot be used.
+        GlideMQValidationError: if a file of `tls_ca`, `tls_cert` or `tls_key` cannot be used.
     """
     tls = tls_configuration(options)
     shared: dict[str, Any] = {
@@ -143,13 +144,18 @@ def config_of(options: ConnectionOptions) -> GlideConfig:
 
 
 def _quiet() -> None:
-    """GLIDE's core logs every lost connection to stderr itself; we raise and log those. A user's choice stands."""
+    """Limit GLIDE's core to errors: it writes every lost connection to stderr, which we raise and log ourselves.
+
+    Has no effect if the user has configured GLIDE's logger.
+    """
     glide.Logger.init(glide.LogLevel.ERROR)
 
 
 async def _reach(config: GlideConfig) -> None:
-    """Wait until one of the servers takes a connection. GLIDE's own attempts would hold up the event loop, for
-    seconds where nobody answers. Raises GlideMQConnectionError."""
+    """Wait until one of the servers accepts a TCP connection. Raises GlideMQConnectionError.
+
+    GLIDE's own attempts would block the event loop, for seconds if the servers are unreachable.
+    """
     failure: GlideMQConnectionError | None = None
     for address in config.addresses:
         try:
@@ -164,11 +170,12 @@ async def _reach(config: GlideConfig) -> None:
 
 
 async def create_async(config: GlideConfig) -> GlideClient:
-    """Connect for the running event loop.
+    """Return a client connected in the running event loop.
 
     Raises:
-        GlideMQConnectionError: the server cannot be reached now.
-        ConnectionRejectedError: it can be reached, and not with this configuration; the subclass says why.
+        GlideMQConnectionError: if the server cannot be reached now.
+        ConnectionRejectedError: if the server can be reached, but not with this configuration; the subclass names the
+            cause.
     """
     _quiet()
     await _reach(config)
@@ -182,7 +189,7 @@ async def create_async(config: GlideConfig) -> GlideClient:
 
 
 def create_blocking(config: GlideConfig) -> BlockingGlideClient:
-    """Connect for a thread. Raises as `create_async` does."""
+    """Return a client for use in threads. Raises the errors of `create_async`."""
     _quiet()
     try:
         if isinstance(config, GlideClusterClientConfiguration):
@@ -193,26 +200,30 @@ def create_blocking(config: GlideConfig) -> BlockingGlideClient:
 
 
 def is_cluster_client(client: object) -> bool:
-    """Whether a GLIDE client, asynchronous or blocking, is one of a cluster; what is no client is none.
+    """Return whether a GLIDE client, asynchronous or blocking, is a cluster client; False for any other object.
 
-    A class of your own that is called like one counts as one.
+    Judged by the class name `GlideClusterClient`, also of a base class.
     """
     return any(cls.__name__ == "GlideClusterClient" for cls in type(client).__mro__)
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A client of an event loop, and what a transport over it has to know."""
+    """A client of an event loop, with the settings of the transport over it."""
 
     config: GlideConfig
     client: GlideClient
     owned: bool
-    """It is ours to close."""
+    """Whether the transport closes the client."""
     busy_poll: bool = True
 
 
 async def resolve_async(connection: ServerConnection, *, check: bool = True) -> Connected:
-    """Return a connected client for what was given. ``check``: check the server's configuration too.
+    """Return a connected client for a `connection` value.
+
+    Args:
+        connection: a URL, options, a client or None.
+        check: also check the server's configuration.
 
     Raises:
         GlideMQConnectionError: see `create_async`.
@@ -220,7 +231,7 @@ async def resolve_async(connection: ServerConnection, *, check: bool = True) -> 
     """
     found = connection if not (connection is None or isinstance(connection, str)) else None
     if found is None:
-        # Starting the embedded server blocks; the loop must not.
+        # Starting the embedded server blocks, so it runs in a thread.
         found = await asyncio.to_thread(resolve, connection)
     else:
         found = resolve(found)
@@ -243,12 +254,12 @@ async def resolve_async(connection: ServerConnection, *, check: bool = True) -> 
 def resolve_blocking(
     connection: str | ConnectionOptions | BlockingGlideClient | None,
 ) -> tuple[GlideConfig, BlockingGlideClient | None, ConnectionOptions | None]:
-    """Return the configuration, the client if the user has given one, and otherwise the options."""
+    """Return the configuration, the client if the user gave one, and otherwise the options."""
     if isinstance(connection, (glide_sync.GlideClient, glide_sync.GlideClusterClient)):
         return cast("GlideConfig", cast("Any", connection)._config), connection, None
     if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient)):
         raise GlideMQValidationError(
-            "connection", SECRET, "is a client of an event loop; the blocking twins take one of valkey-glide-sync"
+            "connection", SECRET, "is a client of an event loop; the blocking API needs one of valkey-glide-sync"
         )
     options = cast("ConnectionOptions", resolve(connection))
     config = config_of(options)
@@ -257,7 +268,7 @@ def resolve_blocking(
 
 
 def _reach_now(config: GlideConfig) -> None:
-    """`_reach` for a thread: GLIDE itself tells of a server that is not there only after its connection timeout."""
+    """Do `_reach` in a thread: GLIDE reports an unreachable server only after its connection timeout."""
     failure: GlideMQConnectionError | None = None
     for address in config.addresses:
         try:

@@ -1,8 +1,8 @@
-"""Why a connection could not be made, as an error of ours that says what to change.
+"""Explain a failed connection: raise an error of ours that names the option to change.
 
 GLIDE reports some causes clearly (a wrong password) and others only as "timed out" or "terminated" (TLS to a plain
-port). For those the server is asked here, over one plain socket and after the failure only: nothing of this runs
-while connections succeed. No password and no URL appears in an error of this module.
+port). For those this module probes the server over a plain socket, only after a failure. Errors of this module contain
+no password and no URL.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CERTIFICATE_PROBLEMS: Final = (
     ("UnknownIssuer", "is not signed by a trusted authority; name the authority: ?tls_ca=/path/to/ca.pem"),
     (
         "CaUsedAsEndEntity",
-        "is that of an authority; trust it by ?tls_ca=/path/to/ca.pem, or issue another",
+        "is a certificate authority's own; trust it by ?tls_ca=/path/to/ca.pem, or issue a server certificate",
     ),
     ("not valid for name", "is not issued for this host name; connect by a name that the certificate contains"),
     ("NotValidForName", "is not issued for this host name; connect by a name that the certificate contains"),
@@ -46,17 +46,17 @@ _CERTIFICATE_PROBLEMS: Final = (
 
 
 def connection_timeout_s(config: GlideConfig) -> float:
-    """Return the longest wait for a connection, in seconds."""
+    """Return the connection timeout in seconds."""
     advanced = config.advanced_config
     return ((advanced and advanced.connection_timeout) or DEFAULT_CONNECTION_TIMEOUT_MS) / 1000
 
 
 def unreachable(config: GlideConfig, address: NodeAddress, error: OSError) -> GlideMQConnectionError:
-    """Return the error for servers that accept no TCP connection; ``error`` is that of the last address tried."""
+    """Return the error for servers that accept no TCP connection; ``error`` belongs to the last address tried."""
     if isinstance(error, socket.gaierror):
         problem = f"host name {address.host!r} cannot be resolved ({error.strerror})"
     elif isinstance(error, TimeoutError):
-        problem = f"no answer within {connection_timeout_s(config):g} s; check the address, firewalls and routes"
+        problem = f"no reply within {connection_timeout_s(config):g} s; check the address, firewalls and routes"
     elif isinstance(error, ConnectionRefusedError):
         problem = "connection refused; check that the server is running and that the port is right"
     else:
@@ -65,10 +65,10 @@ def unreachable(config: GlideConfig, address: NodeAddress, error: OSError) -> Gl
 
 
 def explain(config: GlideConfig, error: Exception) -> GlideMQConnectionError:
-    """Return the error for a failed attempt of GLIDE to connect. Blocks for a few seconds at most."""
+    """Return the error for a failed connection attempt of GLIDE. Blocks for a few seconds at most."""
     text = " ".join(str(error).split())
     if "No topology views found" in text:
-        text = "no node reports a cluster; if the server is standalone, write valkey:// in place of valkey+cluster://"
+        text = "no node reports a cluster; if the server is standalone, use valkey:// instead of valkey+cluster://"
     kind, problem = _from_text(config, text) or _from_server(config) or (GlideMQConnectionError, text)
     return kind(_without_password(config, f"cannot connect to {_where(config)}: {problem}"))
 
@@ -77,7 +77,7 @@ Cause = tuple[type[GlideMQConnectionError], str]
 
 
 def _from_text(config: GlideConfig, text: str) -> Cause | None:
-    """The cause if GLIDE names it."""
+    """Return the cause if GLIDE's message contains it."""
     if "WRONGPASS" in text or "NOAUTH" in text:
         return _authentication(config)
     if "invalid peer certificate" in text:
@@ -98,18 +98,18 @@ def _from_text(config: GlideConfig, text: str) -> Cause | None:
 def _authentication(config: GlideConfig) -> Cause:
     credentials = config.credentials
     if credentials is None:
-        problem = "the server requires a password and none is given; write valkey://user:password@host or valkey://:password@host"
+        problem = "the server requires a password and none is given; use valkey://user:password@host or valkey://:password@host"
         return AuthenticationError, problem
     user = "" if credentials.username is None else f"user {credentials.username!r} or "
     problem = f"the server rejects {user}the password; check both, and percent-encode special characters in a URL"
     return AuthenticationError, problem
 
 
-# -- asking the server ---------------------------------------------------------------------------------------
+# -- probing the server ---------------------------------------------------------------------------------------
 
 
 def _from_server(config: GlideConfig) -> Cause | None:
-    """The cause as the first server that accepts a connection shows it."""
+    """Return the cause according to the first server that accepts a connection."""
     timeout = min(connection_timeout_s(config), _PROBE_TIMEOUT_S)
     for address in config.addresses:
         try:
@@ -128,34 +128,34 @@ def _ask_plainly(config: GlideConfig, address: NodeAddress, timeout: float) -> t
         return None, reply
     secure = _try(lambda: _encrypted(address, timeout).close())
     if secure is None or "alert" in str(secure).lower():
-        return (TlsError, "the server expects TLS on this port; write valkeys:// (or tls=True)"), b""
+        return (TlsError, "the server expects TLS on this port; use valkeys:// (or tls=True)"), b""
     return None, b""
 
 
 def _ask_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
     reply = _try(lambda: _exchange(config, _encrypted(address, timeout)))
     if isinstance(reply, bytes) and reply:
-        # On a slow machine GLIDE may have run out of time before it reported a certificate.
+        # On a slow machine GLIDE may time out before it reports a certificate.
         return (None if _checks_nothing(config) else _untrusted(config, address, timeout)), reply
     if isinstance(reply, ssl.SSLError) and re.search(r"certificate|handshake.failure", str(reply), re.IGNORECASE):
         tls = config.advanced_config and config.advanced_config.tls_config
         if tls and (tls.client_cert_pem or getattr(tls, "client_cert_path", None)):
-            return (TlsError, "the server rejects the client certificate (tls_cert); who signed it?"), b""
+            return (TlsError, "the server rejects the client certificate (tls_cert); check who signed it"), b""
         problem = "the server requires a client certificate; give tls_cert and tls_key"
         return (TlsError, problem), b""
     plain = _try(lambda: _exchange(config, _plain(address, timeout)))
     if isinstance(plain, bytes) and plain[:1] in (b"+", b"-"):
-        return (TlsError, "the server does not use TLS on this port; write valkey:// (or tls=False)"), b""
+        return (TlsError, "the server does not use TLS on this port; use valkey:// (or tls=False)"), b""
     return None, b""
 
 
 def _untrusted(config: GlideConfig, address: NodeAddress, timeout: float) -> Cause | None:
-    """The cause if Python does not trust the server's certificate either."""
+    """Return the cause if Python does not trust the server's certificate either."""
     tls = config.advanced_config and config.advanced_config.tls_config
     authority = tls.root_pem_cacerts if tls else None
     try:
         context = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii", "replace"))
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # GLIDE is not that strict
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # GLIDE does not check this
         with _plain(address, timeout) as link, context.wrap_socket(link, server_hostname=address.host):
             return None
     except ssl.SSLCertVerificationError as error:
@@ -168,21 +168,21 @@ def _untrusted(config: GlideConfig, address: NodeAddress, timeout: float) -> Cau
 
 
 def _from_reply(config: GlideConfig, reply: bytes) -> Cause | None:
-    """The cause that the server's replies to PING, AUTH and CLUSTER INFO show."""
+    """Return the cause for the server's replies to PING, AUTH and CLUSTER INFO."""
     text = reply.decode("utf-8", "replace").replace("\r\n", "\n")
     if not text:
         return None
     if text[0] not in "+-":
-        return ConnectionRejectedError, "this is no Valkey or Redis server: it does not speak their protocol"
+        return ConnectionRejectedError, "not a Valkey or Redis server: it does not use their protocol"
     if "-WRONGPASS" in text or (text.startswith("-NOAUTH") and config.credentials is None):
         return _authentication(config)
     if text.startswith("-DENIED"):
         return ConnectionRejectedError, "the server is in protected mode and accepts local clients only; set a password"
     if "cluster support disabled" in text:
-        problem = "the server is standalone, not a node of a cluster; write valkey:// in place of valkey+cluster://"
+        problem = "the server is standalone, not a cluster node; use valkey:// instead of valkey+cluster://"
         return ServerModeError, problem
     if text.startswith("-") and not text.startswith("-NOAUTH"):
-        return ServerNotReadyError, f"the server cannot serve this now: {text.splitlines()[0][1:]}"
+        return ServerNotReadyError, f"the server is not ready: {text.splitlines()[0][1:]}"
     return None
 
 
@@ -198,7 +198,7 @@ def _plain(address: NodeAddress, timeout: float) -> socket.socket:
 
 
 def _encrypted(address: NodeAddress, timeout: float) -> socket.socket:
-    # Certificates are not the question here: GLIDE has reported those it rejects.
+    # Certificates need no check here: GLIDE has reported those it rejects.
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -211,7 +211,7 @@ def _encrypted(address: NodeAddress, timeout: float) -> socket.socket:
 
 
 def _exchange(config: GlideConfig, link: socket.socket) -> bytes:
-    """The replies to PING and, for a cluster, to AUTH and CLUSTER INFO."""
+    """Return the replies to PING and, for a cluster, to AUTH and CLUSTER INFO."""
     with link:
         if isinstance(link, ssl.SSLSocket):
             _wait_for_alert(link)
@@ -222,7 +222,7 @@ def _exchange(config: GlideConfig, link: socket.socket) -> bytes:
         credentials = config.credentials
         if credentials is not None and credentials.password:
             if config.use_tls and not (isinstance(link, ssl.SSLSocket) and _checks_nothing(config)):
-                return reply  # this socket has checked no certificate: the password is not for it
+                return reply  # the certificate is unchecked on this socket: do not send the password
             user = () if credentials.username is None else (credentials.username,)
             link.sendall(_encode("AUTH", *user, credentials.password))
             reply += link.recv(4096)
@@ -231,8 +231,10 @@ def _exchange(config: GlideConfig, link: socket.socket) -> bytes:
 
 
 def _wait_for_alert(link: ssl.SSLSocket) -> None:
-    """Raise the alert of a server that rejects our certificate: with TLS 1.3 it comes after the handshake, and data
-    that is sent meanwhile makes the system discard it."""
+    """Raise the TLS alert of a server that rejects our certificate.
+
+    With TLS 1.3 the alert arrives after the handshake, and data sent meanwhile makes the system discard it.
+    """
     timeout = link.gettimeout()
     link.settimeout(_ALERT_TIMEOUT_S)
     try:
@@ -243,7 +245,7 @@ def _wait_for_alert(link: ssl.SSLSocket) -> None:
 
 
 def _checks_nothing(config: GlideConfig) -> bool:
-    """True if the user does not want certificates to be checked either."""
+    """Return whether the user has disabled certificate checks."""
     tls = config.advanced_config and config.advanced_config.tls_config
     return bool(tls and tls.use_insecure_tls)
 

@@ -1,4 +1,4 @@
-"""Where the server is and how to reach it: values and URLs, no client and no I/O.
+"""Connection options: addresses, credentials, TLS, timeouts. No client and no I/O.
 
 A password never appears in a repr, a str or an error of this module.
 """
@@ -19,7 +19,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
-"""Generous: a bulk call of a thousand jobs on a busy server must not be given up half-way."""
+"""Long enough for a bulk call of a thousand jobs on a busy server."""
 DEFAULT_CONNECTION_TIMEOUT_MS: Final = 5_000
 
 ReadFrom = Literal["primary", "prefer_replica", "az_affinity", "az_affinity_replicas_and_primary"]
@@ -28,7 +28,7 @@ _NEEDS_AZ: Final = ("az_affinity", "az_affinity_replicas_and_primary")
 IamService = Literal["elasticache", "memorydb"]
 _IAM_SERVICES: Final = ("elasticache", "memorydb")
 
-_TOKEN: Final = re.compile(r"[!-~]+")  # what CLIENT SETNAME takes: printable ASCII without spaces
+_TOKEN: Final = re.compile(r"[!-~]+")  # allowed by CLIENT SETNAME: printable ASCII without spaces
 _TEXT_LENGTH: Final = 4_096
 _MAX_INFLIGHT: Final = 1_000_000
 _MAX_DATABASE: Final = 2**31 - 1
@@ -44,7 +44,7 @@ class IamCredentials:
         cluster_name: name of the ElastiCache or MemoryDB cluster.
         region: AWS region.
         service: "elasticache" or "memorydb".
-        refresh_interval_seconds: seconds between new tokens, 1..43_200.
+        refresh_interval_seconds: interval between token refreshes, seconds, 1..43_200.
     """
 
     username: str
@@ -69,35 +69,34 @@ class IamCredentials:
 
 @dataclass(frozen=True, slots=True, init=False)
 class ConnectionOptions:
-    """How to reach the server; durations are kept in milliseconds.
+    """How to reach the server. Durations are stored in milliseconds.
 
     Args:
-        addresses: one server, or several (nodes of a cluster, replicas): `Address`, "host:port" or
-            (host, port).
-        cluster: talk to a cluster.
-        tls: encrypt.
-        username: ACL user; needs a password.
-        password: never shown.
-        iam: AWS IAM instead of user and password; needs `tls`.
-        read_from: which nodes may answer reads.
-        client_az: the availability zone this process runs in; needed by, and only by, the az_ modes.
+        addresses: one or more servers (nodes of a cluster, replicas): `Address`, "host:port" or (host, port).
+        cluster: the server is a cluster.
+        tls: use TLS.
+        username: ACL user; requires a password.
+        password: never shown in a repr or an error.
+        iam: AWS IAM instead of user and password; requires `tls`.
+        read_from: which nodes may serve reads.
+        client_az: availability zone of this process; required by, and only allowed with, the az_ modes.
         request_timeout: longest wait for a reply, milliseconds or a timedelta.
         connection_timeout: longest wait for a connection, milliseconds or a timedelta.
-        inflight_requests_limit: most requests under way at a time; None leaves the client's default.
+        inflight_requests_limit: most concurrent requests; None uses the client's default.
         database_id: number of the database; 0 in a cluster.
         tls_insecure: do not check the server's certificate.
         tls_ca: certificates (PEM) of the authorities to trust instead of the system's: a path, or the file's bytes.
-        tls_cert: certificate (PEM) of this client, for a server that requires one: a path or bytes, as `tls_key` is.
-            Files are read again when a connection is restored (valkey-glide 2.6), so certificates can be rotated.
+        tls_cert: certificate (PEM) of this client, for a server that requires one: a path or bytes, like `tls_key`.
+            Files are read again at a reconnect (valkey-glide 2.6), so certificates can be rotated.
         tls_key: private key (PEM, without a passphrase) of `tls_cert`.
-        client_name: what CLIENT LIST shows; printable ASCII without spaces.
-        busy_poll: an event loop with nothing else to do stays awake for the answer of a lone short call, 0.2 ms at
-            most. It makes such calls faster and costs some 30 us of processor time each; False where that is dear.
+        client_name: name shown by CLIENT LIST; printable ASCII without spaces.
+        busy_poll: an otherwise idle event loop spins for the reply of a single short call, 0.2 ms at most. Such calls
+            are faster and cost about 30 us of processor time each; set False if processor time is scarce.
         allow_eviction: connect to a server whose `maxmemory-policy` is `allkeys-*`, which deletes jobs when it is full.
         allow_no_aof: do not warn if the server has no append-only file.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: if an option is invalid; names the option and the value.
     """
 
     addresses: tuple[Address, ...]
@@ -175,15 +174,15 @@ class ConnectionOptions:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Refuse options that say nothing, or contradict each other, beside the others."""
+        """Reject options that contradict each other or have no effect together."""
         self._check_credentials()
         if self.cluster and self.database_id:
             raise GlideMQValidationError("database_id", self.database_id, "a cluster has database 0 only")
         if self.read_from in _NEEDS_AZ and self.client_az is None:
-            raise GlideMQValidationError("read_from", self.read_from, "needs 'client_az'")
+            raise GlideMQValidationError("read_from", self.read_from, "requires 'client_az'")
         if self.read_from not in _NEEDS_AZ and self.client_az is not None:
             raise GlideMQValidationError(
-                "client_az", self.client_az, f"does nothing while 'read_from' is {self.read_from!r}"
+                "client_az", self.client_az, f"has no effect with 'read_from' {self.read_from!r}"
             )
         self._check_tls()
         if self.client_name is not None and _TOKEN.fullmatch(self.client_name) is None:
@@ -204,7 +203,7 @@ class ConnectionOptions:
             if value is not None and getattr(self, other) is None:
                 raise GlideMQValidationError(option, _shown_pem(value), f"requires {other!r}")
         if isinstance(self.tls_cert, bytes) != isinstance(self.tls_key, bytes) and self.tls_key is not None:
-            problem = "must be given as 'tls_cert' is: both as paths or both as bytes"
+            problem = "must have the type of 'tls_cert': both paths or both bytes"
             raise GlideMQValidationError("tls_key", _shown_pem(self.tls_key), problem)
 
     def _check_credentials(self) -> None:
@@ -212,25 +211,24 @@ class ConnectionOptions:
             if not isinstance(self.iam, IamCredentials):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise GlideMQValidationError("iam", SECRET, "must be IamCredentials")
             if self.password is not None:
-                raise GlideMQValidationError("password", SECRET, "cannot be given together with 'iam'")
+                raise GlideMQValidationError("password", SECRET, "options 'password' and 'iam' are mutually exclusive")
             if self.username is not None:
-                raise GlideMQValidationError("username", self.username, "belongs in 'iam'")
+                raise GlideMQValidationError("username", self.username, "must be given in 'iam'")
             if not self.tls:
-                raise GlideMQValidationError("iam", self.iam, "needs 'tls'")
+                raise GlideMQValidationError("iam", self.iam, "requires 'tls'")
         elif self.username is not None and self.password is None:
-            raise GlideMQValidationError("username", self.username, "needs 'password'")
+            raise GlideMQValidationError("username", self.username, "requires 'password'")
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """Options from a URL such as `valkeys://user:secret@host:6379/0?request_timeout=1000`.
+        """Parse a URL such as `valkeys://user:secret@host:6379/0?request_timeout=1000`.
 
-        Schemes: valkey, valkeys (TLS), valkey+cluster, valkeys+cluster; redis and rediss mean the same.
-        Several hosts are separated by commas. User and password are percent-decoded. A path of `/number`
-        selects the database (not in a cluster). Query parameters are named as the options; unknown ones are
-        refused.
+        Schemes: valkey, valkeys (TLS), valkey+cluster, valkeys+cluster; redis and rediss are synonyms. Several hosts
+        are separated by commas. User and password are percent-decoded. A path of `/number` selects the database (not
+        in a cluster). Query parameters have the names of the options; unknown ones are rejected.
 
         Raises:
-            GlideMQValidationError: names what is wrong and shows the URL without its credentials.
+            GlideMQValidationError: if the URL is invalid; shows the URL without its credentials.
         """
         options = parse_url(url)
         try:
@@ -238,13 +236,13 @@ class ConnectionOptions:
         except GlideMQValidationError as error:
             if isinstance(error.value, int):
                 raise
-            # The value is text of the URL: if that is malformed, it may be a part of the password.
+            # The value is text of the URL: if the URL is malformed, it may be a part of the password.
             option, problem = error.option, error.problem
         raise GlideMQValidationError(option, SECRET, problem)
 
     @classmethod
     def parse(cls, value: str | ConnectionOptions | Mapping[str, Any]) -> ConnectionOptions:
-        """Options from a URL, a mapping of keyword options, or options themselves."""
+        """Return options for a URL, a mapping of keyword options, or options themselves."""
         if isinstance(value, ConnectionOptions):
             return value
         if isinstance(value, str):
@@ -262,7 +260,7 @@ class ConnectionOptions:
         return cls(**value)
 
     def __str__(self) -> str:
-        """The URL of these options without credentials and without its query: fit for logs."""
+        """Return the URL of these options for logs: without credentials and query."""
         scheme = ("valkeys" if self.tls else "valkey") + ("+cluster" if self.cluster else "")
         hosts = ",".join(str(address) for address in self.addresses)
         return f"{scheme}://{hosts}" + (f"/{self.database_id}" if self.database_id else "")
@@ -273,7 +271,7 @@ PemSource = str | os.PathLike[str] | bytes
 
 
 def _check_pem(option: str, value: object) -> str | bytes | None:
-    """A path as text, or the bytes of a PEM file. Files are read when a connection is made."""
+    """Validate the path (as text) or the bytes of a PEM file. Files are read when a connection is made."""
     if value is None:
         return None
     if isinstance(value, os.PathLike):
@@ -306,7 +304,7 @@ def _check_password(value: object) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise GlideMQValidationError("password", SECRET, "is not text that can be sent") from None
+        raise GlideMQValidationError("password", SECRET, "must be text that UTF-8 can encode") from None
     if not value or len(value) > _TEXT_LENGTH:
         raise GlideMQValidationError("password", SECRET, f"must have 1 to {_TEXT_LENGTH} characters")
     return value

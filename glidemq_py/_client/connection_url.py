@@ -1,4 +1,4 @@
-"""Reads a connection URL into the keyword options it stands for. Credentials stay out of every error."""
+"""Parse a connection URL into keyword options. No error of this module contains credentials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEMES: Final = {
 }
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _EXAMPLE: Final = "valkey://127.0.0.1:6379"
-# An IP address, localhost, or a name with dots and a usual port. "redis:6379" may also be user:password.
+# An IP address, localhost, or a dotted name with a usual port. "redis:6379" may also be user:password.
 _CLEARLY_ADDRESS: Final = re.compile(
     r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\]|localhost)(?::\d{1,5})?"
     r"|[a-z0-9-]+(?:\.[a-z0-9-]+)+:(?:63[789]\d|70\d\d)",
@@ -29,21 +29,21 @@ _ELSEWHERE: Final = {
     "addresses": "is the host part of the URL",
     "cluster": "is part of the scheme: valkey+cluster://",
     "tls": "is part of the scheme: valkeys://",
-    "username": "stands before the host: valkey://user:password@host",
-    "password": "stands before the host: valkey://user:password@host",
+    "username": "belongs before the host: valkey://user:password@host",
+    "password": "belongs before the host: valkey://user:password@host",
     "database_id": "is the path of the URL: valkey://host/1",
     "iam": "cannot be given in a URL: use ConnectionOptions",
 }
 
 
 def redact(url: str) -> str:
-    """Return the scheme of the URL and `***`: if a URL is malformed, any other part of it may be the password."""
+    """Return the scheme of the URL and `***`: in a malformed URL any other part may be the password."""
     scheme, mark, _ = url.partition("://")
     return f"{scheme}://***" if mark and scheme.lower() in _SCHEMES else "***"
 
 
 def parse_url(url: object) -> dict[str, Any]:
-    """Keyword options of `ConnectionOptions` for a URL. Raises `GlideMQValidationError`."""
+    """Return the keyword options of `ConnectionOptions` for a URL. Raises `GlideMQValidationError`."""
     if not isinstance(url, str):
         problem = f"must be a URL such as {_EXAMPLE}, not {type(url).__name__}"
         raise GlideMQValidationError("connection", SECRET, problem)
@@ -78,7 +78,7 @@ def _refusal(url: str, problem: str) -> GlideMQValidationError:
 
 
 def _without_scheme(text: str) -> GlideMQValidationError:
-    """Repeat the text only if it is clearly an address: it may be a password that is in the wrong variable."""
+    """Return the error for a text without a scheme; show the text only if it is clearly an address, not a password."""
     if _CLEARLY_ADDRESS.fullmatch(text):
         return GlideMQValidationError("connection", text, f"has no scheme; did you mean valkey://{text}?")
     problem = f"has no scheme; write valkey://HOST:PORT, such as {_EXAMPLE}"
@@ -91,7 +91,7 @@ def _listed(schemes: dict[str, tuple[bool, bool]]) -> str:
 
 def _credentials(url: str, text: str) -> dict[str, str]:
     if _BAD_ESCAPE.search(text) is not None:
-        raise _refusal(url, "has a % in its user or password that is no escape; write it as %25")
+        raise _refusal(url, "has an invalid percent escape in its user or password; write % as %25")
     user, _, password = text.partition(":")
     try:
         parts = {
@@ -109,7 +109,7 @@ def _addresses(url: str, hosts: str) -> tuple[Address, ...]:
         try:
             found.append(Address.parse(host))
         except GlideMQValidationError:
-            # What stands here may be a piece of a password: do not repeat it.
+            # The text may be part of a password: do not repeat it.
             raise _refusal(
                 url, f"host {len(found) + 1} must be host or host:port, with a port from 1 to 65535"
             ) from None
@@ -118,9 +118,9 @@ def _addresses(url: str, hosts: str) -> tuple[Address, ...]:
 
 def _database(url: str, path: str, *, cluster: bool) -> int:
     if not (path.isascii() and path.isdigit() and len(path) <= 9):
-        raise _refusal(url, "has a path that is no database number")
+        raise _refusal(url, "has a path that is not a database number")
     if cluster and int(path):
-        raise _refusal(url, "names a database, and a cluster has database 0 only")
+        raise _refusal(url, "selects a database, and a cluster has database 0 only")
     return int(path)
 
 
@@ -144,7 +144,7 @@ def _query(url: str, query: str) -> dict[str, Any]:
 
 
 def _unknown(url: str, name: str) -> UnknownOptionError:
-    """Suggest the nearest parameter, and do not repeat the name: it may be a part of a password."""
+    """Suggest the nearest parameter, without repeating the name: it may be part of a password."""
     suggestion = nearest_option(name, list(_READERS))
     hint = "" if suggestion is None else f"; did you mean {suggestion!r}?"
     return UnknownOptionError("connection", redact(url), f"has an unknown query parameter{hint}", suggestion)

@@ -1,4 +1,4 @@
-"""The counts of a queue where one call does not see all: many groups with parked jobs, many priorities in use."""
+"""Job counts of queues that one server call cannot count: many groups with parked jobs, or many priorities."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FIGURES: Final = (
     "waiting-children",
     "group-waiting",
 )
-"""What the first numbers of `counts` are."""
+"""The meaning of the first numbers of a `counts` reply, in order."""
 _DELAYED, _PRIORITIZED, _PARKED, _BAND = 2, 3, 9, 10
 
 
 async def complete_counts(transport: Transport, meta: str, numbers: Sequence[int]) -> list[int]:
-    """The `FIGURES` of which ``numbers`` is what `counts` (or `gauges`) answered; asks on where it did not see all.
+    """Return the `FIGURES` for the reply of `counts` (or `gauges`), with further calls if that reply was partial.
 
-    A queue of up to 500 groups that uses up to 256 priorities is seen by the one call. Others take one more for every
-    500 groups, or 256 priorities; jobs that move meanwhile may be counted twice or not at all.
+    One call counts a queue of up to 500 groups and 256 priorities. Larger queues take one more call per 500 groups or
+    256 priorities; jobs that move meanwhile may be counted twice or not at all.
     """
     found = list(numbers)
     while found[_BAND]:
@@ -43,7 +43,7 @@ async def complete_counts(transport: Transport, meta: str, numbers: Sequence[int
 
 
 async def _parked(transport: Transport, meta: str) -> int:
-    groups: dict[str, int] = {}  # by name: the server's cursor may come by twice
+    groups: dict[str, int] = {}  # by name: a server cursor may return an element twice
     cursor = "0"
     while True:
         page = await transport.call(reading.count_parked(meta, cursor))

@@ -1,4 +1,4 @@
-"""A `Transport` whose coroutines never suspend: what runs the coroutines of queues in a thread (pace.py)."""
+"""A `Transport` whose coroutines never suspend: it runs the coroutines of queues in a thread (runtime.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class DrivenTransport:
-    """The asynchronous face of a blocking transport."""
+    """The asynchronous interface of a blocking transport."""
 
     __slots__ = ("_blocking",)
 
@@ -27,7 +27,7 @@ class DrivenTransport:
 
     @classmethod
     def connect(cls, connection: BlockingConnection) -> DrivenTransport:
-        """A transport for whatever a user gives as `connection`. Raises GlideMQConnectionError."""
+        """Return a transport for the `connection` option of a user. Raises GlideMQConnectionError."""
         if isinstance(connection, ConnectionSource):
             return cls(connection.open_blocking_transport())
         config, client, options = resolve_blocking(connection)
@@ -53,7 +53,7 @@ class DrivenTransport:
         return self._blocking.command(*args)
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """See `Transport.call_after`; here the call leaves when the read has come back."""
+        """See `Transport.call_after`; here the call is sent after the read has returned."""
         await self.command(*read)
         return await self.call(call)
 

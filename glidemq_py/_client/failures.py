@@ -1,7 +1,7 @@
-"""The one classification of errors that GLIDE or the server reports for a call.
+"""Classification of the errors that GLIDE or the server reports for a call.
 
-Every transport, task and command decides by this table. Errors of connecting for the first time (wrong password, TLS)
-are connect.py's. The `CallOutcome` of an error: certainly not executed, perhaps executed, or permanent.
+All transports, tasks and commands use this table. Errors of the initial connection (wrong password, TLS) are handled by
+connect.py. The `CallOutcome` of an error is: certainly not executed, possibly executed, or permanent.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ __all__ = ["FUNCTION_MISSING", "CallOutcome", "Failure", "classify", "classify_r
 
 
 class CallOutcome(enum.Enum):
-    """What became of the call, and so who may send it again."""
+    """Whether a failed call was executed, and so whether it may be retried."""
 
-    NOT_EXECUTED = "transient, certainly not executed: any call may be sent again"
-    AMBIGUOUS = "transient, perhaps executed: only a repeatable call may be sent again"
-    PERMANENT = "not transient: sending it again fails again"
+    NOT_EXECUTED = "transient, certainly not executed: any call may be retried"
+    AMBIGUOUS = "transient, possibly executed: only a repeatable call may be retried"
+    PERMANENT = "not transient: a retry fails again"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A row of the table.
+    """A row of the classification table.
 
     Attributes:
-        name: of the row, for tests and logs.
-        fate: what became of the call.
-        waits: the condition ends by itself, so a transport sends the call again until the request timeout. Where
-            False (an operator has to act, or may), the error is raised at once.
-        error: the class that is raised. text: what its message begins with.
+        name: name of the row, for tests and logs.
+        fate: whether the call was executed.
+        waits: the condition ends by itself, so a transport retries the call until the request timeout. If False (an
+            operator must act, or may have to), the error is raised immediately.
+        error: class of the error to raise.
+        text: start of the error's message.
     """
 
     name: str
@@ -73,16 +74,16 @@ _SCRIPT = Failure("script", CallOutcome.PERMANENT, False, ScriptError, "")
 _OUT_OF_MEMORY = _permanent(
     "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; nothing was added"
 )
-_DENIED = _permanent("denied", LibraryError, "the server refuses this user")
+_DENIED = _permanent("denied", LibraryError, "permission denied")
 _OTHER = _permanent("other", GlideMQError)
 _CLOSED = _permanent("closed", ClosedError, "the connection is closed")
 _TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
 _LOST = Failure(
     "disconnected", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
 )
-_UNREACHABLE = _not_executed("unreachable", "no node is reachable that serves the queue")
+_UNREACHABLE = _not_executed("unreachable", "no node that serves the queue is reachable")
 
-# Both spellings of each: the server's own code, and the name that GLIDE gives to the codes it knows.
+# Both spellings of each error: the server's code, and GLIDE's name for codes that it translates.
 _BY_CODE: Final[dict[str, Failure]] = {
     "TRYAGAIN": _not_executed("slot-moving", _SLOT, error=SlotMigratingError),
     "ASK": _not_executed("slot-moving", _SLOT, error=SlotMigratingError),
@@ -99,7 +100,7 @@ _BY_CODE: Final[dict[str, Failure]] = {
     "CONNECTIONNOTFOUNDFORROUTE": _UNREACHABLE,
     "ALLCONNECTIONSUNAVAILABLE": _UNREACHABLE,
     "OOM": _OUT_OF_MEMORY,
-    # GLIDE's core says PermissionDenied for the server's NOPERM.
+    # GLIDE's core translates NOPERM to PermissionDenied.
     "NOPERM": _DENIED,
     "PERMISSIONDENIED": _DENIED,
     "NOAUTH": _DENIED,
@@ -111,7 +112,7 @@ _BY_CODE: Final[dict[str, Failure]] = {
 
 _CODE = re.compile(r"[A-Za-z]+")
 _WRAPPED = re.compile(r"^(?:An error was signalled by the server: - )?(?:ResponseError: )?(?:ERR )?")
-# A function runs with the rights of its caller; in the words of Valkey and of Redis 7.0.
+# A function runs with its caller's permissions; messages of Valkey and of Redis 7.0.
 _DENIED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 _NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
@@ -119,7 +120,7 @@ _IN_SCRIPT = ("user_function", "script:")
 
 
 def classify(error: GlideError) -> Failure:
-    """Return the row of the table for an error that GLIDE raised."""
+    """Return the table row for an error raised by GLIDE."""
     if isinstance(error, ClosingError):
         return _CLOSED
     if isinstance(error, GlideTimeoutError):
@@ -130,7 +131,7 @@ def classify(error: GlideError) -> Failure:
 
 
 def classify_reply(text: str) -> Failure:
-    """Return the row of the table for an error reply, in the server's or in GLIDE's spelling."""
+    """Return the table row for an error reply, in the server's or GLIDE's spelling."""
     bare = _WRAPPED.sub("", text)
     if any(phrase in bare for phrase in _NO_FUNCTION):
         return FUNCTION_MISSING
@@ -139,18 +140,18 @@ def classify_reply(text: str) -> Failure:
     if any(phrase in bare for phrase in _DENIED_INSIDE):
         return _DENIED
     if any(phrase in bare for phrase in _IN_SCRIPT):
-        return _SCRIPT  # it may have written before it failed, whatever the code says
+        return _SCRIPT  # the function may have written before it failed, whatever its error code
     code = _CODE.match(bare)
     return _BY_CODE.get(code.group().upper(), _OTHER) if code else _OTHER
 
 
 def translate(error: GlideError, library: Library | None = None) -> GlideMQError:
-    """Return the error of ours for an error of GLIDE's; the caller raises it from the original."""
+    """Return our error for an error of GLIDE; the caller raises it from the original."""
     return _made(classify(error), str(error), library)
 
 
 def meaning_of(text: str, library: Library | None) -> GlideMQError:
-    """Return the error of ours for an error reply."""
+    """Return our error for an error reply."""
     return _made(classify_reply(text), text, library)
 
 
@@ -162,9 +163,9 @@ def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
     if failure is _OTHER:
         return GlideMQError(bare)
     if failure is _DENIED:
-        return LibraryError(f"{failure.text}: {bare} (docs/operate/permissions.md lists what is needed)")
+        return LibraryError(f"{failure.text}: {bare} (docs/operate/permissions.md lists the required permissions)")
     if failure.fate is CallOutcome.NOT_EXECUTED:
         return failure.error(f"{failure.text}; the call was not executed ({bare})")
     if failure.fate is CallOutcome.AMBIGUOUS:
-        return failure.error(f"{failure.text}; it may have happened ({bare})")
+        return failure.error(f"{failure.text}; the call may have been executed ({bare})")
     return failure.error(f"{failure.text} ({bare})")

@@ -1,7 +1,7 @@
-"""Putting the function library onto a server (ARCHITECTURE, "Two faces of one source").
+"""Load the function library onto a server.
 
-Our library is loaded where it is absent and never replaced. In a cluster every primary gets it. Two clients that
-load at the same time both succeed: the second is told that it is there.
+The library is loaded if it is missing and never replaced. In a cluster it is loaded on every primary. If two clients
+load it at the same time, both succeed: the error "already exists" of the second one is ignored.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ __all__ = ["load_arguments", "loading_failed"]
 
 
 def load_arguments(library: Library, cluster: bool) -> tuple[tuple[str, ...], Any]:
-    """The FUNCTION LOAD command and its route."""
+    """Return the FUNCTION LOAD command and its route."""
     return ("FUNCTION", "LOAD", library.code), AllPrimaries() if cluster else None
 
 
 def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
-    """What to raise for a refused FUNCTION LOAD; None where the library was there already."""
+    """Return the error to raise for a failed FUNCTION LOAD, or None if the library was already loaded."""
     text = str(error)
     if "already exists" in text:
         return None
     ours = translate(error, library)
     if isinstance(ours, ServerOutOfMemoryError):
-        return ServerOutOfMemoryError(f"the server is at its maxmemory and has not got the function library: {text}")
+        return ServerOutOfMemoryError(f"the function library cannot be loaded: the server is at its maxmemory: {text}")
     if isinstance(ours, GlideMQConnectionError):
         return ServerNotReadyError(f"the function library is missing and cannot be loaded now: {ours}")
     return LibraryError(
-        f"the function library {library.name} cannot be loaded: {ours}. Where applications may not load functions, "
-        "an administrator does it: python -m glidemq_py.library load"
+        f"the function library {library.name} cannot be loaded: {ours}. If applications may not load functions, "
+        "an administrator must load it: python -m glidemq_py.library load"
     )

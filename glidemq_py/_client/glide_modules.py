@@ -1,9 +1,10 @@
-"""Imports valkey-glide, and keeps its deprecated module names from warning programs that do not use them.
+"""Import valkey-glide without deprecation warnings in programs that do not use its deprecated modules.
 
-GLIDE registers its old names (``glide.config`` and others) as modules that warn at any attribute access. Programs that
-look at every loaded module (``inspect.getmodule``, ``unittest.assertWarns``, Hypothesis, reloaders) read ``__file__``
-and other special attributes, and so got a DeprecationWarning, which is an error under ``-W error``, for an import that
-nobody wrote. Special attributes are now simply absent; importing a name from a deprecated module warns as before.
+GLIDE registers its old module names (``glide.config`` and others) as modules that warn at any attribute access. Tools
+that inspect every loaded module (``inspect.getmodule``, ``unittest.assertWarns``, Hypothesis, reloaders) read
+``__file__`` and other special attributes, and so cause a DeprecationWarning, an error under ``-W error``, that the
+program's own code did not cause. Here special attributes raise AttributeError; importing a name from a deprecated
+module warns as before.
 """
 
 from __future__ import annotations

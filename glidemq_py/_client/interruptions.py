@@ -1,7 +1,7 @@
-"""What a worker's connections have noticed of a server that was away or whose slots moved.
+"""Interruptions: times at which the connections of a worker saw the server unreachable or its slots moving.
 
-Shared by all connections made from one another: a worker's own, its heartbeat's and its blocking reads'. Heartbeats do
-not arrive while the server is away, so the recovery of stalled jobs waits after an interruption
+Shared by all connections derived from one another: a worker's own, its heartbeat's and its blocking reads'. Heartbeats
+do not arrive during an outage, so the recovery of stalled jobs waits after an interruption
 (_maintenance/stalled_jobs.py).
 """
 
@@ -22,7 +22,7 @@ _LOG_EVERY_S: Final = 10.0
 
 
 class Interruptions:
-    """When calls of a group of connections last failed for a transient reason, or took long. Used from any thread."""
+    """Time of the last transient failure or slow reply of a group of connections. Thread-safe."""
 
     __slots__ = ("_last", "_logged")
 
@@ -31,18 +31,18 @@ class Interruptions:
         self._logged: float | None = None
 
     def note(self) -> None:
-        """A call failed for a transient reason, or was answered late."""
+        """Record that a call failed for a transient reason, or that its reply was late."""
         self._last = time.monotonic()
 
     def retrying(self, function: str, failure: Failure, cause: object, started: float) -> None:
-        """A call that was first sent at ``started`` is about to be sent again. Log it if that takes long."""
+        """Record a retry of a call first sent at ``started``; log a warning if it has been retried for over 1 s."""
         self._last = now = time.monotonic()
         if now - started < _LOG_AFTER_S or (self._logged is not None and now - self._logged < _LOG_EVERY_S):
             return
         self._logged = now
-        _log.warning("%s: retrying call %s for %.1f s already (%s)", failure.text, function, now - started, cause)
+        _log.warning("%s: retrying call %s for %.1f s (%s)", failure.text, function, now - started, cause)
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last interruption; infinity if there was none."""
+        """Return the seconds since the last interruption; infinity if there was none."""
         return float("inf") if self._last is None else time.monotonic() - self._last

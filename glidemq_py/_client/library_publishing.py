@@ -1,7 +1,7 @@
-"""Function libraries on every node that takes writes: which are there, putting ours there, taking one away.
+"""List, load and delete function libraries on all primaries.
 
-For the administrator's command and for the sweep of old libraries; a daily call loads what it misses by itself
-(loader.py). Nothing here replaces a library: what exists stays as it is.
+For the administrator's command and for the removal of old libraries; ordinary calls load a missing library themselves
+(function_load.py). No function here replaces a library: an existing one is left unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "publishe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLibrary:
-    """A library as a server describes it. ``code`` is None unless it was asked for."""
+    """A library as listed by a server. ``code`` is None unless it was requested."""
 
     name: str
     functions: frozenset[str]
@@ -33,10 +33,10 @@ class PublishedLibrary:
 async def published(
     transport: AsyncTransport, pattern: str, *, with_code: bool = False
 ) -> dict[str, list[PublishedLibrary]]:
-    """The libraries whose names match a glob pattern, per primary ("host:port").
+    """Return the libraries whose names match a glob pattern, per primary ("host:port").
 
     Raises:
-        LibraryError: this user may not ask.
+        LibraryError: if this user has no permission to list them.
     """
     wanted = ["FUNCTION", "LIST", "LIBRARYNAME", pattern, *(["WITHCODE"] if with_code else [])]
     replies = await _on_primaries(transport, wanted)
@@ -44,11 +44,11 @@ async def published(
 
 
 async def load_everywhere(transport: AsyncTransport, library: Library) -> dict[str, bool]:
-    """Load a library on every primary that has none of its name. True for the nodes that have got it now.
+    """Load a library on every primary that does not have it. Return, per node, whether it was loaded now.
 
     Raises:
-        LibraryError: it was refused (NOPERM, or the server cannot read it). Nodes that took it keep it.
-        ServerOutOfMemoryError: a node is at its maxmemory.
+        LibraryError: if a node rejects it (NOPERM, or a compile error). Nodes that accepted it keep it.
+        ServerOutOfMemoryError: if a node is at its maxmemory.
     """
     before = await published(transport, library.name)
     args, route = load_arguments(library, transport.is_cluster)
@@ -62,17 +62,17 @@ async def load_everywhere(transport: AsyncTransport, library: Library) -> dict[s
 
 
 async def delete_everywhere(transport: AsyncTransport, name: str) -> None:
-    """Delete a library from every primary; one that has none of that name is fine. Raises LibraryError."""
+    """Delete a library from every primary. A primary without it is not an error. Raises LibraryError."""
     try:
         await _run(transport, ["FUNCTION", "DELETE", name], AllPrimaries() if transport.is_cluster else None)
     except GlideError as error:
-        # Every primary has been asked; the error is that of one which had nothing to delete.
+        # The command ran on every primary; this is the error of one that did not have the library.
         if "Library not found" not in str(error):
             raise translate(error) from error
 
 
 async def version_at(transport: AsyncTransport, node: str, prefix: str) -> str:
-    """What the library's function ``<prefix>version`` answers on one node of `published`."""
+    """Return the result of the library's function ``<prefix>version`` on one node of `published`."""
     host, _, port = node.rpartition(":")
     try:
         reply = await _run(

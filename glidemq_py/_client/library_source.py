@@ -1,11 +1,11 @@
-"""Assembly of the server-side function library from the files under ``lua/``.
+"""Assemble the server-side function library from the files under ``lua/``.
 
-Two faces are rendered from one source (``docs/reference/functions.md``):
+Two libraries are rendered from one source (``docs/reference/functions.md``):
 
-* *ours*: named and prefixed with a hash of its content, so that builds coexist and nothing is ever replaced;
+* *own*: name and prefix contain a hash of the content, so that builds coexist and no library is ever replaced;
 * *wire*: the documented library ``glidemq`` for clients in other languages.
 
-This module reads files and builds text; it talks to no server.
+This module reads files and builds text; it does not connect to a server.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 __all__ = ["WIRE_VERSION", "Face", "Library", "SourceLocation", "assemble", "lua_root"]
 
 WIRE_VERSION = "93"
-"""Version that the wire library answers (functions.md, section 2)."""
+"""Version reported by the wire library (docs/reference/functions.md)."""
 
 _OWN_NAME = "glidemq_py_"
 _WIRE_NAME = "glidemq"
 _FUNCTIONS = "functions"
-"""Folders of the functions that Python calls; the wire library is built without them."""
+"""Folders of the functions that Python calls; not part of the wire library."""
 _ERROR_LINE = re.compile(r"user_function:(\d+)")
 
 
 class Face(StrEnum):
-    """Which functions a rendering exports, and under which names."""
+    """A rendering of the library: which functions it exports, and under which names."""
 
     OWN = "own"
     WIRE = "wire"
@@ -50,33 +50,33 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One rendering of the function library, ready for FUNCTION LOAD."""
+    """A rendered function library, ready for FUNCTION LOAD."""
 
     name: str
     """Library name on the server."""
     prefix: str
-    """What every function name begins with."""
+    """Prefix of every function name."""
     code: str
     functions: frozenset[str]
     """Exported names, without the prefix."""
     _origins: tuple[SourceLocation | None, ...] = field(repr=False)
 
     def function(self, name: str) -> str:
-        """Full name of the exported function ``name``."""
+        """Return the full name of the exported function ``name``."""
         return self.prefix + name
 
     def locate(self, line: int) -> SourceLocation | None:
-        """Where line ``line`` (1-based) of the assembled code comes from."""
+        """Return the source location of line ``line`` (1-based) of the assembled code."""
         return self._origins[line - 1] if 0 < line <= len(self._origins) else None
 
     def locate_error(self, message: str) -> SourceLocation | None:
-        """Where the script error ``message`` of the server arose, if it names a line."""
+        """Return the source location of the server's script error ``message``, or None if it names no line."""
         found = _ERROR_LINE.search(message)
         return self.locate(int(found.group(1))) if found else None
 
 
 def lua_root() -> Path:
-    """The folder of the Lua sources: in the installed package, else beside it in a checkout."""
+    """Return the folder of the Lua sources: in the installed package, or next to it in a checkout."""
     packaged = Path(str(resources.files("glidemq_py"))) / "_lua"
     if packaged.is_dir():
         return packaged
@@ -88,7 +88,7 @@ def lua_root() -> Path:
 
 @dataclass(slots=True)
 class _Text:
-    """Lines with the place that each came from."""
+    """Lines of code with their source locations."""
 
     lines: list[str] = field(default_factory=list[str])
     origins: list[SourceLocation | None] = field(default_factory=list["SourceLocation | None"])
@@ -123,12 +123,12 @@ def _exported(code: str) -> frozenset[str]:
 
 @cache
 def assemble(face: Face = Face.OWN, *, settable_clock: bool = False, root: Path | None = None) -> Library:
-    """Render one face of the library.
+    """Render one library.
 
     Args:
-        face: which functions, under which names.
-        settable_clock: for tests: time is read from the key ``P:clock`` where it is set.
-        root: folder of the Lua sources; by default the one that belongs to this package.
+        face: which functions to export, under which names.
+        settable_clock: for tests: the time is read from the key ``P:clock`` if it exists.
+        root: folder of the Lua sources; None uses this package's.
     """
     folder = root or lua_root()
     body = _Text()

@@ -1,8 +1,8 @@
-"""The end of an event loop: its connections are closed, and what waits for a reply that was lost is told.
+"""Cleanup at the end of an event loop: close its connections and fail its overdue calls.
 
 A loop that has ended cannot run the ``close`` of its clients. `asyncio.run`, `asyncio.Runner`, uvicorn, pytest-asyncio
-and asgiref shut down the asynchronous generators of a loop before they close it, so a suspended generator is the
-notification. A loop that is closed without that is noticed when the next connection is opened in any loop.
+and asgiref shut down the asynchronous generators of a loop before they close it, so a suspended generator serves as the
+notification. A loop that is closed without that is detected when the next connection is opened in any loop.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class LoopResource(Protocol):
     """A connection that belongs to one event loop."""
 
     async def close(self) -> None:
-        """Close it, in its loop; idempotent."""
+        """Close the connection, in its loop; idempotent."""
         ...
 
     def abandon(self) -> None:
-        """Close it after its loop was closed, or from outside of it; idempotent."""
+        """Close the connection after its loop was closed, or from outside the loop; idempotent."""
         ...
 
     def fail_overdue(self) -> None:
@@ -37,14 +37,14 @@ class LoopResource(Protocol):
 
 
 class _LoopEnd:
-    """What is open in one event loop."""
+    """The open connections of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.open: weakref.WeakSet[LoopResource] = weakref.WeakSet()
         self._ticking = False
         self._generator = _until_shutdown(self.open)
-        # Advance it to its `yield`, so that the loop knows it.
+        # Advance it to its `yield`, so that the loop registers it.
         with contextlib.suppress(StopIteration):
             self._generator.asend(None).send(None)
 
@@ -80,7 +80,7 @@ _lock = threading.Lock()
 
 
 def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -> None:
-    """Close ``resource`` when its loop, the running one, ends. Also abandons what closed loops have left open."""
+    """Close ``resource`` when the running loop, ``loop``, ends. Also abandon connections of loops already closed."""
     with _lock:
         ended = [_ends.pop(each) for each in list(_ends) if each.is_closed()]
         end = _ends.get(loop)
@@ -94,7 +94,7 @@ def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    _inherited.append(dict(_ends))  # the parent's: neither closed here nor collected
+    _inherited.append(dict(_ends))  # the parent's: must be neither closed nor garbage-collected here
     _ends.clear()
 
 

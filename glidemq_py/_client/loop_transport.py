@@ -1,7 +1,7 @@
-"""One connection per event loop behind one `Transport`, so that a queue may be used in any loop and thread.
+"""A `Transport` with one connection per event loop, so that a queue can be used in any loop and thread.
 
-A GLIDE client, and whatever waits beside it (locks, futures, reader tasks), belongs to one event loop. What is used in
-several loops holds a `LoopTransport`: it opens a connection when it is first used in a loop, and finds it again by
+A GLIDE client and everything that waits for it (locks, futures, reader tasks) belongs to one event loop. Objects used
+in several loops have a `LoopTransport`: it opens a connection when it is first used in a loop, and finds it again by
 comparing the running loop with that of the last call.
 """
 
@@ -25,16 +25,16 @@ __all__ = ["LoopConnection", "LoopPart", "LoopTransport"]
 _log = get_logger(__name__)
 
 _OTHER_LOOP_S = 10.0
-"""How long `close` waits for another thread's loop to close its connection."""
+"""Longest wait of `close` for the loop of another thread to close its connection, seconds."""
 
 T = TypeVar("T")
 
 
 class LoopPart(Protocol):
-    """Something built over the connection of one loop."""
+    """An object built over the connection of one loop."""
 
     async def close(self) -> None:
-        """Close it, in its loop; idempotent."""
+        """Close the part, in its loop; idempotent."""
         ...
 
 
@@ -42,11 +42,11 @@ P = TypeVar("P", bound=LoopPart)
 
 
 class LoopConnection:
-    """The connection of one event loop, and what is built over it.
+    """The connection of one event loop, and the parts built over it.
 
     Attributes:
-        loop: the event loop; None for code that blocks, which has no loop and one connection for all threads.
-        transport: None until it is open.
+        loop: the event loop; None for blocking code, which has no loop and one connection for all threads.
+        transport: the connection; None until it is open.
     """
 
     def __init__(self, loop: object, runtime: Runtime) -> None:
@@ -56,29 +56,29 @@ class LoopConnection:
         self._parts: dict[object, LoopPart] = {}
 
     def part(self, key: object, make: Callable[[Transport], P]) -> P:
-        """The part of this key; made when it is first needed. Closed before the connection, in order of creation."""
+        """Return the part with this key; create it on first use. Parts are closed before the connection, in order."""
         found = self._parts.get(key)
         if found is None:
             assert self.transport is not None
-            # `setdefault`, because threads share the connection of blocking code.
+            # `setdefault`, because blocking code shares one connection among threads.
             found = self._parts.setdefault(key, make(self.transport))
         return cast("P", found)
 
     async def close_part(self, key: object) -> None:
-        """Close the part of this key, if there is one."""
+        """Close the part with this key, if it exists."""
         part = self._parts.pop(key, None)
         if part is not None:
             await part.close()
 
     async def close(self) -> None:
-        """Close the parts and the connection; called in its loop."""
+        """Close the parts and the connection; must be called in its loop."""
         for key in list(self._parts):
             await self.close_part(key)
         if self.transport is not None:
             await self.transport.close()
 
     def abandon(self) -> None:
-        """Close the connection outside its loop, which is closed or does not run."""
+        """Close the connection from outside its loop, which is closed or not running."""
         self._parts.clear()
         if self.transport is not None:
             self.transport.abandon()
@@ -88,9 +88,9 @@ class LoopTransport:
     """A `Transport` with one connection per event loop.
 
     Args:
-        owner: the object it belongs to, for errors: ``queue 'emails'``.
+        owner: the object that uses it, for error messages: ``queue 'emails'``.
         open_: opens the connection of the running loop and sets `LoopConnection.transport`.
-        pace: of the code that uses it; code that blocks has one connection for all threads.
+        runtime: runtime of the code that uses it; blocking code has one connection for all threads.
     """
 
     def __init__(
@@ -108,16 +108,17 @@ class LoopTransport:
 
     @property
     def interruptions(self) -> Interruptions:
-        """Those of the connection that was used last."""
+        """The interruptions of the most recently used connection."""
         last = self._last
         return self._own_interruptions if last is None or last.transport is None else last.transport.interruptions
 
     async def connected(self) -> LoopConnection:
-        """The connection of the running loop; opened if there is none.
+        """Return the connection of the running loop; open it on first use.
 
         Raises:
-            ClosedError: this was closed. EventLoopError: the process was forked inside the running loop.
-            GlideMQConnectionError: the server cannot be reached.
+            ClosedError: if this transport is closed.
+            EventLoopError: if the process was forked inside the running loop.
+            GlideMQConnectionError: if the server cannot be reached.
         """
         last = self._last
         if last is not None and last.loop is self._current_loop():
@@ -130,7 +131,7 @@ class LoopTransport:
         if self._runtime is ASYNC_RUNTIME and (loop is None or loop in _loops_of_parent):
             raise EventLoopError(
                 self._owner, "the process was forked inside a running event loop, which the child cannot use",
-                "start a new one in the child (asyncio.run), or use multiprocessing with 'spawn'",
+                "start a new loop in the child (asyncio.run), or use multiprocessing with 'spawn'",
             )  # fmt: skip
         self._abandon_ended()
         connection = self._connections.setdefault(loop, LoopConnection(loop, self._runtime))
@@ -138,7 +139,7 @@ class LoopTransport:
             if connection.transport is None:
                 await self._open(connection)
         try:
-            self._check_open()  # it may have been closed meanwhile
+            self._check_open()  # it may have been closed while connecting
         except ClosedError:
             await connection.close()
             raise
@@ -157,7 +158,7 @@ class LoopTransport:
                 if ended is not None:
                     ended.abandon()
 
-    # -- as a transport -------------------------------------------------------------------------------------
+    # -- Transport ------------------------------------------------------------------------------------------
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
@@ -182,7 +183,7 @@ class LoopTransport:
             yield keys
 
     async def dedicated(self) -> Transport:
-        """See `Transport.dedicated`: of the running loop alone."""
+        """See `Transport.dedicated`; the connection belongs to the running loop only."""
         return await (await self._here()).dedicated()
 
     def for_thread(self) -> BlockingTransport:
@@ -192,7 +193,7 @@ class LoopTransport:
         return self._last.transport.for_thread()
 
     def abandon(self) -> None:
-        """Close every connection without waiting; for loops that have ended."""
+        """Close all connections without waiting, for loops that have ended."""
         self._closed = True
         self._last = None
         while self._connections:
@@ -201,8 +202,8 @@ class LoopTransport:
     async def close(self) -> None:
         """Close the connections of all loops; idempotent.
 
-        Those of other threads' loops are closed there. Those of loops that do not run are closed at once: a task
-        that still waits in such a loop gets ClosedError when the loop runs again.
+        Connections of other threads' loops are closed in those loops. Connections of loops that are not running are
+        closed immediately: a task still waiting in such a loop gets ClosedError when the loop runs again.
         """
         self._closed = True
         self._last = None
@@ -226,10 +227,10 @@ class LoopTransport:
             connection.abandon()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            _log.warning("%s: connection of another thread's event loop was closed by force: %r", self._owner, error)
+            _log.warning("%s: connection of another thread's event loop was closed forcibly: %r", self._owner, error)
 
     def _forked(self) -> None:
-        """Forget the parent's connections. Those of code that blocks are renewed by GLIDE itself."""
+        """Detach the parent's connections in a forked child. GLIDE itself reconnects those of blocking code."""
         self._last = None
         for loop in [loop for loop in self._connections if loop is not None]:
             _kept.append(self._connections.pop(loop))
@@ -239,7 +240,7 @@ class LoopTransport:
 _transports: weakref.WeakSet[LoopTransport] = weakref.WeakSet()
 _loops_of_parent: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: list[LoopConnection] = []
-"""Connections of a forked process's parent: neither closed here nor collected."""
+"""Connections of a forked process's parent: must be neither closed nor garbage-collected here."""
 
 
 def _after_fork() -> None:

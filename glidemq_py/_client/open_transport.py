@@ -1,4 +1,4 @@
-"""From what a user gives as `connection` to a transport, or to a source of transports that share one client."""
+"""Turn the `connection` option of a user into a transport, or a source of transports that share one client."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ __all__ = ["SharedClient", "open_transport"]
 
 
 async def open_transport(connection: Connection, *, check: bool = True) -> Transport:
-    """A transport of the running loop. ``check``: check the server's configuration. Raises as `resolve_async` does."""
+    """Return a transport of the running loop. Raises the errors of `resolve_async`.
+
+    Args:
+        connection: the user's option.
+        check: check the server's configuration.
+    """
     if isinstance(connection, ConnectionSource):
         return connection.open_transport()
     return await AsyncTransport.connect(connection, check=check)
 
 
 class SharedClient:
-    """A `ConnectionSource` whose transports share one client of the running loop; make it with `open`.
+    """A `ConnectionSource` whose transports share one client of the running loop. Create it with `open`.
 
     Args:
-        transport: over that client.
+        transport: a transport over the client.
     """
 
     def __init__(self, transport: AsyncTransport) -> None:
@@ -29,7 +34,7 @@ class SharedClient:
 
     @classmethod
     async def open(cls, connection: Connection) -> ConnectionSource:
-        """Connect; what is a source already is used as it is. Raises GlideMQConnectionError."""
+        """Connect, or return the connection if it is already a source. Raises GlideMQConnectionError."""
         if isinstance(connection, ConnectionSource):
             return connection
         found = await resolve_async(connection)
@@ -40,9 +45,9 @@ class SharedClient:
         return self._transport.shared()
 
     def open_blocking_transport(self) -> ThreadTransport:
-        """See `ConnectionSource`: it has a client of its own."""
+        """See `ConnectionSource`; the transport has a client of its own."""
         return self._transport.for_thread()
 
     async def close(self) -> None:
-        """Close the client, if it was made here."""
+        """Close the client, unless it was given by the user."""
         await self._transport.close()

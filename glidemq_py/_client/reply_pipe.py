@@ -1,9 +1,8 @@
-"""Delivery of GLIDE's replies to every event loop of the process.
+"""Deliver GLIDE's replies to all event loops of the process.
 
 GLIDE's core writes the replies for all clients of a process into one pipe, and GLIDE reads that pipe in one event loop:
-the one that created the first client. If that loop stops, is closed or blocks, no other loop gets a reply, not even a
-time-out. Here every loop that has a client reads the pipe. Whichever loop reads a reply passes it on to the loop that
-waits for it.
+the one that created the first client. If that loop stops, is closed or blocks, no other loop receives replies, not even
+timeouts. Here every loop that has a client reads the pipe, and passes each reply on to the loop that waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _reading = threading.Lock()
 
 
 def read_replies_in(loop: asyncio.AbstractEventLoop) -> None:
-    """Read GLIDE's replies in this loop, which must be the running one and must have a client. Idempotent."""
+    """Read GLIDE's replies in this loop, which must be running and have a client. Idempotent."""
     if not _install():
         return
     descriptor: int = _glide._async_pipe_read_fd
@@ -37,7 +36,7 @@ def read_replies_in(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _install() -> bool:
-    """Replace the three functions of GLIDE that assume a single event loop. False if this GLIDE has others."""
+    """Replace the three functions of GLIDE that assume a single event loop. Return False if GLIDE lacks any of them."""
     global _installed
     if _installed:
         return True
@@ -46,7 +45,7 @@ def _install() -> bool:
     read, current_loop, compatible = _glide._on_async_pipe_readable, asyncio._get_running_loop, _glide._CompatFuture
 
     def read_in_turn() -> None:
-        # A frame must not be torn between two threads. The pipe stays readable, so nothing is lost by returning.
+        # Two threads must not read parts of one frame. The pipe stays readable, so returning loses nothing.
         if _reading.acquire(blocking=False):
             try:
                 read()
@@ -61,11 +60,11 @@ def _install() -> bool:
         if loop is None or loop is current_loop():
             _settle(future, result)
             return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing in it can wait any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing in it waits any longer
             loop.call_soon_threadsafe(_settle, future, result)
 
     def deliver_stale_frames() -> None:
-        # GLIDE discards what it finds in the pipe after its loop was closed; it may be for other loops.
+        # GLIDE discards frames left in the pipe after its loop was closed; they may be for other loops.
         descriptor: int = _glide._async_pipe_read_fd
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)

@@ -1,4 +1,4 @@
-"""When a failed call is sent again: the same decision for event loops and threads."""
+"""Decide whether a failed call is retried: one rule for event loops and threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from glidemq_py._client.interruptions import Interruptions
 __all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "CallRetry", "Step"]
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
-"""For an injected client that states none."""
+"""Used for an injected client without a request timeout."""
 
 _FIRST_PAUSE_S: Final = 0.005
 _LAST_PAUSE_S: Final = 0.25
 
 
 class Step(NamedTuple):
-    """What to do before a call is sent again."""
+    """What to do before a call is retried."""
 
     pause: float
     """Seconds to wait."""
@@ -30,14 +30,14 @@ class Step(NamedTuple):
 
 
 class CallRetry:
-    """Decides for one failed call, error by error, whether it is sent again.
+    """Decides for one failed call, error by error, whether to retry it.
 
     Args:
-        name: of the call, for the log.
-        repeatable: running it twice is as good as once.
-        started: when it was first sent, by ``time.monotonic``.
-        limit_ms: how long it may be retried: the request timeout.
-        interruptions: told of every transient error.
+        name: name of the call, for the log.
+        repeatable: the call is idempotent.
+        started: time of the first attempt, by ``time.monotonic``.
+        limit_ms: how long to retry, milliseconds: the request timeout.
+        interruptions: records every transient error.
     """
 
     __slots__ = ("_interruptions", "_loads", "_name", "_pause", "_repeatable", "_started", "_until")
@@ -54,7 +54,7 @@ class CallRetry:
         self._loads = 0
 
     def after(self, error: GlideError) -> Step | None:
-        """Return what to do before the call is sent again, or None if the error is to be raised."""
+        """Return what to do before the next attempt, or None if the error must be raised."""
         failure = classify(error)
         load = failure is FUNCTION_MISSING
         if load:

@@ -1,8 +1,8 @@
-"""How code that waits does so: by suspending its task, or by blocking its thread.
+"""Async and blocking runtimes: waiting suspends the task, or blocks the thread.
 
-What queues, jobs and events do is written once, in coroutines. In an event loop they await a `Transport` of the loop.
-The blocking twins run the very same coroutines over a transport that blocks: one that never suspends is over after a
-single step (`run_immediately`). For that, nothing in these coroutines may wait by asyncio itself; they use their
+The logic of queues, jobs and events is written once, as coroutines. In an event loop they await a `Transport` of the
+loop. The blocking API runs the same coroutines over a blocking transport: a coroutine that never suspends completes in
+a single step (`run_immediately`). Therefore these coroutines must not wait by asyncio directly; they use their
 `Runtime`.
 """
 
@@ -35,68 +35,68 @@ class Signal(Protocol):
     """A flag to wait for."""
 
     def set(self) -> None:
-        """Raise it; whoever waits goes on."""
+        """Set the flag and wake up all waiters."""
         ...
 
     def clear(self) -> None:
-        """Lower it."""
+        """Clear the flag."""
         ...
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is up; False if ``seconds`` went by before."""
+        """Wait until the flag is set. Return False if ``seconds`` passed first."""
         ...
 
 
 class Background(Protocol):
-    """Work that goes on by itself."""
+    """Work that runs in the background."""
 
     def done(self) -> bool:
-        """True if it has ended."""
+        """Return whether the work has ended."""
         ...
 
     def is_current(self) -> bool:
-        """True where it is this very work that asks."""
+        """Return whether the caller is this work itself."""
         ...
 
     async def stop(self) -> None:
-        """End it: a task is cancelled and waited for. A thread ends by itself when it sees that it is not wanted."""
+        """Stop the work: cancel a task and wait for it. A thread is not waited for; it ends by its own condition."""
         ...
 
 
 class Runtime(Protocol):
-    """Waiting, one after the other, and in the background."""
+    """Waiting, locking and background work."""
 
     @property
     def current_loop(self) -> Callable[[], object]:
-        """Returns the running event loop, or None; always None for code that blocks."""
+        """A function that returns the running event loop or None; always None for blocking code."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for ``seconds``."""
         ...
 
     def lock(self) -> AbstractAsyncContextManager[Any]:
-        """A lock, to be held with ``async with``."""
+        """Return a new lock, used with ``async with``."""
         ...
 
     def signal(self) -> Signal:
-        """A flag that is down."""
+        """Return a new, cleared flag."""
         ...
 
     def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
-        """Raises TimeoutError in what takes longer; in a thread that is for the code itself to do."""
+        """Return a context that raises TimeoutError after ``seconds``. In a thread it has no effect."""
         ...
 
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Let work begin, and return where its end can be awaited. In a thread it has ended by then."""
+        """Start work and return an awaitable of its result. In a thread the work is complete on return."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
-        """Let work go on in a task or a thread of its own."""
+        """Run work in the background, in a task or a thread of its own."""
         ...
 
 
-# -- of an event loop ------------------------------------------------------------------------------------------
+# -- asyncio ---------------------------------------------------------------------------------------------------
 
 
 class _LoopSignal:
@@ -135,7 +135,7 @@ class _Task:
 
 
 async def stop_task(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its end. One of another event loop is cancelled there, and not waited for."""
+    """Cancel a task and wait for its end. A task of another event loop is cancelled there, without waiting."""
     if task.done():
         return
     loop = task.get_loop()
@@ -164,7 +164,7 @@ class _AsyncRuntime:
 
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         task = asyncio.create_task(work)
-        await asyncio.sleep(0)  # let it leave
+        await asyncio.sleep(0)  # let it send its call
         return task
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
@@ -174,7 +174,7 @@ class _AsyncRuntime:
 ASYNC_RUNTIME: Runtime = _AsyncRuntime()
 
 
-# -- of threads ------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------------------
 
 
 class _ThreadSignal:
@@ -250,7 +250,7 @@ class _BlockingRuntime:
 
 
 class _Ended(Awaitable[T]):
-    """Something that has ended, to be awaited or not."""
+    """An awaitable of a value that is already available."""
 
     __slots__ = ("_value",)
 
@@ -266,21 +266,21 @@ BLOCKING_RUNTIME: Runtime = _BlockingRuntime()
 
 
 def run_immediately(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, to its end.
+    """Run a coroutine that never suspends, and return its result.
 
     Raises:
-        RuntimeError: it suspended: something in it waits for an event loop.
+        RuntimeError: if it suspends, because it waits for an event loop.
     """
     try:
         work.send(None)
     except StopIteration as end:
         return cast("T", end.value)
     work.close()
-    raise RuntimeError(f"{work!r} waits for an event loop, and there is none here")
+    raise RuntimeError(f"{work!r} waits for an event loop, but none is running here")
 
 
 def iterate_now(items: AsyncIterator[Any], make: Callable[[Any], T]) -> Iterator[T]:
-    """Iterate over what never suspends; ``make`` is applied to each item."""
+    """Iterate over an async iterator that never suspends; ``make`` is applied to each item."""
     nothing: Any = object()
     try:
         while (item := run_immediately(_next(items, nothing))) is not nothing:

@@ -1,8 +1,8 @@
-"""The check of a server's configuration when a connection is made: what loses jobs is an error or a WARNING.
+"""Check the server's configuration when connecting: settings that lose jobs raise an error or log a WARNING.
 
-One INFO per connection of a queue, worker or producer (dedicated connections and heartbeats send none); in a cluster,
-to every primary. A finding is logged once per process and server (`run_id`). Values that are missing, and an INFO that
-is not permitted, are DEBUG lines.
+Sends one INFO per connection of a queue, worker or producer (none for dedicated connections and heartbeats); in a
+cluster, to every primary. A finding is logged once per process and server (`run_id`). Missing values, and an INFO that
+is not permitted, are logged as DEBUG.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAGE: Final = "docs/operate/server.md"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with a server's configuration.
+    """A problem in a server's configuration.
 
     Attributes:
         kind: "eviction" and "cluster" are errors, "unknown" is logged as DEBUG, all others as WARNING.
@@ -51,16 +51,16 @@ class Finding:
 
 
 def findings_of(info: Mapping[str, str], *, cluster: bool = False, may_be_replica: bool = False) -> Iterator[Finding]:
-    """Yield what an INFO shows.
+    """Yield the findings for an INFO reply.
 
     Args:
-        info: its fields.
-        cluster: the connection is one to a cluster.
-        may_be_replica: reads go to replicas, so INFO may come from one.
+        info: the fields of the reply.
+        cluster: the connection is to a cluster.
+        may_be_replica: reads go to replicas, so the reply may come from a replica.
     """
     policy = info.get("maxmemory_policy")
     if policy is None:
-        yield Finding("unknown", "INFO has no maxmemory_policy: whether jobs may be evicted is not known")
+        yield Finding("unknown", "INFO has no maxmemory_policy: cannot check whether jobs may be evicted")
     elif policy.startswith("allkeys-"):
         yield Finding("eviction", f"maxmemory-policy is {policy}: a full server deletes jobs; set it to noeviction")
     elif policy != "noeviction":
@@ -71,7 +71,7 @@ def findings_of(info: Mapping[str, str], *, cluster: bool = False, may_be_replic
         )
     append_only = info.get("aof_enabled")
     if append_only is None:
-        yield Finding("unknown", "INFO has no aof_enabled: whether jobs survive a restart is not known")
+        yield Finding("unknown", "INFO has no aof_enabled: cannot check whether jobs survive a restart")
     elif append_only == "0":
         yield Finding(
             "aof",
@@ -81,10 +81,10 @@ def findings_of(info: Mapping[str, str], *, cluster: bool = False, may_be_replic
     if info.get("role") == "slave" and not may_be_replica:
         yield Finding("replica", "server is a replica, and a queue needs the primary; connect to the primary")
     if info.get("cluster_enabled") == "1" and not cluster:
-        yield Finding("cluster", "server is a node of a cluster; write valkey+cluster:// in place of valkey://")
+        yield Finding("cluster", "server is a cluster node; use valkey+cluster:// instead of valkey://")
     name, version = _version(info)
     if version is None:
-        yield Finding("unknown", "INFO has no version that can be read")
+        yield Finding("unknown", "INFO has no valid version")
     elif version < (oldest := _OLDEST[name]):
         shown = ".".join(map(str, version))
         yield Finding("version", f"{name} {shown} is too old: upgrade to {oldest[0]}.{oldest[1]} or later")
@@ -97,11 +97,11 @@ def _version(info: Mapping[str, str]) -> tuple[str, tuple[int, ...] | None]:
 
 
 async def check_server(client: Any, config: GlideConfig, options: ConnectionOptions | None = None) -> None:
-    """Check the servers of a client of an event loop. ``options`` is None for a client of the user's own.
+    """Check the servers of an async client. ``options`` is None for a client given by the user.
 
     Raises:
-        ServerConfigurationError: a server evicts any key, and `allow_eviction` is not set.
-        ServerModeError: a node of a cluster was given as a standalone server.
+        ServerConfigurationError: if a server may evict any key and `allow_eviction` is not set.
+        ServerModeError: if a cluster node was given as a standalone server.
     """
     try:
         async with asyncio.timeout(connection_timeout_s(config)):
@@ -113,7 +113,7 @@ async def check_server(client: Any, config: GlideConfig, options: ConnectionOpti
 
 
 def check_blocking(transport: ThreadTransport, options: ConnectionOptions | None = None) -> None:
-    """Check the servers of a client of threads. Raises as `check_server` does."""
+    """Check the servers of a blocking client. Raises the errors of `check_server`."""
     replies: list[Any] = []
     config = transport.config
 
@@ -127,7 +127,7 @@ def check_blocking(transport: ThreadTransport, options: ConnectionOptions | None
         except (GlideError, OSError, ClosedError) as error:
             _log.debug("server %s: configuration not checked: %s", _name(config), error)
 
-    # In a thread, because GLIDE waits `request_timeout` for a primary that is down, and a check must not.
+    # In a thread, because GLIDE waits `request_timeout` for a primary that is down, which is too long for a check.
     thread = threading.Thread(target=ask, name="glidemq-server-check", daemon=True)
     thread.start()
     thread.join(connection_timeout_s(config))
@@ -175,7 +175,7 @@ def _may_lack_aof(info: Mapping[str, str], options: ConnectionOptions | None) ->
 
 
 _reported: set[tuple[str, str, str, int]] = set()
-"""What this process has logged: server, kind."""
+"""Findings already logged by this process."""
 
 
 def _fields(text: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""From the TLS options of a connection to GLIDE's: reads and checks PEM files, so that their errors are clear."""
+"""Convert the TLS options of a connection to GLIDE's. Reads and checks PEM files, for clear error messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _READS_FILES: Final = "client_cert_path" in inspect.signature(TlsAdvancedConfigu
 
 
 def tls_configuration(options: ConnectionOptions) -> TlsAdvancedConfiguration | None:
-    """Return GLIDE's TLS settings, or None if the options ask for nothing but `tls`.
+    """Return GLIDE's TLS settings, or None if no TLS option but `tls` is set.
 
     Raises:
-        GlideMQValidationError: a file cannot be read, or contains no certificate or no usable key.
+        GlideMQValidationError: if a file cannot be read, or contains no certificate or no usable key.
     """
     if not options.tls_insecure and options.tls_ca is None and options.tls_cert is None:
         return None

@@ -1,4 +1,4 @@
-"""What the rest of the package may ask of a server connection."""
+"""Protocols of server connections."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ class Transport(Protocol):
 
     @property
     def interruptions(self) -> Interruptions:
-        """What this connection, and those made from it, have noticed of a server that was away."""
+        """Recorded outages of the server, shared by this connection and those derived from it."""
         ...
 
     async def call(self, call: Call[T]) -> T:
-        """Run a call of our library; loads the library if the server lacks it.
+        """Run a call of our library; load the library if the server lacks it.
 
-        A call that was certainly not executed (the server loads, fails over, moves the queue's slot) is sent again for
-        as long as the request timeout; a call that was perhaps executed only if it is repeatable.
+        A call that was certainly not executed (the server is loading, failing over, or moving the queue's slot) is
+        retried until the request timeout; a call that was possibly executed is retried only if it is repeatable.
 
         Raises:
-            GlideMQConnectionError: the server cannot be reached; the call did not happen.
-            ServerNotReadyError: the server did not get ready within the request timeout; the call did not happen.
-            AmbiguousResultError: the reply was lost; the call may have happened.
-            ServerOutOfMemoryError: the server is at maxmemory and the call adds jobs.
-            ScriptError: the function failed; names the Lua file and line.
-            ClosedError: the connection was closed.
+            GlideMQConnectionError: if the server cannot be reached; the call was not executed.
+            ServerNotReadyError: if the server was not ready within the request timeout; the call was not executed.
+            AmbiguousResultError: if the reply was lost; the call may have been executed.
+            ServerOutOfMemoryError: if the server is at maxmemory and the call adds jobs.
+            ScriptError: if the function failed; names the Lua file and line.
+            ClosedError: if the connection was closed.
         """
         ...
 
     async def command(self, *args: str | bytes) -> Any:
-        """Run a plain command, routed by its key. Raises as `call` does."""
+        """Run a plain command, routed by its key. Raises the errors of `call`."""
         ...
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """Send a blocking ``read`` and ``call`` together: the call runs on the server the moment the read ends, be it
-        by what it waited for or after ``block`` ms. What the read brings, or its failure, does not matter.
+        """Send a blocking ``read`` and ``call`` together: the server runs the call immediately after the read ends,
+        either because data arrived or after ``block`` ms. The reply or error of the read is ignored.
 
-        For a dedicated connection. Raises as `call` does; a lost reply is not asked for again.
+        For a dedicated connection. Raises the errors of `call`; a call whose reply was lost is not retried.
         """
         ...
 
     def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """Keys that match a glob pattern, in batches, from every primary; for repairs, not for daily work."""
+        """Yield batches of keys that match a glob pattern, from every primary. For repairs only: it reads all keys."""
         ...
 
     async def dedicated(self) -> Transport:
-        """A connection of its own to the same server, for reads that block."""
+        """Return a separate connection to the same server, for blocking reads."""
         ...
 
     def for_thread(self) -> BlockingTransport:
-        """A connection of its own to the same server, for the thread that calls this. Raises GlideMQConnectionError."""
+        """Return a separate connection to the same server, for the calling thread. Raises GlideMQConnectionError."""
         ...
 
     async def close(self) -> None:
-        """Close the connection if it is ours; idempotent."""
+        """Close the connection, unless it was given by the user; idempotent."""
         ...
 
     def abandon(self) -> None:
-        """Close it from outside its event loop, which is closed or does not run; idempotent."""
+        """Close the connection from outside its event loop, which is closed or not running; idempotent."""
         ...
 
 
 class BlockingTransport(Protocol):
-    """The same for a thread."""
+    """A connection for threads."""
 
     @property
     def interruptions(self) -> Interruptions:
@@ -101,12 +101,12 @@ class BlockingTransport(Protocol):
 
 @runtime_checkable
 class ConnectionSource(Protocol):
-    """What opens connections of its own kind, such as the in-memory server; given where a URL could be."""
+    """An object that opens its own kind of connections, such as the in-memory server; accepted instead of a URL."""
 
     def open_transport(self) -> Transport:
-        """A connection for an event loop."""
+        """Return a connection for an event loop."""
         ...
 
     def open_blocking_transport(self) -> BlockingTransport:
-        """A connection for a thread."""
+        """Return a connection for a thread."""
         ...

@@ -1,7 +1,7 @@
-"""What tests of queues need: a queue and a worker in memory, real servers, assertions, and the pytest fixtures.
+"""Test helpers for queues: in-memory queues and workers, real servers, assertions, and pytest fixtures.
 
-Nothing of this is imported by the package itself, and nothing of it needs pytest but `pytest_plugin`. The in-memory
-parts need the extra `testing`; they are imported when they are first asked for.
+The rest of the package does not import this package, and only `pytest_plugin` needs pytest. The in-memory classes need
+the extra `testing`; they are imported on first use.
 """
 
 from importlib import import_module

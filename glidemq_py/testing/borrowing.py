@@ -1,4 +1,4 @@
-"""A service's own worker, used by a test: its jobs go to the test's server until the test ends."""
+"""Borrow a service's own worker for a test: its jobs go to the test's server until the test ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Borrowing"]
 
 @dataclass(slots=True)
 class _Place:
-    """Where the jobs of a worker are."""
+    """The connection, queue and keys that a worker uses."""
 
     connection: Connection
     queue_name: str
@@ -36,17 +36,17 @@ class _Place:
 
 
 class Borrowing:
-    """Moves a worker's jobs to a queue of a test, and back at `end`.
+    """Redirects a worker's jobs to a queue of a test, until `end`.
 
-    The last borrowing that has not ended counts. One that was never ended (a test that failed before it closed its
-    test worker) does not stand in the way of the next.
+    The most recent borrowing that has not ended is in effect. A borrowing that was never ended (its test failed before
+    it closed the test worker) does not block later ones.
 
     Args:
-        worker: must not be running.
-        queue: where its tasks add their jobs until `end`.
+        worker: a worker that is not running.
+        queue: the queue to which its tasks add their jobs until `end`.
 
     Raises:
-        GlideMQError: the worker is running.
+        GlideMQError: if the worker is running.
     """
 
     def __init__(self, worker: Worker, queue: Queue[Any, Any]) -> None:
@@ -63,7 +63,7 @@ class Borrowing:
         owner.apply(worker)
 
     async def end(self) -> None:
-        """Return the worker to where it was before, and close the queue that its tasks used meanwhile. Idempotent."""
+        """Restore the worker, and close the queue that its tasks used meanwhile. Idempotent."""
         owner = _BORROWED.get(self._worker)
         if owner is not None:
             owner.borrowings = [each for each in owner.borrowings if each() not in (None, self)]
@@ -76,14 +76,14 @@ class Borrowing:
 
 
 class _Borrowed:
-    """The borrowings of one worker that have not ended, oldest first."""
+    """The active borrowings of one worker, oldest first."""
 
     def __init__(self, own: _Place) -> None:
         self._own = self._applied = own
         self.borrowings: list[weakref.ref[Borrowing]] = []
 
     def apply(self, worker: Worker) -> None:
-        """Put the worker where its last borrowing wants it, or back where it belongs."""
+        """Redirect the worker to its most recent borrowing, or restore it if there is none."""
         self._applied.queue = worker._queue
         living = [found for each in self.borrowings if (found := each()) is not None]
         self._applied = living[-1].place if living else self._own

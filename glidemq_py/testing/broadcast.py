@@ -1,4 +1,4 @@
-"""`TestBroadcast` and `TestBroadcastWorker`: subscriptions that take a step when the test says so, in memory."""
+"""`TestBroadcast` and `TestBroadcastWorker`: in-memory broadcasts that a test advances step by step."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ DataT = TypeVar("DataT", default=Any)
 
 
 class TestBroadcastWorker(Stepping, BroadcastWorker):
-    """A `BroadcastWorker` that runs messages only while one of its steps is awaited; the steps of a `TestWorker`.
+    """A `BroadcastWorker` that runs messages only while a step is awaited; it has the steps of `TestWorker`.
 
-    Its subscription is made when it is started (``async with``, or its first step): what is published before that
-    comes to it only with ``start_from="0-0"``.
+    Its subscription is created when it starts (``async with``, or its first step): it receives messages published
+    before that only with ``start_from="0-0"``.
 
     Args:
-        broadcast: on a `MemoryServer`, for instance a `TestBroadcast`.
-        handler: what runs each message.
-        subscription: whose messages.
-        **options: as for `BroadcastWorker`.
+        broadcast: a broadcast on a `MemoryServer`, such as a `TestBroadcast`.
+        handler: function that runs each message.
+        subscription: name of the subscription.
+        **options: options of `BroadcastWorker`.
 
     Attributes:
-        runs: every attempt made so far.
+        runs: all attempts made so far.
 
     Raises:
-        GlideMQValidationError: the broadcast is on a real server, or an option cannot be.
+        GlideMQValidationError: if the broadcast is on a real server, or an option is invalid.
     """
 
-    __test__ = False  # pytest: no test class
+    __test__ = False  # not a test class for pytest
 
     def __init__(
         self, broadcast: Broadcast[Any], handler: Callable[[Any], Any] | str, *, subscription: str, **options: Any
@@ -53,13 +53,13 @@ class TestBroadcastWorker(Stepping, BroadcastWorker):
 
     @classmethod
     def of(cls, worker: BroadcastWorker, broadcast: Broadcast[Any]) -> Self:
-        """Return a test worker with the handler, subscription, options and lifespan of a worker that is not running.
+        """Return a test worker with the handler, subscription, options and lifespan of an existing worker.
 
-        The worker itself is not started, and can be given to any number of tests.
+        The existing worker must not be running. It is not started, and can be used in any number of tests.
 
         Raises:
-            GlideMQError: the worker is running.
-            GlideMQValidationError: it is none of a broadcast, or the broadcast is on a real server.
+            GlideMQError: if the worker is running.
+            GlideMQValidationError: if it is not a `BroadcastWorker`, or the broadcast is on a real server.
         """
         if not isinstance(worker, BroadcastWorker):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("worker", worker, "must be a BroadcastWorker")
@@ -73,25 +73,25 @@ class TestBroadcastWorker(Stepping, BroadcastWorker):
 
 
 class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
-    """A `Broadcast` in memory, for tests: everything that a broadcast does, without a server.
+    """An in-memory `Broadcast` for tests, with all features of a broadcast.
 
-    Its clock stands still until it is moved (``broadcast.clock.advance(...)``).
+    Its clock is frozen until the test advances it (``broadcast.clock.advance(...)``).
 
     Args:
-        name: of the broadcast.
-        server: to share one with queues and other broadcasts; None = one of its own.
-        clock: of its own server; None = one that stands still at the time of now.
-        **options: as for `Broadcast`.
+        name: name of the broadcast.
+        server: a server to share with queues and other broadcasts; None creates one.
+        clock: the clock of the created server; None creates a frozen clock at the current time.
+        **options: options of `Broadcast`.
 
     Raises:
-        EmbeddedServerError: the extra `testing` is not installed.
-        GlideMQValidationError: an option cannot be.
+        EmbeddedServerError: if the extra `testing` is not installed.
+        GlideMQValidationError: if an option is invalid.
     """
 
     def worker(
         self, handler: Callable[[Any], Any] | str, *, subscription: str = "test", **options: Any
     ) -> TestBroadcastWorker:
-        """A `TestBroadcastWorker` of this broadcast."""
+        """Return a `TestBroadcastWorker` of this broadcast."""
         return TestBroadcastWorker(self, handler, subscription=subscription, **options)
 
     async def assert_published(
@@ -104,9 +104,9 @@ class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
         message_id: str | None = None,
         where: Callable[[Job[Any, Any]], bool] | None = None,
     ) -> list[Job[Any, Any]]:
-        """Assert that messages have been published and are still kept, whoever has worked on them.
+        """Assert that messages have been published and are still stored, processed or not.
 
-        Args, result and errors are those of `assert_enqueued`.
+        Arguments, result and errors are those of `assert_enqueued`.
         """
         return await assert_enqueued(
             self.queue, subject, data, contains=contains, count=count, job_id=message_id, where=where
@@ -120,7 +120,7 @@ class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
         contains: Mapping[str, Any] | None = None,
         where: Callable[[Job[Any, Any]], bool] | None = None,
     ) -> None:
-        """Assert that no such message is there. Raises AssertionError."""
+        """Assert that no matching message is stored. Raises AssertionError."""
         await assert_not_enqueued(self.queue, subject, data, contains=contains, where=where)
 
 

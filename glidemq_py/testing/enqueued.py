@@ -1,4 +1,4 @@
-"""Asserting what code under test has put into a queue."""
+"""Assertions about the jobs that code under test has added to a queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MISSING: Final = object()
 
 
 class _Wanted:
-    """What jobs are to be like; each demand with its test."""
+    """The expected attributes of jobs."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class _Wanted:
         self._where = where
 
     def differences(self, job: Job[Any, Any]) -> list[str]:
-        """In what a job is not as wanted."""
+        """Return the differences between a job and the expected attributes."""
         found = [
             f"{attribute}: {_short(getattr(job, attribute))} instead of {_short(value)}"
             for attribute, value in self._exact.items()
@@ -92,21 +92,25 @@ async def assert_enqueued(
     delay: Milliseconds | None = None,
     where: Callable[[Job[Any, Any]], bool] | None = None,
 ) -> list[Job[Any, Any]]:
-    """Assert that jobs are in a queue that no worker has taken yet: waiting, prioritized, delayed or held in a group.
+    """Assert that a queue contains jobs that no worker has fetched: waiting, prioritized, delayed or group-waiting.
 
     Args:
-        queue: on a real server or in memory.
-        name: of the job. data: the whole of its data. contains: pairs that its data, a mapping, must hold.
-        count: exactly so many must be there; None = at least one.
-        job_id, priority, delay: as given to `Queue.add`; delay in ms or a timedelta.
-        where: what else a job must be like.
+        queue: a queue on a real server or in memory.
+        name: name of the job.
+        data: the job's complete data.
+        contains: items that the job's data, a mapping, must contain.
+        count: exact number of matching jobs; None requires at least one.
+        job_id: id of the job.
+        priority: priority of the job, as given to `Queue.add`.
+        delay: delay of the job, milliseconds or a timedelta, as given to `Queue.add`.
+        where: predicate for any other condition.
 
     Returns:
-        The jobs that match, oldest (or most urgent) first.
+        The matching jobs, oldest (or most urgent) first.
 
     Raises:
-        AssertionError: says what is in the queue, and in what each job differs.
-        GlideMQValidationError: ``count`` is no number of jobs.
+        AssertionError: if the jobs do not match; lists the jobs in the queue and how each differs.
+        GlideMQValidationError: if ``count`` is not a valid number.
     """
     if count is not None:
         check_int("count", count, 0, 2**53)
@@ -130,7 +134,7 @@ async def assert_not_enqueued(
     contains: Mapping[str, Any] | None = None,
     where: Callable[[Job[Any, Any]], bool] | None = None,
 ) -> None:
-    """Assert that no such job is in a queue; see `assert_enqueued`. Raises AssertionError."""
+    """Assert that a queue contains no matching job; see `assert_enqueued`. Raises AssertionError."""
     wanted = _Wanted(name, data, contains, None, None, None, where)
     found = [job for job in await _pending(queue) if not wanted.differences(job)]
     if found:
@@ -149,7 +153,7 @@ def _listed(jobs: list[Job[Any, Any]], wanted: _Wanted | None) -> str:
     if not jobs:
         return "  (nothing is in the queue)"
     differing = [(job, wanted.differences(job) if wanted is not None else []) for job in jobs]
-    differing.sort(key=lambda pair: len(pair[1]))  # the nearest first
+    differing.sort(key=lambda pair: len(pair[1]))  # best match first
     lines: list[str] = []
     for job, differences in differing[:_SHOWN]:
         lines.append(f"  {job.state} {job.name!r} (id {job.id}): {_short(job.data)}")

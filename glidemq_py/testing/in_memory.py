@@ -1,4 +1,4 @@
-"""What is on a server in memory: how test queues and test broadcasts come by theirs, and how workers find it."""
+"""Base of the in-memory test classes: the server of a test queue or broadcast, and how workers find it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["InMemory", "server_of"]
 
 
 class InMemory:
-    """The base of a class that takes a name and a connection: on a server of its own, or on one that it shares.
+    """Base of classes that take a name and a connection: uses an in-memory server of its own or a shared one.
 
     Attributes:
-        server: where it is.
+        server: the in-memory server.
     """
 
-    __test__ = False  # pytest: no test class
+    __test__ = False  # not a test class for pytest
 
     def __init__(
         self, name: str = "test", server: MemoryServer | None = None, *, clock: Clock | None = None, **options: Any
@@ -27,12 +27,12 @@ class InMemory:
 
     @property
     def clock(self) -> Clock:
-        """The server's time."""
+        """The server's clock."""
         return self.server.clock
 
 
 def server_of(option: str, holder: object, queue: object, say: str) -> MemoryServer:
-    """The server in memory on which a queue is. Raises GlideMQValidationError for any other, or none."""
+    """Return the in-memory server of a queue. Raises GlideMQValidationError if it has another connection."""
     server: object = getattr(queue, "_connection", None)
     if not isinstance(server, MemoryServer):
         raise GlideMQValidationError(option, holder, f"must be {say}")
@@ -40,11 +40,11 @@ def server_of(option: str, holder: object, queue: object, say: str) -> MemorySer
 
 
 def _own_server(server: MemoryServer | None, clock: Clock | None) -> MemoryServer:
-    """The server that was given, or one of its own with the clock. Raises GlideMQValidationError."""
+    """Return the given server, or a new one with the clock. Raises GlideMQValidationError."""
     if server is None:
         return MemoryServer(Clock() if clock is None else clock)
     if not isinstance(server, MemoryServer):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise GlideMQValidationError("server", server, f"must be a MemoryServer, not {type(server).__name__}")
     if clock is not None:
-        raise GlideMQValidationError("clock", clock, "cannot be given with a server, which has its own")
+        raise GlideMQValidationError("clock", clock, "options 'clock' and 'server' are mutually exclusive")
     return server

@@ -1,6 +1,6 @@
-"""Pytest fixtures for tests of programs that use queues: a queue and workers in memory, and a real Valkey.
+"""Pytest fixtures for programs that use queues: in-memory queues and workers, and a real Valkey.
 
-Registered by installing the package.
+Installing the package registers the plugin.
 
     async def test_welcome(glidemq_queue, glidemq_worker):
         worker = glidemq_worker(send)
@@ -10,11 +10,11 @@ Registered by installing the package.
     async def test_welcome_on_a_server(glidemq_url, glidemq_queue_name):
         async with Queue(glidemq_queue_name, glidemq_url) as queue: ...
 
-Each test has its own server in memory (extra `testing`). The real server is one for the whole run: use unique queue
-names, which `glidemq_queue_name` returns. The environment variable GLIDEMQ_TEST_SERVER selects it: empty for the
-embedded one (extra `embedded`), `docker` for a container (testcontainers; GLIDEMQ_TEST_IMAGE names the image), or the
-URL of a running server. pytest imports this module at the start of every run where the package is installed, so
-nothing heavy is imported at the top.
+Each test has its own in-memory server (extra `testing`). The real server is shared by the whole run: use unique queue
+names, from `glidemq_queue_name`. The environment variable GLIDEMQ_TEST_SERVER selects it: empty for the embedded server
+(extra `embedded`), `docker` for a container (testcontainers; GLIDEMQ_TEST_IMAGE names the image), or the URL of a
+running server. pytest imports this module in every run if the package is installed, so no heavy import may be at the
+top.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ _DEFAULT_IMAGE: Final = "valkey/valkey:9"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlideMQServer:
-    """Where a test's server is: `url` as Queue and Worker take it; `host` and `port` of its first node."""
+    """The server of a test run: `url` for Queue and Worker; `host` and `port` of its first node."""
 
     url: str = field(repr=False)
     host: str
@@ -61,7 +61,7 @@ class GlideMQServer:
 
     @classmethod
     def at(cls, url: str) -> "GlideMQServer":
-        """The server that a URL names."""
+        """Return the server for a URL."""
         from glidemq_py._client.connection_options import ConnectionOptions
 
         address = ConnectionOptions.from_url(url).addresses[0]
@@ -70,7 +70,7 @@ class GlideMQServer:
 
 @pytest.fixture(scope="session")
 def glidemq_server() -> Iterator[GlideMQServer]:
-    """The one Valkey of this test run, as GLIDEMQ_TEST_SERVER says: `url`, `host`, `port`."""
+    """Return the Valkey of this test run, selected by GLIDEMQ_TEST_SERVER: `url`, `host`, `port`."""
     wanted = os.environ.get("GLIDEMQ_TEST_SERVER", "")
     if wanted == "docker":
         yield from _container(os.environ.get("GLIDEMQ_TEST_IMAGE", _DEFAULT_IMAGE))
@@ -85,7 +85,7 @@ def glidemq_server() -> Iterator[GlideMQServer]:
 
 @pytest.fixture
 def glidemq_memory() -> "MemoryServer":
-    """An in-memory server of the test's own, whose clock stands still until the test moves it."""
+    """Return an in-memory server for this test, whose clock is frozen until the test advances it."""
     from glidemq_py._client.memory import Clock, MemoryServer
 
     return MemoryServer(Clock())
@@ -95,8 +95,8 @@ def glidemq_memory() -> "MemoryServer":
 def glidemq_queue(request: pytest.FixtureRequest, glidemq_memory: "MemoryServer") -> "TestQueue":
     """Return a `TestQueue` on the test's in-memory server. It is closed when the test ends.
 
-    It is called "test" and has the default options; ``@pytest.mark.glidemq_queue("emails", serializer="msgpack")``
-    gives it a name and options of `TestQueue`.
+    Its name is "test" and it has the default options; ``@pytest.mark.glidemq_queue("emails", serializer="msgpack")``
+    sets another name and options of `TestQueue`.
     """
     from glidemq_py.testing.queue import TestQueue
 
@@ -111,13 +111,13 @@ def glidemq_queue(request: pytest.FixtureRequest, glidemq_memory: "MemoryServer"
 
 @pytest.fixture
 def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -> "Callable[..., TestWorker]":
-    """Return a function that makes a `TestWorker` of `glidemq_queue`. It is closed when the test ends.
+    """Return a function that creates a `TestWorker` of `glidemq_queue`. It is closed when the test ends.
 
-    ``glidemq_worker(handler, **options)`` takes a handler and the options of `Worker`; ``glidemq_worker(worker)`` a
-    `Worker` that the program under test defines, whose tasks then add their jobs to `glidemq_queue`.
-    ``queue=`` gives another queue on the test's server.
+    ``glidemq_worker(handler, **options)`` takes a handler and the options of `Worker`. ``glidemq_worker(worker)`` takes
+    a `Worker` of the program under test, whose tasks then add their jobs to `glidemq_queue`. ``queue=`` selects another
+    queue on the test's server.
 
-    A test that is not a coroutine closes the worker itself: ``async with glidemq_worker(handler) as worker``.
+    A test that is not a coroutine must close the worker itself: ``async with glidemq_worker(handler) as worker``.
     """
     from glidemq_py._worker.worker import Worker
     from glidemq_py.testing.worker import TestWorker
@@ -129,7 +129,7 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
         if isinstance(handler, Worker):
             if options:
                 name, value = next(iter(options.items()))
-                raise GlideMQValidationError(name, value, "must be an option of the worker that is given")
+                raise GlideMQValidationError(name, value, "must be set on the given worker")
             made = TestWorker.of(handler, on)
         else:
             made = TestWorker(on, handler, **options)
@@ -141,22 +141,22 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
 
 @pytest.fixture
 def glidemq_url(glidemq_server: GlideMQServer) -> str:
-    """The URL to give to Queue, Worker and the rest. The server is shared: use unique queue names."""
+    """Return the URL of the test run's server. The server is shared: use unique queue names."""
     return glidemq_server.url
 
 
 @pytest.fixture
 def glidemq_queue_name(request: pytest.FixtureRequest) -> str:
-    """A queue name that no other test has: the test's own name and a random end."""
+    """Return a unique queue name: the name of the test and a random suffix."""
     name = str(request.node.name)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
     test = re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
     return f"{test}-{uuid.uuid4().hex[:8]}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker `glidemq_queue`."""
     config.addinivalue_line(
-        "markers", "glidemq_queue(name, **options): name and options of the fixture glidemq_queue, as for TestQueue"
+        "markers", "glidemq_queue(name, **options): name and options of the fixture glidemq_queue, passed to TestQueue"
     )
 
 
@@ -164,9 +164,9 @@ _CLOSING: Final = pytest.StashKey[list[Any]]()
 
 
 def _closing(request: pytest.FixtureRequest) -> list[Any]:
-    """What is closed when the test ends, last first: in the test's own event loop, whichever plugin runs it.
+    """Return the list of objects to close when the test ends, last first, in the test's event loop.
 
-    A fixture's own end could not do it: only pytest-asyncio or anyio knows the loop, and either may be missing.
+    Fixture teardown cannot do this: only pytest-asyncio or anyio has the loop, and either may be missing.
     """
     item: Any = request.node
     closing: list[Any] | None = item.stash.get(_CLOSING, None)

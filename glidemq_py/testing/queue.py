@@ -1,4 +1,4 @@
-"""`TestQueue`: a queue on a server of its own inside this process, and what it has been given."""
+"""`TestQueue`: a queue on an in-memory server, with assertions about its jobs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ ResultT = TypeVar("ResultT", default=Any)
 
 
 class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
-    """A `Queue` in memory, for tests: everything that a queue does, without a server.
+    """An in-memory `Queue` for tests, with all features of a queue.
 
-    Its clock stands still until it is moved (``queue.clock.advance(...)``), so a delayed job is not due, however long
-    the test takes.
+    Its clock is frozen until the test advances it (``queue.clock.advance(...)``), so a delayed job does not become due
+    by itself, however long the test takes.
 
     Args:
-        name: of the queue.
-        server: to share one with other queues; None = one of its own.
-        clock: of its own server; None = one that stands still at the time of now.
-        **options: as for `Queue`.
+        name: name of the queue.
+        server: a server to share with other queues; None creates one.
+        clock: the clock of the created server; None creates a frozen clock at the current time.
+        **options: options of `Queue`.
 
     Raises:
-        EmbeddedServerError: the extra `testing` is not installed.
-        GlideMQValidationError: an option cannot be.
+        EmbeddedServerError: if the extra `testing` is not installed.
+        GlideMQValidationError: if an option is invalid.
     """
 
     def worker(self, handler: Callable[[Any], Any] | None = None, **options: Any) -> TestWorker:
-        """A `TestWorker` of this queue."""
+        """Return a `TestWorker` of this queue."""
         return TestWorker(self, handler, **options)
 
     async def assert_enqueued(
@@ -53,7 +53,7 @@ class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
         delay: Milliseconds | None = None,
         where: Callable[[Job[Any, Any]], bool] | None = None,
     ) -> list[Job[Any, Any]]:
-        """`glidemq_py.testing.assert_enqueued` for this queue."""
+        """Call `glidemq_py.testing.assert_enqueued` for this queue."""
         return await assert_enqueued(
             self, name, data, contains=contains, count=count, job_id=job_id, priority=priority, delay=delay, where=where
         )
@@ -66,5 +66,5 @@ class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
         contains: Mapping[str, Any] | None = None,
         where: Callable[[Job[Any, Any]], bool] | None = None,
     ) -> None:
-        """`glidemq_py.testing.assert_not_enqueued` for this queue."""
+        """Call `glidemq_py.testing.assert_not_enqueued` for this queue."""
         await assert_not_enqueued(self, name, data, contains=contains, where=where)

@@ -1,8 +1,6 @@
-"""A tiny blocking client of the server's own protocol, for tests that look at keys without our own code
-between.
+"""A minimal blocking client of the server's protocol (RESP), for tests that inspect keys without our own code.
 
-It knows the protocol and nothing of queues. It follows the redirections of a cluster. Not for production: one
-command at a time, no reconnection.
+It follows the redirections of a cluster. Not for production: one command at a time, no reconnects.
 """
 
 import socket
@@ -20,14 +18,14 @@ _MAX_REDIRECTIONS: Final = 5
 
 
 class RespError(Exception):
-    """The server answered with an error."""
+    """An error reply of the server."""
 
 
 class RespClient:
-    """`execute("HGET", key, field)` on a server or a cluster.
+    """A raw client: `execute("HGET", key, field)` on a server or a cluster.
 
-    Replies: integers as `int`, strings as `str` (UTF-8; bytes that are none survive as lone surrogates, so
-    that `text.encode("utf-8", "surrogateescape")` gives them back), arrays as `list`, nil as `None`.
+    Replies: integers as `int`, strings as `str` (UTF-8; invalid bytes become lone surrogates, so
+    `text.encode("utf-8", "surrogateescape")` restores them), arrays as `list`, nil as `None`.
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class RespClient:
         database: int = 0,
         timeout: float = 10.0,
     ) -> None:
-        """`timeout`: seconds for connecting and for each reply, those of blocking commands included."""
+        """`timeout`: longest wait for a connection and for each reply, seconds; includes blocking commands."""
         self._home = (host, port)
         self._username = username
         self._password = password
@@ -52,7 +50,7 @@ class RespClient:
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float = 10.0) -> Self:
-        """A client for `valkey://[user:password@]host:port[/database]`; the first of several hosts."""
+        """Return a client for `valkey://[user:password@]host:port[/database]`; uses the first of several hosts."""
         options = ConnectionOptions.from_url(url)
         address = options.addresses[0]
         return cls(
@@ -61,7 +59,7 @@ class RespClient:
         )  # fmt: skip
 
     def execute(self, *arguments: Argument) -> Any:
-        """Run one command and return its reply. Raises RespError, or OSError where there is no server."""
+        """Run one command and return its reply. Raises RespError, or OSError if the server is unreachable."""
         address = self._home
         asking = False
         for _ in range(_MAX_REDIRECTIONS):
@@ -79,7 +77,7 @@ class RespClient:
         raise RespError(f"more than {_MAX_REDIRECTIONS} redirections: {arguments[0]!r}")
 
     def execute_everywhere(self, *arguments: Argument) -> list[Any]:
-        """Run one command on every primary, in the order of their slots."""
+        """Run one command on every primary and return the replies in slot order."""
         replies: list[Any] = []
         for address in self.primaries():
             reply = self._link(address).call(*arguments)
@@ -89,14 +87,14 @@ class RespClient:
         return replies
 
     def primaries(self) -> list[tuple[str, int]]:
-        """Addresses of the cluster's primaries, or the one server's."""
+        """Return the addresses of the cluster's primaries, or of the one server."""
         if self.info("cluster").get("cluster_enabled") != "1":
             return [self._home]
         slots = self.execute("CLUSTER", "SLOTS")
         return list(dict.fromkeys((row[2][0] or self._home[0], row[2][1]) for row in sorted(slots)))
 
     def keys(self, pattern: str = "*") -> list[str]:
-        """Every key that matches, of all primaries, sorted (by SCAN: nothing is stalled)."""
+        """Return the matching keys of all primaries, sorted. Uses SCAN, which does not block the server."""
         found: set[str] = set()
         for address in self.primaries():
             cursor = "0"
@@ -111,17 +109,17 @@ class RespClient:
         return sorted(found)
 
     def hash(self, key: str) -> dict[str, str]:
-        """HGETALL as a dict."""
+        """Return HGETALL as a dict."""
         flat = self.execute("HGETALL", key)
         return dict(zip(flat[::2], flat[1::2], strict=True))
 
     def info(self, section: str = "default") -> dict[str, str]:
-        """INFO of the first server as a dict of texts."""
+        """Return INFO of the first server as a dict of strings."""
         lines = self.execute("INFO", section).splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def close(self) -> None:
-        """Close every connection. The next command opens new ones."""
+        """Close all connections. The next command opens new ones."""
         while self._links:
             self._links.popitem()[1].close()
 
@@ -148,7 +146,7 @@ class RespClient:
 
 
 class _Link:
-    """One connection."""
+    """One connection to a server."""
 
     def __init__(self, address: tuple[str, int], *, tls: bool, timeout: float) -> None:
         self.broken = False
@@ -164,7 +162,7 @@ class _Link:
             raise reply
 
     def call(self, *arguments: Argument) -> Any:
-        """The reply; an error is returned, not raised."""
+        """Return the reply; an error reply is returned, not raised."""
         self.send(arguments)
         return self.receive()
 
@@ -185,7 +183,7 @@ class _Link:
         try:
             return self._read()
         except OSError:
-            self.broken = True  # a late reply would be taken for the next command's
+            self.broken = True  # a late reply would be mistaken for the next command's
             raise
 
     def _read(self) -> Any:

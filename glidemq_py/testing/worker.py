@@ -1,4 +1,4 @@
-"""`TestWorker`: a worker that takes a step when the test says so, on a server in memory."""
+"""`TestWorker`: a worker on an in-memory server that the test advances step by step."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["TestWorker"]
 
 
 class TestWorker(Stepping):
-    """A `Worker` that runs jobs only while one of its steps is awaited: nothing happens in the background.
+    """A `Worker` that runs jobs only while a step is awaited: nothing happens in the background.
 
-    The handlers run as in the real worker, by the same code: concurrency, time-outs, retries, signals, lifespan. Use
-    it as ``async with``, or close it.
+    Handlers run by the same code as in the real worker: concurrency, timeouts, retries, signals, lifespan. Use it with
+    ``async with``, or close it.
 
     Args:
-        queue: on a `MemoryServer`, for instance a `TestQueue`.
-        handler: what runs each job; None where tasks are registered.
-        **options: as for `Worker`.
+        queue: a queue on a `MemoryServer`, such as a `TestQueue`.
+        handler: function that runs each job; None if tasks are registered.
+        **options: options of `Worker`.
 
     Attributes:
-        runs: every attempt made so far.
+        runs: all attempts made so far.
 
     Raises:
-        GlideMQValidationError: the queue is on a real server, or an option cannot be.
+        GlideMQValidationError: if the queue is on a real server, or an option is invalid.
     """
 
-    __test__ = False  # pytest: no test class
+    __test__ = False  # not a test class for pytest
 
     def __init__(self, queue: Queue[Any, Any], handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
         server = server_of("queue", queue, queue, "a queue on a MemoryServer, such as a TestQueue")
@@ -44,20 +44,21 @@ class TestWorker(Stepping):
 
     @classmethod
     def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
-        """Return a test worker with the handler, tasks, options and lifespan of a worker that is not running.
+        """Return a test worker with the handler, tasks, options and lifespan of an existing worker.
 
-        Until the test worker is closed, the jobs that the worker's tasks add go to ``queue``, whatever the worker's own
-        queue is called. The worker itself is not started, and can be given to any number of tests.
+        Until the test worker is closed, jobs that the existing worker's tasks add go to ``queue``, regardless of the
+        name of the worker's own queue. The existing worker must not be running. It is not started, and can be used in
+        any number of tests.
 
         Raises:
-            GlideMQValidationError: it is one of a broadcast (`TestBroadcastWorker.of`), or the queue is on a real
-                server.
-            GlideMQError: the worker is running.
+            GlideMQValidationError: if it is a `BroadcastWorker` (use `TestBroadcastWorker.of`), or the queue is on a
+                real server.
+            GlideMQError: if the worker is running.
         """
         if not isinstance(worker, Worker):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("worker", worker, "must be a Worker")
         if isinstance(worker, BroadcastWorker):
-            raise GlideMQValidationError("worker", worker, "is of a broadcast: use TestBroadcastWorker.of")
+            raise GlideMQValidationError("worker", worker, "is a BroadcastWorker: use TestBroadcastWorker.of")
         test = cls(queue, worker._handler)
         test._take_over(worker, queue)
         return test

@@ -139,7 +139,7 @@ async def test_endless_work_is_told_of() -> None:
 
     async with TestQueue() as queue, queue.worker(handler) as worker:
         await queue.add("again")
-        with pytest.raises(GlideMQError, match="still something due"):
+        with pytest.raises(GlideMQError, match="jobs are still due"):
             await worker.run_until_empty(limit=5)
 
 
@@ -152,7 +152,7 @@ async def test_work_that_makes_itself_ready_ends_too() -> None:
         async with queue.worker(again, concurrency=3) as worker:
             await queue.add("n")
             for step in (worker.run_until_idle(5), worker.run_until_empty(5), run_until_idle(worker, limit=5)):
-                with pytest.raises(GlideMQError, match="there is still something ready"):
+                with pytest.raises(GlideMQError, match="jobs are still ready"):
                     await step
             with pytest.raises(GlideMQValidationError, match="limit"):
                 await worker.run_until_idle(0)

@@ -58,7 +58,7 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster"])
 async def test_missing_password(private_server: StartServer, connect: Connect, scheme: str):
     server = private_server(requirepass="correct-horse")
-    with pytest.raises(AuthenticationError, match=r"requires a password and none is given; write valkey://user:"):
+    with pytest.raises(AuthenticationError, match=r"requires a password and none is given; use valkey://user:"):
         await connect(f"{scheme}://{server.host}:{server.port}?connection_timeout=1000")
 
 
@@ -84,7 +84,7 @@ async def test_a_worker_does_not_wait_for_a_rejected_password_to_become_right(pr
 
 
 async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
-    with pytest.raises(ServerModeError, match=r"is standalone, not a node of a cluster; write valkey://"):
+    with pytest.raises(ServerModeError, match=r"is standalone, not a cluster node; use valkey://"):
         await connect(url.replace("valkey://", "valkey+cluster://") + "?connection_timeout=1000")
 
 
@@ -111,7 +111,7 @@ async def test_server_with_no_connection_left(private_server: StartServer, conne
     server = private_server()
     with server.client() as resp:
         resp.execute("CONFIG", "SET", "maxclients", 1)
-        with pytest.raises(GlideMQConnectionError, match="cannot serve this now: ERR max number of clients") as caught:
+        with pytest.raises(GlideMQConnectionError, match="server is not ready: ERR max number of clients") as caught:
             await connect(f"{server.url}?connection_timeout=1000")
     assert not isinstance(caught.value, ConnectionRejectedError)
 
@@ -313,7 +313,7 @@ async def test_certificate_of_another_host(start_tls: StartTls, certificates: Ce
 
 @pytest.mark.parametrize("kind", ["", "+cluster"])
 async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
-    with pytest.raises(TlsError, match=r"does not use TLS on this port; write valkey://"):
+    with pytest.raises(TlsError, match=r"does not use TLS on this port; use valkey://"):
         await connect(url.replace("valkey://", f"valkeys{kind}://") + "?connection_timeout=500&tls_insecure=true")
 
 
@@ -321,7 +321,7 @@ async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
 @pytest.mark.parametrize("auth_clients", ["no", "yes"])
 async def test_plain_to_a_tls_port(start_tls: StartTls, connect: Connect, auth_clients: str, kind: str):
     _, port = start_tls(tls_auth_clients=auth_clients)
-    with pytest.raises(TlsError, match="expects TLS on this port; write valkeys://"):
+    with pytest.raises(TlsError, match="expects TLS on this port; use valkeys://"):
         await connect(f"valkey{kind}://localhost:{port}?connection_timeout=1000")
 
 

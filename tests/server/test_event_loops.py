@@ -73,8 +73,8 @@ def test_a_fork_inside_a_loop_is_refused(url: str, queue_name: str):
 def test_objects_of_one_loop_name_themselves_and_the_remedy(url: str, queue_name: str):
     found = run("bound_objects", url, queue_name)
     assert found == {
-        "client": "connection: the GLIDE client that was given belongs to another event loop; give a URL or "
-        "ConnectionOptions, with which every event loop gets a client of its own",
+        "client": "connection: the given GLIDE client belongs to another event loop; give a URL or "
+        "ConnectionOptions, for which every event loop gets a client of its own",
         **dict.fromkeys(
             ("start", "close", "ready"),
             f"worker of queue '{queue_name}': it was started in another event loop; use it there "

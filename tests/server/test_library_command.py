@@ -77,10 +77,10 @@ def test_load_and_check(
     code, lines = command("check")
     assert (code, len(lines), lines[0].endswith(f"{face.name} is missing")) == (1, nodes, True)
     code, lines = command("load")
-    assert (code, [line.endswith("is loaded now") for line in lines]) == (0, [True] * nodes)
+    assert (code, [line.endswith(" loaded") for line in lines]) == (0, [True] * nodes)
     assert names(client) == [[face.name]] * nodes
     code, lines = command("load")
-    assert (code, [line.endswith("was there already and stays as it is") for line in lines]) == (0, [True] * nodes)
+    assert (code, [line.endswith(": already loaded, left unchanged") for line in lines]) == (0, [True] * nodes)
     code, lines = command("check")
     version = "93" if face is WIRE else face.name
     assert code == 0
@@ -94,7 +94,7 @@ def test_a_foreign_wire_library_is_never_replaced(
     foreign = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return '88' end)"
     client.execute_everywhere("FUNCTION", "LOAD", foreign)
     assert library.main(["load", "--face", "wire", "--url", url]) == 0
-    assert "stays as it is" in capsys.readouterr().out
+    assert "left unchanged" in capsys.readouterr().out
     assert library.main(["check", "--face", "wire", "--url", url]) == 0
     assert "version 88, 1 functions (not this build's code)" in capsys.readouterr().out
 
@@ -110,7 +110,7 @@ def test_one_node_of_a_cluster_without_it(
     assert [line.partition(" is ")[2] for line in capsys.readouterr().out.splitlines()].count("missing") == 2
     assert library.main(["load", "--url", cluster_url]) == 0
     said = capsys.readouterr().out
-    assert (said.count("loaded now"), said.count("was there already")) == (2, 1)
+    assert (said.count(" loaded\n"), said.count("already loaded")) == (2, 1)
     assert library.main(["check", "--url", cluster_url]) == 0
 
 

@@ -161,7 +161,7 @@ async def test_every_primary_of_a_cluster_is_checked(own_cluster: ClusterProcess
 
 
 async def test_a_standalone_url_for_a_node_of_a_cluster(own_cluster: ClusterProcess, connect: Connect):
-    with pytest.raises(ServerModeError, match=r"is a node of a cluster; write valkey\+cluster://"):
+    with pytest.raises(ServerModeError, match=r"is a cluster node; use valkey\+cluster://"):
         await connect(own_cluster.nodes[0].url)
 
 

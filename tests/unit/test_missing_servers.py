@@ -24,5 +24,5 @@ def test_tests_of_a_missing_server_are_deselected_with_one_line(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[valkey-9.1]" in done.stdout
     assert "redis]" not in done.stdout
-    assert done.stdout.count("redis is not installed: it is redis-server: ") == 1
+    assert done.stdout.count("redis is not installed: install redis-server: ") == 1
     assert "tests not run" in done.stdout

@@ -1,8 +1,8 @@
-"""A server inside this process, for tests: the real function library, run by Lua over fakeredis.
+"""An in-memory server for tests: the real function library, run by Lua over fakeredis.
 
-Nothing of fakeredis or Lua is imported before a `MemoryServer` is made. The parts: `clock` (the time), `store`
-(commands, by fakeredis), `script` (functions, by lupa), `server.lua` and `codecs.lua` (what a server offers to them),
-`replies` (as GLIDE hands them out), `transport` (what queues and workers hold), `server` (all of it together).
+fakeredis and Lua are imported only when a `MemoryServer` is created. Modules: `clock` (time), `store` (commands, by
+fakeredis), `script` (functions, by lupa), `server.lua` and `codecs.lua` (the server API of functions), `replies`
+(converts replies to GLIDE's types), `transport` (connections of queues and workers), `server` (combines them).
 """
 
 from glidemq_py._client.memory.clock import Clock

@@ -1,4 +1,4 @@
-"""The time of an in-memory server: moved by the test, or running with the machine's."""
+"""The clock of an in-memory server: advanced by the test, or running in real time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """The time that an in-memory server goes by: delays, retries, limits, locks, ages, entry ids.
+    """The clock of an in-memory server. It controls delays, retries, limits, locks, ages and entry ids.
 
     Args:
-        start: epoch ms at which it begins; None for the machine's time now.
-        running: it goes on with the machine's time; otherwise it stands still until `advance`.
+        start: initial time, epoch ms; None uses the current time.
+        running: the clock runs in real time; otherwise it changes only by `advance`.
 
     Raises:
-        GlideMQValidationError: ``start`` is no time.
+        GlideMQValidationError: if ``start`` is not a valid time.
     """
 
     def __init__(self, start: int | None = None, *, running: bool = False) -> None:
@@ -30,32 +30,39 @@ class Clock:
         self._micros = time.time_ns() // 1000 if start is None else start * 1000
         self._since = time.monotonic_ns()
         self.moved = 0
-        """Milliseconds by which it was advanced in all."""
-        self._told: list[Callable[[], None]] = []
+        """Total of all advances, milliseconds."""
+        self._listeners: list[Callable[[], None]] = []
 
     def now(self) -> int:
-        """Epoch ms."""
+        """Return the time in epoch ms."""
         return self.micros() // 1000
 
     def micros(self) -> int:
-        """Epoch microseconds."""
+        """Return the time in epoch microseconds."""
         return self._micros + ((time.monotonic_ns() - self._since) // 1000 if self.running else 0)
 
     def advance(self, by: Milliseconds) -> int:
-        """Move on by ms or a timedelta; whoever waits on the server looks again. Returns the time then, epoch ms.
+        """Advance the clock and wake up pending blocking reads.
 
-        Raises GlideMQValidationError: time cannot go back.
+        Args:
+            by: milliseconds or a timedelta.
+
+        Returns:
+            The new time, epoch ms.
+
+        Raises:
+            GlideMQValidationError: if ``by`` is negative or not a duration.
         """
         milliseconds = to_ms("by", by)
         self.moved += milliseconds
         self._micros += milliseconds * 1000
-        for tell in tuple(self._told):
-            tell()
+        for notify in tuple(self._listeners):
+            notify()
         return self.now()
 
-    def on_advance(self, tell: Callable[[], None]) -> None:
-        """Have ``tell`` called after every `advance`."""
-        self._told.append(tell)
+    def on_advance(self, notify: Callable[[], None]) -> None:
+        """Call ``notify`` after every `advance`."""
+        self._listeners.append(notify)
 
     def __repr__(self) -> str:
         return f"<Clock {self.now()}{' running' if self.running else ''}>"

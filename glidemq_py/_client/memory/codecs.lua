@@ -1,4 +1,4 @@
--- The codecs of a server's Lua: cmsgpack and cjson. Run once for each in-memory server; returns cjson.null.
+-- The codecs of a server's Lua: cmsgpack and cjson. Run once per in-memory server; returns cjson.null.
 -- From Python: unpack_msgpack(bytes) and decode_json(text) -> ok, values; pack_double(number) -> bytes.
 -- luacheck: ignore 121 122
 local unpack_msgpack, decode_json, pack_double = ...
@@ -38,7 +38,7 @@ end
 
 local pack
 
--- The number of elements of an array; nil where a table is none.
+-- Return the number of elements of an array, or nil if the table is not an array.
 local function length_of_array(t)
   local count, highest = 0, 0
   for key in pairs(t) do

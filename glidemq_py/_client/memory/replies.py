@@ -1,4 +1,4 @@
-"""Replies of plain commands in the shapes in which GLIDE hands them out."""
+"""Convert replies of plain commands to the types that GLIDE returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["as_glide_shows"]
 
 
 def as_glide_shows(name: bytes, args: list[bytes], reply: Any) -> Any:
-    """A reply of fakeredis, new protocol, to the command ``name`` with ``args``, as GLIDE would show it."""
+    """Convert a fakeredis reply (RESP3) to the command ``name`` with ``args`` to the type that GLIDE returns."""
     if reply is None:
         return None
     shape = _SHAPES.get(name)

@@ -1,7 +1,7 @@
-"""The functions of an in-memory server: the assembled library in a Lua 5.1 of its own, as a server has it.
+"""Run the functions of an in-memory server: the assembled library in a separate Lua 5.1, as in a real server.
 
-`server.lua` and `codecs.lua` are the Lua side; here commands, packed arguments and replies cross over. Callers hold
-the server's lock.
+`server.lua` and `codecs.lua` are the Lua side; this module converts commands, packed arguments and replies. Callers
+must hold the server's lock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _msgpack: Any = msgpack
 
 
 class ScriptEngine:
-    """Lua with the libraries that were loaded.
+    """A Lua runtime with the loaded libraries.
 
     Args:
-        store: where the functions' commands go.
+        store: executes the commands of functions.
     """
 
     def __init__(self, store: Store) -> None:
@@ -45,27 +45,27 @@ class ScriptEngine:
 
     @property
     def functions(self) -> list[bytes]:
-        """Names of the functions that are loaded."""
+        """Names of the loaded functions."""
         return sorted(self._list().values())
 
     def load(self, library: Library) -> None:
-        """Load a library unless it is there."""
+        """Load a library if it is not loaded yet."""
         if library.name not in self._loaded:
             self.load_code(library.code)
             self._loaded.add(library.name)
 
     def load_code(self, code: str) -> None:
-        """Load a library by its source. Raises CommandError."""
+        """Load a library from its source. Raises CommandError."""
         try:
-            # The first line is for servers, not for Lua; the others keep their numbers.
+            # The first line (#!lua) is not Lua. Commenting it out keeps the line numbers.
             self._load(b"--" + code.encode())
         except Exception as error:
             raise CommandError(f"ERR Error compiling function: {error}") from error
 
     def call(self, name: str, keys: list[bytes], args: list[bytes]) -> Any:
-        """Run a function; its reply as a server's. Raises CommandError."""
+        """Run a function and return its reply in a server's types. Raises CommandError."""
         with self._store.moment():
-            # (xpcall answers with one value only where the function returned nothing.)
+            # (xpcall returns a single value if the function returned nothing.)
             answer: Any = self._run(name.encode(), self._table(keys), self._table(args))
         answers: Any = (True, None) if answer is True else answer
         ok, reply = answers
@@ -144,7 +144,7 @@ class ScriptEngine:
 
 
 def _argument(value: Any) -> bytes:
-    """A number as a server writes it where Lua gives one to a command."""
+    """Format a number as a server does when Lua passes one to a command."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CommandError("ERR Lua redis lib command arguments must be strings or integers")
     if value == int(value) if abs(value) < 2**63 else False:

@@ -1,7 +1,7 @@
-"""The search module of an in-memory server: as much of FT.* as a queue's job index asks for, by looking at every key.
+"""The search module of an in-memory server: the subset of FT.* that a queue's job index uses, by a scan of all keys.
 
-Distances are exact whatever algorithm an index names. Of the filters of the real module it knows tags, ranges of
-numbers, both of these side by side (and), ``|`` (or), ``-`` (not) and parentheses; it refuses the others by name.
+Distances are exact for every index algorithm. Supported filters: tags, numeric ranges, juxtaposition (and), ``|`` (or),
+``-`` (not) and parentheses; other filters raise an error that quotes them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class _Index:
     metric: str = "COSINE"
 
     def read(self, vector: bytes) -> tuple[float, ...] | None:
-        """The numbers of a vector of this index; None for anything else."""
+        """Unpack a vector of this index; return None for any other value."""
         return struct.unpack(f"<{self.dimensions}f", vector) if len(vector) == 4 * self.dimensions else None
 
 
 class SearchModule:
-    """Indexes over an in-memory server's hashes.
+    """Indexes of the hashes of an in-memory server.
 
     Args:
-        execute: runs a plain command of the server.
+        execute: runs a plain command on the server.
     """
 
     def __init__(self, execute: Callable[[bytes, list[bytes]], Any]) -> None:
@@ -51,7 +51,7 @@ class SearchModule:
         self._indexes: dict[bytes, _Index] = {}
 
     def answer(self, name: bytes, args: list[bytes]) -> Any:
-        """The reply to an FT command, as GLIDE shows it. Raises CommandError."""
+        """Run an FT command and return its reply in GLIDE's types. Raises CommandError."""
         known: dict[bytes, Callable[[list[bytes]], Any]] = {
             b"FT.CREATE": self._create, b"FT.DROPINDEX": self._drop, b"FT.INFO": self._info, b"FT.SEARCH": self._search,
             b"FT._LIST": lambda _: list(self._indexes),
@@ -61,7 +61,7 @@ class SearchModule:
         return known[name](args)
 
     def forget(self) -> None:
-        """The server has forgotten every key, and its indexes with them."""
+        """Delete all indexes, after all keys were deleted."""
         self._indexes.clear()
 
     def _create(self, args: list[bytes]) -> str:
@@ -105,19 +105,19 @@ class SearchModule:
                 try:
                     flat = self._execute(b"HGETALL", [key])
                 except CommandError:
-                    continue  # no hash
+                    continue  # not a hash
                 yield key, dict(zip(flat[::2], flat[1::2], strict=True))
 
     def _search(self, args: list[bytes]) -> list[Any]:
         index, asked = self._index(args[0]), _KNN.fullmatch(args[1])
         if asked is None:
-            raise CommandError("the server in memory searches by vectors only")
+            raise CommandError("the in-memory server supports vector search only")
         field, blob = asked["field"], args[args.index(b"PARAMS") + 3]
         if index.fields.get(field) != "VECTOR":
-            raise CommandError(f"index field `{field.decode()}` does not exist, or is no vector")
+            raise CommandError(f"index field `{field.decode()}` does not exist or is not a vector")
         wanted = index.read(blob)
         if wanted is None:
-            raise CommandError(f"a vector of {len(blob)} bytes, where the index has {4 * index.dimensions}")
+            raise CommandError(f"vector of {len(blob)} bytes: the index requires {4 * index.dimensions}")
         test = _Filter(asked["among"], index.fields).test
         measure = _METRICS[index.metric]
         near: list[tuple[float, bytes]] = []
@@ -147,7 +147,7 @@ _METRICS: Final[dict[str, Callable[[tuple[float, ...], tuple[float, ...]], float
 
 
 class _Filter:
-    """The part of a query that says among which records to look."""
+    """The filter part of a query, parsed into a test for records."""
 
     def __init__(self, text: bytes, fields: dict[bytes, str]) -> None:
         self._text = text
@@ -159,7 +159,7 @@ class _Filter:
             raise self._refusal()
 
     def _refusal(self) -> CommandError:
-        return CommandError(f"the server in memory cannot tell what {self._text.decode()!r} means: it knows "
+        return CommandError(f"filter {self._text.decode()!r} is not supported by the in-memory server; supported: "
                             "@field:{tag|tag}, @field:[from to], '|', '-' and parentheses")  # fmt: skip
 
     def _split(self, text: bytes) -> Iterator[re.Match[bytes]]:
@@ -172,7 +172,7 @@ class _Filter:
             at = token.end()
 
     def _sign(self) -> bytes | None:
-        """The sign that comes next; b"" where it is a condition, None at the end."""
+        """Return the next sign; b"" if a condition follows, None at the end."""
         return (self._tokens[self._at]["sign"] or b"") if self._at < len(self._tokens) else None
 
     def _any(self) -> Test:
@@ -209,7 +209,7 @@ class _Filter:
 
     def _field(self, name: bytes, kind: str) -> bytes:
         if self._fields.get(name) != kind:
-            raise CommandError(f"index field `{name.decode()}` does not exist, or is no {kind.lower()}")
+            raise CommandError(f"index field `{name.decode()}` does not exist or is not {kind}")
         return name
 
     def _tagged(self, token: re.Match[bytes]) -> Test:

@@ -1,4 +1,4 @@
--- What a server offers to the functions of a library, but for its codecs. Run once for each in-memory server.
+-- The server API that functions use, except for the codecs. Run once per in-memory server.
 -- From Python: execute(command, ...) -> ok, reply | error text.
 -- luacheck: ignore 121 122
 local execute = ...
@@ -41,7 +41,7 @@ end
 
 server = redis
 
--- What a server makes of an error: the text, and the library's line.
+-- Format an error as a server does: the text, and the line in the library.
 local function describe(name)
   return function(problem)
     local text = type(problem) == 'table' and tostring(problem.err) or 'ERR ' .. tostring(problem)

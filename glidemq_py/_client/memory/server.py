@@ -1,4 +1,4 @@
-"""`MemoryServer`: keys, functions and time in one object, and waiting for what blocks."""
+"""`MemoryServer`: keys, functions, clock and blocking reads in one object."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 
 class MemoryServer:
-    """A server inside this process; every queue, worker and listener takes it as its ``connection``.
+    """A server inside this process; pass it as the ``connection`` of a queue, worker or listener.
 
-    It runs the real function library, so a queue behaves on it as on a Valkey: the same keys, the same events, the
-    same order. Jobs can be searched for by vectors. What it does not have: other processes, persistence, memory
-    limits, users, a cluster's slots. Two servers share nothing. It may be used from several threads and event loops.
+    It runs the real function library, so a queue behaves as on a Valkey server: the same keys, events and order. Vector
+    search of jobs is supported. Not supported: other processes, persistence, memory limits, users, cluster slots. Two
+    servers share no data. A server can be used from several threads and event loops.
 
     Args:
-        clock: its time; None = one that runs with the machine's and can be advanced.
+        clock: its clock; None creates one that runs in real time and can be advanced.
 
     Raises:
-        GlideMQValidationError: the clock is none.
-        EmbeddedServerError: the extra `testing` is not installed.
+        GlideMQValidationError: if ``clock`` is not a Clock.
+        EmbeddedServerError: if the extra `testing` is not installed.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -49,22 +49,23 @@ class MemoryServer:
         self._search = SearchModule(lambda name, args: self._store.execute(name, args, script=True))
         self.clock.on_advance(self._moved)
 
-    # -- for queues and workers -----------------------------------------------------------------------------
+    # -- connections of queues and workers --------------------------------------------------------------------
 
     def open_transport(self) -> MemoryTransport:
-        """A connection for an event loop."""
+        """Return a connection for an event loop."""
         return MemoryTransport(self, assemble())
 
     def open_blocking_transport(self) -> MemoryBlockingTransport:
-        """A connection for a thread."""
+        """Return a connection for a thread."""
         return MemoryBlockingTransport(self, assemble())
 
-    # -- for whoever looks at keys ----------------------------------------------------------------------------
+    # -- inspection of keys -------------------------------------------------------------------------------------
 
     def execute(self, *args: str | bytes | float) -> Any:
-        """Run one command at once and return its reply: bytes, numbers, lists, None. For tests that look at keys.
+        """Run one command and return its reply: bytes, numbers, lists or None. For tests that inspect keys.
 
-        Raises RuntimeError for an error reply.
+        Raises:
+            RuntimeError: if the reply is an error.
         """
         try:
             return self.command([a if isinstance(a, bytes) else str(a).encode() for a in args], shown=False)
@@ -72,12 +73,12 @@ class MemoryServer:
             raise RuntimeError(str(error)) from None
 
     def keys(self, pattern: str = "*") -> list[str]:
-        """Every key that matches a glob pattern, sorted."""
+        """Return the keys that match a glob pattern, sorted."""
         found: list[bytes] = self.execute("KEYS", pattern)
         return sorted(key.decode("utf-8", "surrogateescape") for key in found)
 
     def flush(self) -> None:
-        """Forget every key. Workers go on."""
+        """Delete all keys. Workers keep running."""
         self.execute("FLUSHALL")
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class MemoryServer:
     # -- for transports -----------------------------------------------------------------------------------------
 
     def run(self, library: Library, call: Call[T]) -> T:
-        """Run a call of our library. Raises CommandError."""
+        """Run a call of our library and return its decoded result. Raises CommandError."""
         with self._acting():
             self._engine.load(library)
             args = [a if isinstance(a, bytes) else a.encode("utf-8", "surrogateescape") for a in call.args]
@@ -95,7 +96,12 @@ class MemoryServer:
         return call.decode(reply)
 
     def command(self, args: list[bytes], *, shown: bool = True) -> Any:
-        """Run a plain command; ``shown``: reply as GLIDE shows it, else as the old protocol. Raises CommandError."""
+        """Run a plain command. Raises CommandError.
+
+        Args:
+            args: name and arguments.
+            shown: convert the reply to GLIDE's types; otherwise return it as RESP2.
+        """
         name, rest = args[0].upper(), args[1:]
         with self._acting():
             if name in (b"FCALL", b"FCALL_RO"):
@@ -115,7 +121,7 @@ class MemoryServer:
 
     @contextmanager
     def waiting(self, keys: Iterable[bytes], wake: Callable[[], None]) -> Generator[Waiter]:
-        """While inside, ``wake`` is called, on any thread, when one of ``keys`` is changed or the clock advanced."""
+        """Within this context, call ``wake`` (on any thread) when one of ``keys`` changes or the clock is advanced."""
         waiter = Waiter(frozenset(keys), wake)
         with self._lock:
             self._waiters[waiter] = None

@@ -1,7 +1,7 @@
-"""The keys of an in-memory server and the commands on them: fakeredis, with our clock.
+"""The keyspace of an in-memory server: fakeredis with our clock.
 
-fakeredis is asked below its sockets and parsers: a command is a function call of a few microseconds. It says the same
-as a server would; where it does not, `execute` puts it right. Callers hold the server's lock.
+fakeredis is called below its sockets and parsers: a command is a function call of a few microseconds. `execute`
+corrects replies that differ from a real server's. Callers must hold the server's lock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["CommandError", "Store", "load_optional"]
 _WITH_SUBCOMMANDS: Final = frozenset((b"XGROUP", b"XINFO", b"OBJECT", b"CONFIG", b"CLIENT", b"MEMORY"))
 
 _READS: Final = frozenset((b"XREAD", b"XREADGROUP"))
-"""Of their keys fakeredis does not look at the type."""
+"""Commands for which fakeredis does not check the type of the key."""
 _EMPTY: Final = frozenset((b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"))
-"""With a count they answer an empty array where there is no key; fakeredis nil."""
+"""Commands that with a count return an empty array for a missing key; fakeredis returns nil."""
 
 
 class CommandError(Exception):
-    """An error reply; its text is the reply's."""
+    """An error reply; its message is the text of the reply."""
 
 
 class _Acting(threading.local):
@@ -39,7 +39,7 @@ _acting = _Acting()
 
 
 class _Time:
-    """Stands for the module `time` in fakeredis: our clock while one of our servers acts, else the real one."""
+    """Replaces the module `time` in fakeredis: our clock while one of our servers acts, otherwise the real time."""
 
     @staticmethod
     def time() -> float:
@@ -50,7 +50,7 @@ class _Time:
 
 
 def load_optional(module: str) -> Any:
-    """A module of the extra `testing`. Raises EmbeddedServerError, saying what to install."""
+    """Import a module of the extra `testing`. Raises EmbeddedServerError with the install command if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -66,11 +66,11 @@ def _share_our_clock() -> None:
 
 
 class Store:
-    """Databases of one server.
+    """The databases of one server.
 
     Args:
-        clock: its time.
-        touched: told every key that a command changes.
+        clock: the server's clock.
+        touched: called with every key that a command changes.
     """
 
     def __init__(self, clock: Clock, touched: Callable[[bytes], object]) -> None:
@@ -78,18 +78,18 @@ class Store:
         _share_our_clock()
         self._clock = clock
         fake = fakeredis.FakeServer(version=(7, 2), server_type="valkey")
-        # Functions see the old protocol, as on a server; clients the new one, in which a map is a map.
-        # (A client that is let go closes its connections.)
+        # Functions use RESP2, as on a real server; clients use RESP3, which has maps.
+        # (The clients are stored because a deleted client closes its connections.)
         self._clients = [fakeredis.FakeStrictRedis(server=fake, protocol=protocol) for protocol in (2, 3)]
         self._for_scripts, self._for_clients = (_socket(client) for client in self._clients)
         self._database = self._for_clients._db
-        # Waking whoever blocks is our business: fakeredis would want its own lock to be held.
+        # We wake up blocked readers ourselves: fakeredis would require its own lock.
         self._database.notify_watch = touched
         self._found: dict[tuple[bool, bytes], tuple[Any, Any, Any]] = {}
 
     @contextmanager
     def moment(self) -> Generator[None]:
-        """Time stands still while inside, as it does for a server that runs a function."""
+        """Freeze the time within this context, as a server does while it runs a function."""
         before = _acting.seconds
         _acting.seconds = self._database.time = self._clock.micros() / 1_000_000
         try:
@@ -99,15 +99,16 @@ class Store:
 
     @property
     def seconds(self) -> float:
-        """The moment's time."""
+        """Time of the current moment, epoch seconds."""
         return self._clock.micros() / 1_000_000 if _acting.seconds is None else _acting.seconds
 
     def execute(self, name: bytes, args: list[bytes], *, script: bool) -> Any:
-        """The reply to a command. Raises CommandError.
+        """Run a command and return its reply. Raises CommandError.
 
         Args:
-            name: the command, in capitals. args: what follows it.
-            script: a function asks: replies are those of the old protocol.
+            name: the command, in capitals.
+            args: its arguments.
+            script: the caller is a function: the reply is RESP2.
         """
         if name == b"TIME":
             micros = round(self.seconds * 1_000_000)
@@ -119,7 +120,7 @@ class Store:
             found = self._found[script, name] = self._find(script, name)
         socket, function, signature = found
         if name == b"XPENDING" and len(args) > 3 and args[2].upper() == b"IDLE":
-            # fakeredis leaves out what has been idle for just that long.
+            # fakeredis omits entries that have been idle for exactly this time.
             args = [*args[:3], b"%d" % (int(args[3]) - 1), *args[4:]]
         try:
             reply = socket._run_command(function, signature, args, script)

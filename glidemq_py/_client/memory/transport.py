@@ -1,4 +1,4 @@
-"""Connections to an in-memory server: what queues and workers hold, for event loops and for threads."""
+"""Connections to an in-memory server, for event loops and for threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Waiter:
-    """Somebody whose read blocks. ``over``: it is to end, with what there is."""
+    """A blocked read. ``over``: it must return with the data available now."""
 
     __slots__ = ("keys", "over", "wake")
 
@@ -36,13 +36,13 @@ class Waiter:
 
 
 class _Read:
-    """A command that may block, and how."""
+    """A command that may block, with its keys and its time limit."""
 
     def __init__(self, args: Sequence[str | bytes]) -> None:
         command = [_encoded(arg) for arg in args]
         upper = [arg.upper() for arg in command]
         self.block: float | None = None
-        """Seconds at most; None for a command that does not block."""
+        """Longest time to block, seconds; None for a command that does not block."""
         self.keys: tuple[bytes, ...] = ()
         if upper[0] in (b"XREAD", b"XREADGROUP") and b"STREAMS" in upper:
             first = upper.index(b"STREAMS") + 1
@@ -91,11 +91,11 @@ class MemoryTransport(_Connection):
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        await asyncio.sleep(0)  # others have their turn, as they have while a real call is under way
+        await asyncio.sleep(0)  # let other tasks run, as they do during a real call
         return self._run(call)
 
     async def command(self, *args: str | bytes) -> Any:
-        """See `Transport.command`. A read that blocks ends early when the clock is advanced."""
+        """See `Transport.command`. A blocking read ends early if the clock is advanced."""
         await asyncio.sleep(0)
         read = _Read(args)
         reply = self._command(read.command)
@@ -131,7 +131,7 @@ class MemoryTransport(_Connection):
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
-        with contextlib.suppress(GlideMQError):  # what the read brings, or its failure, does not matter
+        with contextlib.suppress(GlideMQError):  # the result or error of the read is ignored
             await self.command(*read)
         return self._run(call)
 
