@@ -143,7 +143,7 @@ def some_other_server(greeting: bytes) -> Iterator[int]:
 async def test_server_of_another_kind(connect: Connect):
     with (
         some_other_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
-        pytest.raises(ConnectionRejectedError, match="no Valkey or Redis server"),
+        pytest.raises(ConnectionRejectedError, match="not a Valkey or Redis server"),
     ):
         await connect(f"valkey://127.0.0.1:{port}?connection_timeout=1000")
 
