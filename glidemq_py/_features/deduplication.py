@@ -1,4 +1,4 @@
-"""Not adding the same thing twice: the option `deduplication`. Comparing with what stands is the server's."""
+"""The job option `deduplication`: validation and wire format. The server enforces it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DeduplicationMode = Literal["simple", "throttle", "debounce"]
 _MODES: Final = ("simple", "throttle", "debounce")
 
 
-class _DeduplicationId(TypedDict):
+class _RequiredKeys(TypedDict):
     id: str
 
 
-class DeduplicationDict(_DeduplicationId, total=False):
-    """`Deduplication` written as a mapping."""
+class DeduplicationDict(_RequiredKeys, total=False):
+    """`Deduplication` as a mapping."""
 
     ttl: Milliseconds
     mode: DeduplicationMode
@@ -29,18 +29,19 @@ class DeduplicationDict(_DeduplicationId, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Deduplication:
-    """Jobs of one ``id`` are the same thing.
+    """Deduplicate jobs by ``id``: an add is skipped, or replaces a job that was added before with the same id.
 
     Args:
-        id: 1..256 characters; what makes two jobs the same is for the producer to say.
-        ttl: milliseconds or a timedelta: how long after the last one that was added another one is the same thing.
-            "throttle" needs it; "debounce" without it goes by the job that stands alone; "simple" always does.
-        mode: "simple" skips an add while the job that stands has not ended; "throttle" skips it for ``ttl`` after the
-            last one that was added; "debounce" puts it in the place of one that still waits for its due time or, with
-            a priority, for its turn, and skips it while one is ready or running.
+        id: deduplication id, 1..256 characters.
+        ttl: ms or timedelta, how long an added job counts as a duplicate. Required by "throttle", optional for
+            "debounce", rejected for "simple".
+        mode: "simple" skips an add while the previous job has not ended. "throttle" skips adds for ``ttl`` after the
+            last job added. "debounce" replaces the previous job if it is delayed or, with a priority, still waiting;
+            it skips the add if that job is ready or active. Without a ``ttl``, "debounce" depends on the state of the
+            previous job only.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     id: str
@@ -53,34 +54,34 @@ class Deduplication:
         keep(self, "ttl", None if ttl is None else to_ms("deduplication.ttl", ttl, minimum=1))
         keep(self, "mode", check_choice("deduplication.mode", mode, _MODES))
         if self.mode == "throttle" and self.ttl is None:
-            raise GlideMQValidationError("deduplication.ttl", None, "is needed by the mode 'throttle'")
+            raise GlideMQValidationError("deduplication.ttl", None, "is required for mode 'throttle'")
         if self.mode == "simple" and self.ttl is not None:
-            problem = "is not for the mode 'simple', which goes by the end of the job; for a time there is 'throttle'"
+            problem = "is not allowed for mode 'simple', which lasts until the job ends; use mode 'throttle'"
             raise GlideMQValidationError("deduplication.ttl", ttl, problem)
 
     @classmethod
     def parse(cls, option: str, value: object) -> Deduplication:
-        """A `Deduplication` from one, or from a mapping of its fields."""
+        """Return a `Deduplication` from one or from a mapping of its fields."""
         if isinstance(value, Deduplication):
             return value
         if not isinstance(value, Mapping):
             raise GlideMQValidationError(option, value, "must be a Deduplication or a mapping such as {'id': ...}")
         given = check_mapping(option, cast("object", value), _FIELDS)
         if given.get("id") is None:
-            raise GlideMQValidationError(option, given, "needs an 'id'")
+            raise GlideMQValidationError(option, given, "requires an 'id'")
         return cls(**{name: each for name, each in given.items() if each is not None})
 
     def to_wire(self) -> dict[str, Any]:
-        """The `deduplication` of the opts JSON (spec/data-model section 4.1)."""
+        """Return the `deduplication` of the opts JSON."""
         wire: dict[str, Any] = {"id": self.id, "mode": self.mode}
         if self.ttl is not None:
             wire["ttl"] = self.ttl
         return wire
 
     def to_row(self) -> list[object]:
-        """Field 12 of an `add` row (``lua/core/functions/add.lua``)."""
+        """Return field 12 of an `add` row (``lua/core/functions/add.lua``)."""
         return [self.id, self.ttl or 0, self.mode]
 
 
 DeduplicationInput = Deduplication | DeduplicationDict
-"""What may be given as `deduplication`."""
+"""Accepted values of the option `deduplication`."""

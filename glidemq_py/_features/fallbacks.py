@@ -1,6 +1,7 @@
-"""The option `fallbacks`: what the attempts after the first are to use instead. Handlers read it; nothing here acts.
+"""The job option `fallbacks`: alternatives (such as models) for the attempts after the first.
 
-Wire form: spec/data-model section 4.1. Which one is current is counted in the job's `fallbackIndex`.
+Handlers read `Job.current_fallback`; nothing is applied automatically. The field `fallbackIndex` of the job hash counts
+which one is current.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ __all__ = [
 MAX_FALLBACKS: Final = 100
 MAX_TEXT: Final = 1_024
 MAX_METADATA: Final = 65_536
-"""Characters of its JSON."""
+"""Most characters of the JSON of a fallback's metadata."""
 _FIELDS: Final = ("model", "provider", "metadata")
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-class _FallbackModel(TypedDict):
+class _RequiredKeys(TypedDict):
     model: str
 
 
-class FallbackDict(_FallbackModel, total=False):
-    """`Fallback` written as a mapping."""
+class FallbackDict(_RequiredKeys, total=False):
+    """`Fallback` as a mapping."""
 
     provider: str
     metadata: Mapping[str, Any]
@@ -43,15 +44,15 @@ class FallbackDict(_FallbackModel, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Fallback:
-    """What to use instead where an attempt has failed.
+    """An alternative to use after an attempt has failed.
 
     Args:
-        model: its name, 1..1,024 characters.
-        provider: who offers it.
-        metadata: anything JSON that the handler wants to know of it, a mapping of at most 65,536 characters.
+        model: name of the model, 1..1,024 characters.
+        provider: provider of the model, 1..1,024 characters, or None.
+        metadata: mapping of JSON values for the handler, at most 65,536 characters of JSON.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     model: str
@@ -67,7 +68,7 @@ class Fallback:
         keep(self, "metadata", _checked(metadata))
 
     def to_wire(self) -> dict[str, Any]:
-        """As in the opts JSON: only what was given."""
+        """Return the fallback as in the opts JSON, without empty fields."""
         wire: dict[str, Any] = {"model": self.model}
         if self.provider is not None:
             wire["provider"] = self.provider
@@ -77,16 +78,16 @@ class Fallback:
 
 
 FallbacksInput = Sequence[Fallback | FallbackDict | str]
-"""What may be given as `fallbacks`; a bare text is a model."""
+"""Accepted values of the option `fallbacks`; a str is a model."""
 
 
 def parse_fallbacks(option: str, given: object) -> tuple[Fallback, ...]:
-    """The fallbacks that were given. Raises GlideMQValidationError naming the place."""
+    """Return valid fallbacks; otherwise raise GlideMQValidationError, which names the position."""
     items: Any = given
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise GlideMQValidationError(option, items, f"must be a list of fallbacks, not {type(items).__name__}")
     if len(items) > MAX_FALLBACKS:
-        raise GlideMQValidationError(option, items, f"must be at most {MAX_FALLBACKS} fallbacks")
+        raise GlideMQValidationError(option, items, f"must have at most {MAX_FALLBACKS} entries")
     return tuple(_parse(f"{option}[{position}]", item) for position, item in enumerate(items))
 
 
@@ -98,14 +99,14 @@ def _parse(option: str, item: object) -> Fallback:
             return Fallback(item)
         fields = check_mapping("fallbacks", item, _FIELDS)
         if "model" not in fields:
-            raise GlideMQValidationError("fallbacks.model", None, "is needed")
+            raise GlideMQValidationError("fallbacks.model", None, "is required")
         return Fallback(**fields)
     except GlideMQValidationError as error:
         raise GlideMQValidationError(error.option.replace("fallbacks", option, 1), error.value, error.problem) from None
 
 
 def read_fallbacks(stored: Any) -> tuple[Fallback, ...]:
-    """The fallbacks of a stored job. Their places count, so the chain ends before one that cannot be read."""
+    """Parse the fallbacks of a stored job. The chain ends before the first invalid one, since positions matter."""
     if not isinstance(stored, list):
         return ()
     kept: list[Fallback] = []
@@ -138,15 +139,15 @@ def _checked(metadata: Any) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise GlideMQValidationError("fallbacks.metadata", given, f"is not JSON: {error}") from None
     if size > MAX_METADATA:
-        raise GlideMQValidationError("fallbacks.metadata", given, f"has more than {MAX_METADATA} characters of JSON")
+        raise GlideMQValidationError("fallbacks.metadata", given, f"must be at most {MAX_METADATA} characters of JSON")
     return fields
 
 
 class JobFallbacks:
-    """The part of `Job` that tells of its fallbacks."""
+    """The fallback properties of `Job`."""
 
     fallback_index: int = 0
-    """Attempts that have failed and were followed by another, so the place in the chain; 0 = none is in use."""
+    """Position in the chain of fallbacks, which is the number of retried attempts; 0 = no fallback in use."""
 
     if TYPE_CHECKING:
 
@@ -157,14 +158,14 @@ class JobFallbacks:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """The chain that it was added with."""
+        """The chain of fallbacks that the job was added with."""
         return read_fallbacks(self.opts.get("fallbacks"))
 
     @property
     def current_fallback(self) -> Fallback | None:
-        """What this attempt is to use: None at the first, then one of `fallbacks` after the other.
+        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
 
-        None again where more attempts are made than there are fallbacks; `fallback_index` tells the two apart.
+        It is None again if there are more attempts than fallbacks; check `fallback_index` to tell the two apart.
         """
         index = self.fallback_index
         if index <= 0:

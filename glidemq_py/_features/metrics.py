@@ -1,4 +1,4 @@
-"""Metrics of a queue and logs of a job: read in bounded pieces."""
+"""Metrics of a queue and logs of a job, read in bounded pages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPoint:
-    """Jobs that ended within one minute.
+    """Jobs that completed or failed within one minute.
 
     Attributes:
-        timestamp: at which the minute began, ms since 1970.
-        count: of jobs.
-        avg_duration: mean time from the activation to the end of an attempt, ms.
+        timestamp: start of the minute, epoch ms.
+        count: number of jobs.
+        avg_duration: mean time from the start to the end of an attempt, ms.
     """
 
     timestamp: int
@@ -36,11 +36,11 @@ class MetricsPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Jobs that ended, in all and by the minute.
+    """Completed or failed jobs, in total and per minute.
 
     Attributes:
-        count: of jobs of this end that are kept.
-        data: minutes in which jobs ended, of the last day, oldest first.
+        count: number of completed (or failed) jobs that are kept.
+        data: one point per minute of the last day in which jobs ended, oldest first.
     """
 
     count: int
@@ -52,33 +52,34 @@ class JobLogs:
     """Lines of a job's log.
 
     Attributes:
-        logs: those asked for, oldest first.
-        count: how many there are in all.
+        logs: the requested lines, oldest first.
+        count: total number of lines.
     """
 
     logs: list[str]
     count: int
 
 
-_LINES_A_CALL: Final = 200
+_LINES_PER_CALL: Final = 200
 _FIELD: Final = re.compile(rb"m:(\d+):([cd])")
-_FAR: Final = 2**53
+_MAX_SAFE_INTEGER: Final = 2**53
 
 
 def _bounds(start: int, end: int, length: int) -> tuple[int, int]:
-    """First position and the one after the last, of positions as LRANGE takes them."""
-    first = check_int("start", start, -_FAR, _FAR)
-    last = check_int("end", end, -_FAR, _FAR)
+    """Convert start and end as in LRANGE to the first position and the one after the last."""
+    first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
+    last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
     first = max(0, first + length) if first < 0 else first
     last = last + length if last < 0 else last
     return first, min(last + 1, length)
 
 
 async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metrics:
-    """Counts and mean durations by minute (data-model.md section 9). Only a day is kept, so one read has it all."""
+    """Return counts and mean durations per minute. Only one day is kept, so a single read returns all of it."""
     check_choice("kind", kind, ("completed", "failed"))
-    if 0 <= check_int("end", end, -_FAR, _FAR) < check_int("start", start, -_FAR, _FAR):
-        raise GlideMQValidationError("end", end, f"must not be before the start, {start}")
+    first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
+    if 0 <= check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER) < first:
+        raise GlideMQValidationError("end", end, f"must not be before 'start' = {start}")
     completed = kind == "completed"
     count = await link.transport.command("ZCARD", link.keys.completed if completed else link.keys.failed)
     fields = await link.transport.command("HGETALL", link.keys.metrics("completed" if completed else "failed"))
@@ -97,12 +98,12 @@ async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metri
 
 
 async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int) -> JobLogs:
-    """Lines of a job's log and how many there are."""
+    """Return lines of a job's log, and their total number."""
     key = link.keys.log(job_id)
     count = int(await link.transport.command("LLEN", key))
     first, stop = _bounds(start, end, count)
     lines: list[str] = []
-    for at in range(first, stop, _LINES_A_CALL):
-        piece = await link.transport.command("LRANGE", key, str(at), str(min(at + _LINES_A_CALL, stop) - 1))
-        lines += [line.decode("utf-8", "replace") for line in piece]
+    for at in range(first, stop, _LINES_PER_CALL):
+        page = await link.transport.command("LRANGE", key, str(at), str(min(at + _LINES_PER_CALL, stop) - 1))
+        lines += [line.decode("utf-8", "replace") for line in page]
     return JobLogs(logs=lines, count=count)

@@ -1,4 +1,4 @@
-"""How many finished jobs are kept, and for how long: the option's forms, and no removing."""
+"""The retention options `remove_on_complete` and `remove_on_fail`: validation and wire format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELDS: Final = ("age", "count")
 
 
 class KeepJobsDict(TypedDict, total=False):
-    """`KeepJobs` written as a mapping."""
+    """`KeepJobs` as a mapping."""
 
     age: int | timedelta
     count: int
@@ -25,11 +25,14 @@ class KeepJobsDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class KeepJobs:
-    """Keep finished jobs up to an age and up to a number; at least one of the two.
+    """Keep finished jobs up to a maximum age, a maximum number, or both.
 
     Args:
-        age: seconds (not milliseconds, as in the original), or a timedelta; > 0.
-        count: how many of the newest to keep; > 0.
+        age: maximum age in seconds (not milliseconds; glide-mq uses seconds too) or a timedelta; > 0.
+        count: number of newest jobs to keep; > 0.
+
+    Raises:
+        GlideMQValidationError: an option is invalid, or neither was given.
     """
 
     age: int | None
@@ -37,20 +40,20 @@ class KeepJobs:
 
     def __init__(self, *, age: int | timedelta | None = None, count: int | None = None) -> None:
         if age is None and count is None:
-            raise GlideMQValidationError("KeepJobs", {}, "needs 'age' (seconds), 'count', or both")
+            raise GlideMQValidationError("KeepJobs", {}, "requires 'age' (seconds), 'count', or both")
         keep = object.__setattr__
         keep(self, "age", None if age is None else _seconds("age", age))
         keep(self, "count", None if count is None else check_int("count", count, 1, _MAX_COUNT))
 
 
 Retention = bool | int | KeepJobs
-"""How retention is kept: never 0, which is kept as True."""
+"""A validated retention option; 0 is converted to True."""
 RetentionInput = bool | int | KeepJobs | KeepJobsDict
-"""What may be given for `remove_on_complete` and `remove_on_fail`."""
+"""Accepted values of `remove_on_complete` and `remove_on_fail`."""
 
 
 def parse_retention(option: str, value: object) -> Retention | None:
-    """Check a retention option. 0 is kept as True: keep none (W85; the original would keep all)."""
+    """Return a valid retention option. 0 becomes True (keep none), because glide-mq reads 0 as "keep all"."""
     if value is None or value is True or value is False or isinstance(value, KeepJobs):
         return value
     if isinstance(value, int):
@@ -62,15 +65,15 @@ def parse_retention(option: str, value: object) -> Retention | None:
     given = check_mapping(option, cast("object", value), _FIELDS)
     age, count = given.get("age"), given.get("count")
     if age is None and count is None:
-        raise GlideMQValidationError(option, given, "needs 'age' (seconds), 'count', or both")
+        raise GlideMQValidationError(option, given, "requires 'age' (seconds), 'count', or both")
     age = None if age is None else _seconds(f"{option}.age", age)
     if count is not None and check_int(f"{option}.count", count, 0, _MAX_COUNT) == 0:
-        return True  # keep none of any age
+        return True  # keep none, whatever the age
     return KeepJobs(age=age, count=count)
 
 
 def retention_to_wire(value: Retention) -> bool | int | dict[str, Any]:
-    """The form in the opts JSON. True stands for 0, which a Node peer would read as "keep all"."""
+    """Return the option as in the opts JSON. True replaces 0, which a Node peer would read as "keep all"."""
     if isinstance(value, KeepJobs):
         return {name: each for name, each in (("age", value.age), ("count", value.count)) if each is not None}
     return value

@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt: the option and the formula, no scheduling."""
+"""The job option `backoff`: delay between the attempts of a job."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from glidemq_py.errors import GlideMQValidationError
 
 _TYPE_LENGTH: Final = 256
 _FIELDS: Final = ("type", "delay", "jitter", "max_delay")
-# Past this exponent every delay above zero is beyond MAX_DURATION_MS, so no larger power need be computed.
+# From this exponent on, every delay above zero exceeds MAX_DURATION_MS: no larger power is computed.
 _MAX_EXPONENT: Final = MAX_DURATION_MS.bit_length()
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """Delay between attempts; durations are kept in milliseconds.
+    """Delay between the attempts of a job.
 
     Args:
-        type: "fixed", "exponential", or the name of a strategy that the worker was given.
-        delay: base delay in milliseconds, or a timedelta.
-        jitter: 0.0..1.0; up to this share of the delay is added at random.
-        max_delay: upper bound of the computed delay in milliseconds, jitter included; None is ten years.
+        type: "fixed", "exponential", or the name of a backoff strategy of the worker.
+        delay: base delay, ms or timedelta.
+        jitter: 0.0..1.0; up to this fraction of the delay is added at random.
+        max_delay: upper bound of the delay, jitter included, ms or timedelta; None = ten years.
 
     Raises:
-        GlideMQValidationError: a value is out of its range.
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     type: str
@@ -46,7 +46,7 @@ class Backoff:
         jitter: float = 0.0,
         max_delay: Milliseconds | None = None,
     ) -> None:
-        # `init=False`: what may be given (a timedelta) is wider than what is kept (an int).
+        # `init=False`, because arguments may be timedeltas but attributes are ints (ms).
         keep = object.__setattr__
         keep(self, "type", check_text("backoff.type", type, maximum=_TYPE_LENGTH))
         base = to_ms("backoff.delay", delay)
@@ -59,7 +59,7 @@ class Backoff:
 
     @classmethod
     def parse(cls, option: str, value: object) -> Backoff:
-        """A `Backoff` from what a user may write: one, a duration (fixed), or a mapping of its fields."""
+        """Return a `Backoff` from one, from a duration (type "fixed"), or from a mapping of its fields."""
         if isinstance(value, Backoff):
             return value
         if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
@@ -72,21 +72,21 @@ class Backoff:
             )
         given = check_mapping(option, cast("object", value), _FIELDS)
         if given.get("type") is None:
-            raise GlideMQValidationError(option, given, "needs a 'type': 'fixed', 'exponential' or a strategy's name")
+            raise GlideMQValidationError(option, given, "requires a 'type': 'fixed', 'exponential' or a strategy name")
         if given.get("delay") is None and given["type"] in ("fixed", "exponential"):
-            raise GlideMQValidationError(option, given, "needs a 'delay' in milliseconds")
+            raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
         return cls(**{name: each for name, each in given.items() if each is not None})
 
     def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
-        """Milliseconds to wait after `attempts_made` failures (counted from 1).
+        """Return the delay after ``attempts_made`` failed attempts, in ms.
 
-        fixed: delay; exponential: delay * 2**(attempts_made - 1); any other type as fixed, which is what the
-        worker uses when it has no strategy of that name (api section 7). Then up to `jitter` of that is added
-        and the sum is rounded and bounded.
+        "fixed": ``delay``. "exponential": ``delay * 2**(attempts_made - 1)``. Any other type: as "fixed", which applies
+        if the worker has no strategy with that name. Then up to ``jitter`` of that is added, and the sum is rounded and
+        limited to ``max_delay``.
 
         Args:
-            attempts_made: failures so far, this one included.
-            rng: source of numbers in [0, 1).
+            attempts_made: number of failed attempts, this one included.
+            rng: source of random numbers in [0, 1).
         """
         value = self.delay
         if self.type == "exponential":
@@ -97,7 +97,7 @@ class Backoff:
         return min(value, longest)
 
     def to_wire(self) -> dict[str, Any]:
-        """The `backoff` of the opts JSON. `maxDelay` is an addition of ours that other readers ignore."""
+        """Return the `backoff` of the opts JSON. Node peers ignore `maxDelay`, which glide-mq does not have."""
         wire: dict[str, Any] = {"type": self.type, "delay": self.delay}
         if self.jitter:
             wire["jitter"] = self.jitter
@@ -110,5 +110,5 @@ def _check_jitter(option: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise GlideMQValidationError(option, value, f"must be a number from 0 to 1, not {type(value).__name__}")
     if not 0 <= value <= 1:  # NaN fails this as well
-        raise GlideMQValidationError(option, value, "must be from 0 to 1")
+        raise GlideMQValidationError(option, value, "must be a number from 0 to 1")
     return float(value)

@@ -1,4 +1,4 @@
-"""Looking for jobs by state, name and data: pages of bounded size, filtered before they are counted."""
+"""Searching jobs by state, name and data, in pages of bounded size."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from glidemq_py.errors import GlideMQValidationError, JobDataError, Serializatio
 
 __all__ = ["Search"]
 
-_PAGE = 250
+_PAGE_SIZE = 250
 
 
 class Search:
-    """One search: checked when made, run once.
+    """One search. The arguments are validated at once; `run` can be called once.
 
     Args:
-        state: None = every state that can be listed.
-        name: of the job; looked at on the server.
-        data: pairs that the job's data must hold at its top level; looked at here, since only we can decode them.
-        bare: they come without their data.
-        serializer: the queue's; values are compared as it stores them.
+        state: state of the jobs; None = every state that can be listed.
+        name: name of the jobs; None = any. The server compares it.
+        data: keys and values that the top level of the job's data must contain; None = any. Compared here, since the
+            server cannot decode data.
+        bare: return the jobs without their data.
+        serializer: serializer of the queue; values are compared in their stored form.
 
     Raises:
-        GlideMQValidationError: an argument cannot be.
+        GlideMQValidationError: an argument is invalid.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class Search:
     ) -> None:
         self._states = listed_states() if state is None else (state,)
         self._name = "" if name is None else validate_job_name(name)
-        # No pairs: every job has them all.
+        # An empty mapping matches every job.
         self._data = (None if data is None else _pairs(data, serializer)) or None
         self._bare = bare
 
     async def run(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
-        """The jobs found, page by page. One that changes its state meanwhile comes once at most."""
+        """Yield the jobs found, page by page. A job that changes its state meanwhile is returned at most once."""
         found: set[str] = set()
         async for job in self._candidates(link):
             if job.id not in found and self._matches(job):
@@ -58,7 +59,7 @@ class Search:
 
     async def _candidates(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
         for state in self._states:
-            async for job in iterate(link, state, _PAGE, self._name, self._bare and self._data is None):
+            async for job in iterate(link, state, _PAGE_SIZE, self._name, self._bare and self._data is None):
                 yield job
 
     def _matches(self, job: Job[Any, Any]) -> bool:
@@ -70,37 +71,37 @@ class Search:
             return False
         if not isinstance(data, Mapping):
             return False
-        held = cast("Mapping[str, Any]", data)
-        return all(key in held and _same(held[key], value) for key, value in self._data.items())
+        actual = cast("Mapping[str, Any]", data)
+        return all(key in actual and _equal(actual[key], value) for key, value in self._data.items())
 
 
 def _pairs(data: Any, serializer: Serializer) -> dict[Any, Any]:
-    """The pairs as a job's data would bring them back: a tuple as a list, a time as its text."""
+    """Return the pairs as they are after storing and reading: a tuple as a list, a datetime as text."""
     if not isinstance(data, Mapping):
         raise GlideMQValidationError("data", data, f"must be a mapping, not {type(data).__name__}")
     given = cast("Mapping[Hashable, Any]", data)
     pairs: dict[Any, Any] = {}
     for key, value in given.items():
         if not isinstance(key, str) and serializer is JSON_SERIALIZER:
-            raise GlideMQValidationError("data", key, f"its keys must be str, not {type(key).__name__}")
+            raise GlideMQValidationError("data", key, f"keys must be str, not {type(key).__name__}")
         try:
             stored: Any = decode_data(encode_data({key: value}, serializer), serializer)
         except SerializationError as error:
-            raise GlideMQValidationError(f"data.{key}", value, f"no job can hold it: {error.problem}") from error
+            raise GlideMQValidationError(f"data.{key}", value, f"cannot be serialized: {error.problem}") from error
         if not isinstance(stored, Mapping):
-            raise GlideMQValidationError("data", given, "the queue's serializer does not bring mappings back")
+            raise GlideMQValidationError("data", given, "the serializer of the queue does not round-trip dicts")
         pairs.update(cast("Mapping[Hashable, Any]", stored))
     return pairs
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal all through. True is not 1, though Python says so."""
+def _equal(one: Any, other: Any) -> bool:
+    """Compare two values recursively, treating True and 1 as different."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         mine, theirs = cast("Mapping[Hashable, Any]", one), cast("Mapping[Hashable, Any]", other)
-        return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key]) for key in mine)
+        return mine.keys() == theirs.keys() and all(_equal(mine[key], theirs[key]) for key in mine)
     if isinstance(one, list) and isinstance(other, list):
         items, others = cast("list[object]", one), cast("list[object]", other)
-        return len(items) == len(others) and all(map(_same, items, others))
+        return len(items) == len(others) and all(map(_equal, items, others))
     return bool(one == other)

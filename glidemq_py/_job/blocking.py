@@ -261,7 +261,7 @@ class BlockingJob(Generic[DataT, ResultT]):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """The signals that resumed it so far, oldest first; empty for a job that was never suspended."""
+        """The signals that have resumed this job, oldest first; empty for a job that was never suspended."""
         return self._job.signals
 
     def suspend(
@@ -271,15 +271,13 @@ class BlockingJob(Generic[DataT, ResultT]):
         timeout: Milliseconds | None = None,
         on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
     ) -> NoReturn:
-        """End this attempt here and wait for `Queue.signal`, without spending an attempt. It always raises. See
+        """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it. See
         `Job.suspend`.
         """
         self._job.suspend(reason=reason, timeout=timeout, on_resume=on_resume)
 
     def wait_for_signal(self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None) -> Signal:
-        """The signal of that name: it is returned where it has come, else the job is suspended until one comes.
-        See `Job.wait_for_signal`.
-        """
+        """Return the signal with this name, or suspend the job until it comes. See `Job.wait_for_signal`."""
         return wait_for(self._job, self._job.wait_for_signal(name, reason=reason, timeout=timeout))
 
     @property
@@ -289,12 +287,12 @@ class BlockingJob(Generic[DataT, ResultT]):
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """The chain that it was added with."""
+        """The chain of fallbacks that the job was added with."""
         return self._job.fallbacks
 
     @property
     def current_fallback(self) -> Fallback | None:
-        """What this attempt is to use: None at the first, then one of `fallbacks` after the other. See
+        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn. See
         `Job.current_fallback`.
         """
         return self._job.current_fallback
@@ -414,14 +412,14 @@ class BlockingJob(Generic[DataT, ResultT]):
         return wait_for(self._job, self._job.stream(chunk, keep=keep))
 
     def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk of the fields ``type`` and, where it is given, ``content``. Returns and raises as
-        `stream`. See `Job.stream_chunk`.
+        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`. See
+        `Job.stream_chunk`.
         """
         return wait_for(self._job, self._job.stream_chunk(type, content, keep=keep))
 
     @property
     def usage(self) -> JobUsage | None:
-        """What it has used by the last report: this attempt's in a handler, else as it was when the job was read."""
+        """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
         return self._job.usage
 
     def report_usage(
@@ -437,8 +435,8 @@ class BlockingJob(Generic[DataT, ResultT]):
         latency: float | timedelta | None = None,
         cached: bool | None = None,
     ) -> JobUsage:
-        """Say what this job has used so far, in place of what it said before: report sums, not steps. See
-        `Job.report_usage`.
+        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
+        See `Job.report_usage`.
         """
         return wait_for(
             self._job,
@@ -456,7 +454,7 @@ class BlockingJob(Generic[DataT, ResultT]):
         )
 
     def store_vector(self, field: str, embedding: Iterable[float]) -> None:
-        """Store an embedding with the job, for `Queue.vector_search`. Needs no search module by itself. See
+        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too. See
         `Job.store_vector`.
         """
         wait_for(self._job, self._job.store_vector(field, embedding))

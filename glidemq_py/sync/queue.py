@@ -260,32 +260,30 @@ class Queue(Generic[DataT, ResultT]):
         run_immediately(self._core.promote(job_id))
 
     def set_global_concurrency(self, concurrency: int) -> None:
-        """Bound the jobs that all workers together run at a time; 0 takes the bound away. See
-        `Queue.set_global_concurrency`.
-        """
+        """Limit the number of active jobs of all workers together. See `Queue.set_global_concurrency`."""
         run_immediately(self._core.set_global_concurrency(concurrency))
 
     def get_global_concurrency(self) -> int:
-        """Jobs that may run at a time in the whole queue; 0 = any number."""
+        """Return the limit of active jobs of the whole queue; 0 = no limit."""
         return run_immediately(self._core.get_global_concurrency())
 
     def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Bound the jobs that all workers together take in a window; workers' own ``limiter`` do not count then.
+        """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
         See `Queue.set_global_rate_limit`.
         """
         run_immediately(self._core.set_global_rate_limit(max, duration))
 
     def get_global_rate_limit(self) -> RateLimit | None:
-        """The queue's rate limit; None where it has none."""
+        """Return the rate limit of the queue, or None."""
         return run_immediately(self._core.get_global_rate_limit())
 
     def remove_global_rate_limit(self) -> None:
-        """Take the queue's rate limit away."""
+        """Remove the rate limit of the queue."""
         run_immediately(self._core.remove_global_rate_limit())
 
     def rate_limit_group(self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max") -> int:
-        """Let no job of a group begin for a while; those that run go on. (Within a handler:
-        `Job.rate_limit_group`.) See `Queue.rate_limit_group`.
+        """Start no job of an ordering group for ``duration``. Active jobs keep running. See
+        `Queue.rate_limit_group`.
         """
         return run_immediately(self._core.rate_limit_group(key, duration, extend=extend))
 
@@ -297,13 +295,15 @@ class Queue(Generic[DataT, ResultT]):
         rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
         token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
     ) -> None:
-        """Set a group's limits; jobs that a wider limit lets go on go on at once. See `Queue.set_group_limits`."""
+        """Set the limits of an ordering group. Raising a limit takes effect immediately. See
+        `Queue.set_group_limits`.
+        """
         run_immediately(
             self._core.set_group_limits(key, concurrency=concurrency, rate_limit=rate_limit, token_bucket=token_bucket)
         )
 
     def get_group(self, key: str) -> GroupInfo | None:
-        """A group as it is now; None where no job of that key was ever added."""
+        """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
 
     def check(
@@ -401,36 +401,36 @@ class Queue(Generic[DataT, ResultT]):
         return twin_if_any(run_immediately(self._core.replay_dead_letter_job(job_id)))
 
     def signal(self, job_id: str, name: str, data: Any = None) -> bool:
-        """Send a signal to a job. A suspended one is resumed; any other that has not ended keeps it, and is
-        resumed at once when it is suspended. See `Queue.signal`.
-        """
+        """Send a signal to a job, which resumes it if it is suspended. See `Queue.signal`."""
         return run_immediately(self._core.signal(job_id, name, data))
 
     def get_suspended_jobs(self, start: int = 0, end: int = -1, *, exclude_data: bool = False) -> list[Job[Any, Any]]:
-        """Suspended jobs, those whose time is over first first. Arguments as for `Queue.get_jobs`."""
+        """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
         return twins_of(run_immediately(self._core.get_suspended_jobs(start, end, exclude_data=exclude_data)))
 
     def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
-        """What a suspended job waits for; None if there is no such job or it is not suspended."""
+        """Return details of a suspended job; None if the job does not exist or is not suspended."""
         return run_immediately(self._core.get_suspend_info(job_id))
 
     def read_stream(
         self, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
     ) -> list[StreamChunk]:
-        """Chunks of a job's stream, oldest first. See `Queue.read_stream`."""
+        """Return chunks of a job's stream, oldest first. See `Queue.read_stream`."""
         return run_immediately(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
 
     def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
-        """Iterate over a job's chunks as they come, until the job has ended, in whatever way. See `Queue.stream`."""
+        """Iterate over a job's chunks as they are written, until the job completes, fails or is removed. See
+        `Queue.stream`.
+        """
         return iterate_now(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
 
     def get_flow_usage(self, parent_id: str) -> FlowUsage:
-        """What a job and its direct children have used together; the children may be in other queues."""
+        """Return the total usage of a job and its direct children, which may be in other queues."""
         return run_immediately(self._core.get_flow_usage(parent_id))
 
     def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
-        """The budget of the flow whose root, or any of whose jobs, is the job of that id in this queue; None if it
-        has none. See `Queue.get_flow_budget`.
+        """Return the budget of a flow and its usage so far; None if the flow has no budget. See
+        `Queue.get_flow_budget`.
         """
         return run_immediately(self._core.get_flow_budget(flow_id))
 
@@ -442,7 +442,9 @@ class Queue(Generic[DataT, ResultT]):
         end: datetime | None = None,
         window: Milliseconds | None = None,
     ) -> UsageSummary:
-        """What the jobs of queues have used in a time, by when they reported it. See `Queue.get_usage_summary`."""
+        """Return the total usage of queues over a time range, by the time of the reports. See
+        `Queue.get_usage_summary`.
+        """
         return run_immediately(self._core.get_usage_summary(queues, start=start, end=end, window=window))
 
     def create_job_index(
@@ -452,14 +454,11 @@ class Queue(Generic[DataT, ResultT]):
         vector: VectorField | VectorFieldDict | None = None,
         fields: Mapping[str, IndexFieldType] | None = None,
     ) -> str:
-        """Make a search index over this queue's jobs: their ``name``, ``state``, ``timestamp`` and ``priority``,
-        an embedding, and further fields of their records. Jobs that are there already are indexed too. See
-        `Queue.create_job_index`.
-        """
+        """Create a search index over the jobs of this queue. See `Queue.create_job_index`."""
         return run_immediately(self._core.create_job_index(name=name, vector=vector, fields=fields))
 
     def drop_job_index(self, name: str | None = None) -> bool:
-        """Delete an index; the jobs stay. False if there was none of that name. Raises as `create_job_index`."""
+        """Delete an index, but not its jobs. Raises the errors of `create_job_index`. See `Queue.drop_job_index`."""
         return run_immediately(self._core.drop_job_index(name))
 
     def vector_search(
@@ -472,7 +471,7 @@ class Queue(Generic[DataT, ResultT]):
         name: str | None = None,
         score_field: str = "__score",
     ) -> list[VectorMatch[Job[Any, Any]]]:
-        """The jobs whose embeddings are nearest, nearest first. See `Queue.vector_search`."""
+        """Return the jobs whose embeddings are nearest to ``embedding``, nearest first. See `Queue.vector_search`."""
         return twins_in_matches(
             run_immediately(
                 self._core.vector_search(embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)

@@ -85,7 +85,7 @@ async def test_indexes() -> None:
         await queue.create_job_index(fields={"kind": "tag"})
         with pytest.raises(SearchIndexError, match="exists"):
             await queue.create_job_index()
-        with pytest.raises(SearchIndexError, match="no field for vectors"):
+        with pytest.raises(SearchIndexError, match="no vector field"):
             await queue.vector_search([1])
         assert await queue.drop_job_index()
         await queue.create_job_index(name="mine", vector={"name": "v", "dimensions": 1, "algorithm": "flat"})

@@ -187,12 +187,12 @@ async def test_what_a_summary_may_read(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         far = await queue.get_usage_summary([queue_name], window=timedelta(days=100))
         assert far.end_time - far.start_time == 30 * 86_400_000  # no longer than it is kept
-        with pytest.raises(GlideMQValidationError, match="at most 100000 minutes"):
+        with pytest.raises(GlideMQValidationError, match="at most 100000; use a shorter window"):
             await queue.get_usage_summary([f"q{i}" for i in range(3)], window=timedelta(days=30))
         with pytest.raises(GlideMQValidationError, match="queues"):
             await queue.get_usage_summary(queue_name)
         now = datetime.now(UTC)
         with pytest.raises(GlideMQValidationError, match="window"):
             await queue.get_usage_summary(start=now, window=5)
-        with pytest.raises(GlideMQValidationError, match="later than the end"):
+        with pytest.raises(GlideMQValidationError, match="later than 'end'"):
             await queue.get_usage_summary(start=now, end=now - timedelta(hours=1))

@@ -178,7 +178,7 @@ async def test_what_the_module_refuses() -> None:
     with pytest.raises(LibraryError):
         await queue_over(Server(create=failing(LibraryError("NOPERM")))).create_job_index()
     assert not await queue_over(Server(dropindex=failing(GlideMQError("Unknown Index name")))).drop_job_index()
-    with pytest.raises(SearchIndexError, match="no field"):
+    with pytest.raises(SearchIndexError, match="no vector field"):
         await queue_over(Server(info=lambda *_: [])).vector_search([1])
     several = [{b"attribute": name, b"type": b"VECTOR"} for name in (b"a", b"b")]
     with pytest.raises(GlideMQValidationError, match="a, b"):

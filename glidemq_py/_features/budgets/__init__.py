@@ -1,1 +1,1 @@
-"""Budgets of flows: limits on the tokens and money that the jobs of a flow may use."""
+"""Budgets: limits on the tokens and costs of the jobs of a flow."""

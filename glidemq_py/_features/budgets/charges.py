@@ -1,6 +1,6 @@
-"""Delivering what attempts have used to budgets of other queues: entries of kind ``budget`` in the outbox.
+"""Charging the budgets of other queues: delivery of the outbox entries of kind ``budget``.
 
-A charge is counted once for its mark, which follows from job and activation, so a repeated delivery changes nothing.
+A charge is counted once per mark, which is derived from job and activation. So repeated delivery is harmless.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ __all__ = ["deliver_charge"]
 
 
 async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:
-    """Count what the entry says. A junk entry counts as delivered. Raises GlideMQError: it stays owed."""
+    """Charge the usage of an outbox entry to its budget. A malformed entry counts as delivered.
+
+    Raises:
+        GlideMQError: the delivery failed; the entry stays in the outbox.
+    """
     fields = entry.fields
     try:
         meta, flow_id = split_budget_key(fields["key"])

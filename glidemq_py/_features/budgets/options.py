@@ -1,4 +1,4 @@
-"""What the jobs of a flow may use in tokens and money: the option's forms, and no counting."""
+"""The option `budget` of flows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Budget", "BudgetAction", "BudgetDict", "BudgetInput", "amounts_text"
 BudgetAction = Literal["fail", "pause"]
 
 MAX_CATEGORIES: Final = 64
-"""Most kinds of tokens, or of costs, of one job or budget: each is a field to count in."""
+"""Most categories of tokens, or of costs, of one job or budget: each is a hash field."""
 MAX_CATEGORY_CHARS: Final = 64
 MAX_AMOUNT: Final = 2.0**53
-"""Up to here the server's sums of whole numbers are exact."""
+"""Sums of whole numbers are exact on the server up to this number."""
 
 _OPTION: Final = "budget"
 _CAPS: Final = ("max_total_tokens", "max_tokens", "max_total_cost", "max_costs")
@@ -40,23 +40,23 @@ class BudgetDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """What the jobs of a flow may use together, by what they say with `Job.report_usage`. At least one limit.
+    """Limits on the total usage of the jobs of a flow, as reported with `Job.report_usage`. At least one is required.
 
-    Use is counted when an attempt ends, so a limit may be passed by what was running; no further job of the flow
-    begins then.
+    Usage is charged when an attempt ends, so active jobs may exceed a limit. After that no job of the flow starts.
+    Numbers are finite and at most 2**53; at most 64 categories.
 
     Args:
-        max_total_tokens: tokens of all categories, each counted by its weight; > 0.
-        max_tokens: tokens by category (``{"input": 1_000_000}``), each > 0.
-        token_weights: how much a token of a category counts in the total; 1 where not given, >= 0.
-        max_total_cost: > 0, in ``cost_unit``.
-        max_costs: costs by category, each > 0.
-        cost_unit: such as "USD"; stored for those who read.
-        on_exceeded: what becomes of the jobs that would begin afterwards: "fail" (the default) fails their attempt with
-            `BudgetExceededError`, "pause" has them wait for 24 hours, and look again then.
+        max_total_tokens: limit on the weighted tokens of all categories; > 0.
+        max_tokens: limits on unweighted tokens by category (``{"input": 1_000_000}``); each > 0.
+        token_weights: weight of a token by category in the total; >= 0, 1 by default. Requires ``max_total_tokens``.
+        max_total_cost: limit on the cost of all categories, in ``cost_unit``; > 0.
+        max_costs: limits on costs by category; each > 0.
+        cost_unit: such as "USD"; informational, at most 32 characters.
+        on_exceeded: what happens to jobs that would start after a limit is exceeded. "fail" (the default) fails their
+            attempt with `BudgetExceededError`; "pause" delays them by 24 hours, then checks the budget again.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     max_total_tokens: float | None
@@ -87,12 +87,12 @@ class Budget:
         keep(self, "cost_unit", None if cost_unit is None else check_text("cost_unit", cost_unit, maximum=32))
         keep(self, "on_exceeded", check_choice("on_exceeded", on_exceeded, ("fail", "pause")))
         if all(getattr(self, name) is None for name in _CAPS):
-            raise GlideMQValidationError("Budget", {}, f"needs a limit: one of {', '.join(_CAPS)}")
+            raise GlideMQValidationError("Budget", {}, f"requires at least one limit: {', '.join(_CAPS)}")
         if self.token_weights is not None and self.max_total_tokens is None:
-            raise GlideMQValidationError("token_weights", token_weights, "need max_total_tokens: they weigh its total")
+            raise GlideMQValidationError("token_weights", token_weights, "requires 'max_total_tokens'")
 
     def to_fields(self) -> list[str]:
-        """Field names and values, flat, as the budget's hash holds them (data-model.md section 11)."""
+        """Return the field names and values of the budget hash, flat."""
         fields = ["onExceeded", self.on_exceeded]
         for name, number in (("maxTotalTokens", self.max_total_tokens), ("maxTotalCost", self.max_total_cost)):
             if number is not None:
@@ -110,15 +110,19 @@ class Budget:
 
 
 BudgetInput = Budget | BudgetDict
-"""What may be given: the options, or a mapping of them."""
+"""Accepted values of the option `budget`."""
 
 
 def parse_budget(value: object, option: str = _OPTION) -> Budget:
-    """Check the option. Raises GlideMQValidationError that names it and the field."""
+    """Return a valid `Budget`.
+
+    Raises:
+        GlideMQValidationError: the value is invalid; the error names the option and the field.
+    """
     if isinstance(value, Budget):
         return value
     if not isinstance(value, Mapping):
-        raise GlideMQValidationError(option, value, "must be a Budget, or a mapping such as {'max_total_tokens': 1000}")
+        raise GlideMQValidationError(option, value, "must be a Budget or a mapping such as {'max_total_tokens': 1000}")
     given: dict[str, Any] = dict(check_mapping(option, cast("object", value), tuple(Budget.__dataclass_fields__)))
     try:
         return Budget(**given)
@@ -128,7 +132,7 @@ def parse_budget(value: object, option: str = _OPTION) -> Budget:
 
 
 def check_amount(option: str, value: object) -> float:
-    """A finite number from 0 to 2**53."""
+    """Return a finite number from 0 to 2**53; otherwise raise GlideMQValidationError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise GlideMQValidationError(option, value, f"must be a number, not {type(value).__name__}")
     if not math.isfinite(value) or not 0 <= value <= MAX_AMOUNT:
@@ -137,7 +141,7 @@ def check_amount(option: str, value: object) -> float:
 
 
 def check_amounts(option: str, value: object) -> dict[str, float]:
-    """Numbers by category, checked and copied."""
+    """Return a checked copy of amounts by category; otherwise raise GlideMQValidationError."""
     if not isinstance(value, Mapping):
         raise GlideMQValidationError(option, value, f"must be a mapping of numbers, not {type(value).__name__}")
     given = cast("Mapping[object, object]", value)
@@ -169,10 +173,10 @@ def _limits(option: str, value: object) -> dict[str, float] | None:
 
 
 def number_text(number: float) -> str:
-    """A number as JavaScript writes it: whole ones without a fraction."""
+    """Format a number as JavaScript does: whole numbers without a fraction."""
     return str(int(number)) if number == int(number) else repr(float(number))
 
 
 def amounts_text(amounts: Mapping[str, float]) -> str:
-    """JSON of numbers by category."""
+    """Format amounts by category as JSON."""
     return "{" + ",".join(f"{json.dumps(name)}:{number_text(amount)}" for name, amount in amounts.items()) + "}"

@@ -1,5 +1,6 @@
-"""Budgets of flows at a worker: no job begins where the budget is used up, and what attempts have used is counted
-when they end. A worker that never meets such a job does nothing of this.
+"""The worker side of budgets: check the budget before a job starts, and charge it when the attempt ends.
+
+This costs nothing for jobs without a budget.
 """
 
 from __future__ import annotations
@@ -24,35 +25,37 @@ __all__ = ["BudgetGate"]
 _log = get_logger(__name__)
 
 PAUSE_MS: Final = 86_400_000
-"""How long a job waits whose flow is paused by its budget (api.md section 12)."""
+"""How long a job is delayed if its flow is paused by its budget."""
 _UNKNOWN_MS: Final = 1_000
-"""How long it waits where the budget, which is in another queue, could not be asked for."""
+"""How long a job is delayed if its budget, which is in another queue, could not be read."""
 
 
 class BudgetGate:
-    """What one exchange loop does about budgets.
+    """Checks and charges the budgets of the jobs of one exchange loop.
 
     Args:
-        link: the queue. listeners: who is told.
+        link: the queue.
+        listeners: receive the event ``budget_exceeded``.
     """
 
     def __init__(self, link: QueueLink, listeners: Listeners) -> None:
         self._link = link
         self._listeners = listeners
         self.met = False
-        """A job with a budget has been taken."""
+        """True once a job with a budget has been fetched."""
 
-    def starter(self, runner: AttemptRunner, told: list[Any], batch: list[FinishedAttempt]) -> Callable[[Run], None]:
-        """What starts the jobs of a reply in place of ``runner.start``.
+    def starter(self, runner: AttemptRunner, reply: list[Any], batch: list[FinishedAttempt]) -> Callable[[Run], None]:
+        """Return the function that starts the jobs of a reply, in place of ``runner.start``.
 
         Args:
-            told: of the reply: verdicts by job id, and which rows of ``batch`` (from 1) passed a limit.
-            batch: what was handed in.
+            runner: starts the jobs.
+            reply: verdicts by job id, and the rows of ``batch`` (from 1) that exceeded a limit.
+            batch: the reported attempts.
         """
-        verdicts: dict[str, list[str]] = told[0] or {}
-        passed: list[int] = told[1]
-        for row in passed:
-            self._tell(batch[row - 1].run)
+        verdicts: dict[str, list[str]] = reply[0] or {}
+        exceeding: list[int] = reply[1]
+        for row in exceeding:
+            self._notify(batch[row - 1].run)
         if not verdicts:
             return runner.start
         self.met = True
@@ -63,46 +66,46 @@ class BudgetGate:
                 run.job._budget_key = key
             if verdict == "ask":
                 runner.running.add(run)
-                run.task = asyncio.get_running_loop().create_task(self._ask(runner, run, key))
+                run.task = asyncio.get_running_loop().create_task(self._check(runner, run, key))
             else:
-                self._heed(runner, run, verdict)
+                self._apply(runner, run, verdict)
 
         return start
 
-    async def _ask(self, runner: AttemptRunner, run: Run, key: str) -> None:
+    async def _check(self, runner: AttemptRunner, run: Run, key: str) -> None:
         try:
             meta, flow_id = split_budget_key(key)
         except ValueError:
-            verdict = ""  # written by nobody who keeps budgets
+            verdict = ""  # not a budget key
         else:
             try:
                 verdict = await self._link.transport.call(check_budget(meta, flow_id))
             except asyncio.CancelledError as error:
-                runner.refuse(run, error)  # its attempt has been ended from outside: its slot is free
+                runner.refuse(run, error)  # the attempt was cancelled from outside: its slot is free
                 return
             except GlideMQError as error:
-                _log.warning("job %s of queue %r: reading its budget failed: %s", run.job.id, self._link.keys.name,
-                             error)  # fmt: skip
+                _log.warning("queue %r: job %s delayed by %d ms: reading its budget failed: %s", self._link.keys.name,
+                             run.job.id, _UNKNOWN_MS, error)  # fmt: skip
                 runner.refuse(run, DelayedError(_UNKNOWN_MS))
                 return
         run.task = None
         if run.attempt.ended:
-            runner.refuse(run, BudgetExceededError(run.job.id))  # it ended meanwhile: only its slot is given back
+            runner.refuse(run, BudgetExceededError(run.job.id))  # already ended: this only frees the slot
         else:
-            self._heed(runner, run, verdict)
+            self._apply(runner, run, verdict)
 
-    def _heed(self, runner: AttemptRunner, run: Run, verdict: str) -> None:
+    def _apply(self, runner: AttemptRunner, run: Run, verdict: str) -> None:
         if not verdict:
             runner.start(run)
             return
-        self._tell(run)
+        self._notify(run)
         runner.refuse(run, DelayedError(PAUSE_MS) if verdict == "pause" else BudgetExceededError(run.job.id))
 
-    def _tell(self, run: Run) -> None:
+    def _notify(self, run: Run) -> None:
         self._listeners.tell("budget_exceeded", run.job)
 
     def charges(self, batch: Iterable[FinishedAttempt]) -> list[BudgetCharge]:
-        """What the attempts of a call have used of their budgets, for `exchange`."""
+        """Return the charges of the reported attempts, for `exchange`."""
         charges: list[BudgetCharge] = []
         for row, finished in enumerate(batch, 1):
             job = finished.run.job
@@ -112,5 +115,5 @@ class BudgetGate:
             if usage is not None:
                 charges.append((row, key, (usage.tokens, usage.costs, usage.total_tokens, usage.total_cost)))
             elif key == self._link.keys.budget(job.id):
-                charges.append((row, key, False))  # the root: its end is the budget's
+                charges.append((row, key, False))  # the root job: its end starts the expiry of the budget
         return charges

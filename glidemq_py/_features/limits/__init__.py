@@ -1,1 +1,1 @@
-"""Limits on concurrency and rate, of a queue and of its ordering groups."""
+"""Limits on the concurrency and rate of a queue and of its ordering groups."""

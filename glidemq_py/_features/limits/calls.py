@@ -1,4 +1,4 @@
-"""Calls that set and show limits: of a queue, and of its groups."""
+"""Calls that set and read the limits of a queue and of its ordering groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from glidemq_py._core.calls.packing import Call, pack, unpack
 __all__ = ["GroupReply", "Setting", "group_info", "hold_group", "limit_group", "limit_queue"]
 
 Setting = tuple[int, int] | int
-"""A pair of numbers; 0 = none; False = as it is."""
+"""A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
 
 
 class GroupReply(NamedTuple):
-    """Reply of `group_info`; 0 stands for "no such limit"."""
+    """Reply of `group_info`; 0 = no such limit."""
 
     active: int
     parked: int
@@ -27,22 +27,22 @@ class GroupReply(NamedTuple):
 
 
 def limit_queue(meta: str, concurrency: int, rate: Setting) -> Call[int]:
-    """Set what bounds the queue: jobs at a time, and (jobs, ms); 0 = no bound, False = as it is."""
+    """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged."""
     return Call("limit_queue", meta, (pack((concurrency, rate)),), int, repeatable=True)
 
 
 def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
-    """Set what bounds a group: jobs at a time, (jobs, ms), (capacity, refill a second) in millitokens."""
+    """Set the limits of a group: concurrency, rate as (jobs, ms), bucket as (capacity, refill per s) in millitokens."""
     return Call("limit_group", meta, (pack((key, concurrency, rate, bucket)),), int, repeatable=True)
 
 
 def hold_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
-    """Let no job of a group begin for ``ms``; when it goes on (epoch ms). A later end stands unless replaced."""
+    """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
     return Call("hold_group", meta, (pack((key, ms, int(replace))),), int, repeatable=True)
 
 
 def group_info(meta: str, key: str) -> Call[GroupReply | None]:
-    """A group as it is now; None where there is none."""
+    """Return the current state of a group, or None."""
     return Call("group_info", meta, (key,), _group, repeatable=True)
 
 

@@ -1,6 +1,6 @@
-"""How much may run or be started in a time: windows, buckets, tokens. Values that check themselves; no counting.
+"""Options for limits: rate limits, token buckets, token limiters. Nothing is enforced here.
 
-Rates of a group, of a queue and of a worker have one form, so that a limit may be moved from one to another.
+The rate limits of a group, a queue and a worker are the same type, so a limit can be moved from one to another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from glidemq_py.errors import GlideMQValidationError
 
 MAX_COUNT: Final = 2**31 - 1
 MAX_TOKENS: Final = 10**9
-"""Most tokens: with 10**12 millitokens every sum that the server makes of them is exact."""
+"""Most tokens of one value: sums up to 10**12 millitokens are exact on the server."""
 
 TokenScope = Literal["queue", "worker", "both"]
 _SCOPES: Final = ("queue", "worker", "both")
@@ -24,21 +24,21 @@ LimitT = TypeVar("LimitT", "RateLimit", "TokenBucket", "TokenLimiter")
 
 
 class RateLimitDict(TypedDict):
-    """`RateLimit` written as a mapping."""
+    """`RateLimit` as a mapping."""
 
     max: int
     duration: Milliseconds
 
 
 class TokenBucketDict(TypedDict):
-    """`TokenBucket` written as a mapping."""
+    """`TokenBucket` as a mapping."""
 
     capacity: float
     refill_rate: float
 
 
 class TokenLimiterDict(TypedDict, total=False):
-    """`TokenLimiter` written as a mapping; ``scope`` may be left out."""
+    """`TokenLimiter` as a mapping; ``scope`` is optional."""
 
     max_tokens: int
     duration: Milliseconds
@@ -47,14 +47,17 @@ class TokenLimiterDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class RateLimit:
-    """At most ``max`` jobs begin in a window of ``duration``.
+    """At most ``max`` jobs start per window of ``duration``.
 
-    Windows are fixed: one begins with the first job after the last one's end, so up to twice ``max`` jobs may begin
-    around an edge (wrinkles.md W62).
+    Windows are fixed: one starts with the first job after the end of the previous one. So up to twice ``max`` jobs may
+    start around the boundary of two windows.
 
     Args:
-        max: jobs, >= 1.
-        duration: milliseconds or a timedelta, > 0.
+        max: number of jobs, >= 1.
+        duration: length of a window, ms or timedelta, > 0.
+
+    Raises:
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     max: int
@@ -68,11 +71,14 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TokenBucket:
-    """A bucket that jobs pay from with their ``cost``: it holds ``capacity`` tokens and gets ``refill_rate`` a second.
+    """A token bucket: starting a job takes its ``cost`` from the bucket.
 
     Args:
-        capacity: tokens, > 0; fractions down to a thousandth.
-        refill_rate: tokens a second, > 0.
+        capacity: most tokens in the bucket, 0.001 to 10**9; rounded to thousandths.
+        refill_rate: tokens added per second, 0.001 to 10**9; rounded to thousandths.
+
+    Raises:
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     capacity: float
@@ -86,13 +92,16 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TokenLimiter:
-    """No job is taken while the jobs of the present window have reported ``max_tokens`` (`Job.report_tokens`).
+    """Fetch no jobs while the jobs of the current window have reported ``max_tokens`` or more (`Job.report_tokens`).
 
     Args:
-        max_tokens: >= 1.
-        duration: of a window, milliseconds or a timedelta, > 0.
-        scope: "queue" counts what all workers with such a limit report, "worker" what this one does, "both" (the
-            default) heeds both counts.
+        max_tokens: tokens per window, >= 1.
+        duration: length of a window, ms or timedelta, > 0.
+        scope: "queue" counts the tokens reported by all workers with a token limiter, "worker" those of this worker,
+            "both" (the default) applies both limits.
+
+    Raises:
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     max_tokens: int
@@ -107,31 +116,31 @@ class TokenLimiter:
 
 
 def parse_limit(option: str, value: object, kind: type[LimitT]) -> LimitT:
-    """A limit from one, or from a mapping of its fields. Raises as `parse_nested`."""
+    """Return a limit from one or from a mapping of its fields. Raises the errors of `parse_nested`."""
     return parse_nested(option, value, kind, needed=2)
 
 
 def check_tokens(option: str, value: object) -> float:
-    """A finite number of tokens, at least a thousandth and at most `MAX_TOKENS`."""
+    """Return a finite number of tokens from 0.001 to `MAX_TOKENS`; otherwise raise GlideMQValidationError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise GlideMQValidationError(option, value, f"must be a number of tokens, not {type(value).__name__}")
     if not math.isfinite(value) or value > MAX_TOKENS:
-        raise GlideMQValidationError(option, value, f"must be a finite number, at most {MAX_TOKENS}")
+        raise GlideMQValidationError(option, value, f"must be a finite number of at most {MAX_TOKENS}")
     if millitokens(value) < 1:
         raise GlideMQValidationError(option, value, "must be at least 0.001")
     return value
 
 
 def millitokens(tokens: float) -> int:
-    """Tokens as the server counts them: thousandths, halves rounded up (spec/data-model section 1)."""
+    """Convert tokens to thousandths, as the server counts them; halves are rounded up."""
     return math.floor(tokens * 1000 + 0.5)
 
 
 def rate_to_wire(rate: RateLimit) -> dict[str, Any]:
-    """The form in the opts JSON."""
+    """Return the rate limit as in the opts JSON."""
     return {"max": rate.max, "duration": rate.duration}
 
 
 def bucket_to_wire(bucket: TokenBucket) -> dict[str, Any]:
-    """The form in the opts JSON: tokens, not millitokens."""
+    """Return the bucket as in the opts JSON, in tokens, not millitokens."""
     return {"capacity": bucket.capacity, "refillRate": bucket.refill_rate}

@@ -1,4 +1,4 @@
-"""Limits of a queue and of its groups, set while it works: what `Queue` inherits. The server enforces them."""
+"""Setting and reading the limits of a queue and of its ordering groups. The server enforces them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXTEND = ("max", "replace")
 
 
 class QueueLimits:
-    """The part of `Queue` that sets and shows limits."""
+    """The limit methods of `Queue`."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
@@ -28,41 +28,48 @@ class QueueLimits:
     # -- the queue -------------------------------------------------------------------------------------------
 
     async def set_global_concurrency(self, concurrency: int) -> None:
-        """Bound the jobs that all workers together run at a time; 0 takes the bound away.
+        """Limit the number of active jobs of all workers together.
 
-        It holds from the next taking on: jobs that are running run on.
+        The limit applies to jobs fetched from now on. Active jobs keep running.
+
+        Args:
+            concurrency: number of jobs, 0 to 2**31 - 1; 0 = remove the limit.
 
         Raises:
-            GlideMQValidationError: not from 0 to 2**31 - 1.
+            GlideMQValidationError: ``concurrency`` is invalid.
         """
         number = check_int("concurrency", concurrency, 0, MAX_COUNT)
         link = await self._connected()
         await link.transport.call(limiting.limit_queue(link.keys.meta, number, False))
 
     async def get_global_concurrency(self) -> int:
-        """Jobs that may run at a time in the whole queue; 0 = any number."""
+        """Return the limit of active jobs of the whole queue; 0 = no limit."""
         link = await self._connected()
         return _number(await link.transport.command("HGET", link.keys.meta, "globalConcurrency"))
 
     async def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Bound the jobs that all workers together take in a window; workers' own ``limiter`` do not count then.
+        """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
 
         Args:
-            max: jobs, >= 1. duration: of the window, ms or timedelta, > 0.
+            max: number of jobs, >= 1.
+            duration: length of a window, ms or timedelta, > 0.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
         """
         rate = RateLimit(max, duration)
         link = await self._connected()
         await link.transport.call(limiting.limit_queue(link.keys.meta, False, (rate.max, rate.duration)))
 
     async def get_global_rate_limit(self) -> RateLimit | None:
-        """The queue's rate limit; None where it has none."""
+        """Return the rate limit of the queue, or None."""
         link = await self._connected()
         found = await link.transport.command("HMGET", link.keys.meta, "rateLimitMax", "rateLimitDuration")
         most, duration = (_number(value) for value in found)
         return RateLimit(most, duration) if most > 0 and duration > 0 else None
 
     async def remove_global_rate_limit(self) -> None:
-        """Take the queue's rate limit away."""
+        """Remove the rate limit of the queue."""
         link = await self._connected()
         await link.transport.call(limiting.limit_queue(link.keys.meta, False, 0))
 
@@ -71,15 +78,20 @@ class QueueLimits:
     async def rate_limit_group(
         self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max"
     ) -> int:
-        """Let no job of a group begin for a while; those that run go on. (Within a handler: `Job.rate_limit_group`.)
+        """Start no job of an ordering group for ``duration``. Active jobs keep running.
+
+        In a handler, use `Job.rate_limit_group`.
 
         Args:
-            key: the group's ordering key.
+            key: ordering key of the group.
             duration: ms or timedelta, > 0.
-            extend: "max" keeps a later end that is set already, "replace" does not.
+            extend: "max" keeps an end that is already set and later; "replace" overwrites it.
 
         Returns:
-            When the group goes on, milliseconds since 1970 by the server's clock.
+            The end of the rate limit, epoch ms by the server's clock.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
         """
         name, ms = validate_ordering_key(key), to_ms("duration", duration, minimum=1)
         replace = check_choice("extend", extend, _EXTEND) == "replace"
@@ -94,20 +106,23 @@ class QueueLimits:
         rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
         token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
     ) -> None:
-        """Set a group's limits; jobs that a wider limit lets go on go on at once.
+        """Set the limits of an ordering group. Raising a limit takes effect immediately.
 
-        A job that is added later with limits in its ``ordering`` sets those again.
+        A job that is added later with limits in its ``ordering`` overwrites them.
 
         Args:
-            key: the group's ordering key; a group that does not exist yet is made.
-            concurrency, rate_limit, token_bucket: as in `Ordering`; None keeps what there is, False takes it away.
+            key: ordering key; the group is created if it does not exist.
+            concurrency: as in `Ordering`; None = unchanged, False = remove the limit.
+            rate_limit: as in `Ordering`; None = unchanged, False = remove the limit.
+            token_bucket: as in `Ordering`; None = unchanged, False = remove the limit.
 
         Raises:
-            GlideMQValidationError: a limit cannot be, or none is given.
+            GlideMQValidationError: an argument is invalid, or no limit was given.
         """
         name = validate_ordering_key(key)
         if concurrency is None and rate_limit is None and token_bucket is None:
-            raise GlideMQValidationError("concurrency", None, "or another limit must be given: nothing would be set")
+            problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
+            raise GlideMQValidationError("concurrency", None, problem)
         width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
         rate: limiting.Setting = _setting(rate_limit)
         if rate_limit is not None and rate_limit is not False:
@@ -121,7 +136,7 @@ class QueueLimits:
         await link.transport.call(limiting.limit_group(link.keys.meta, name, _setting(width), rate, bucket))
 
     async def get_group(self, key: str) -> GroupInfo | None:
-        """A group as it is now; None where no job of that key was ever added."""
+        """Return the current state of an ordering group; None if it does not exist."""
         name = validate_ordering_key(key)
         link = await self._connected()
         found = await link.transport.call(limiting.group_info(link.keys.meta, name))
@@ -148,14 +163,14 @@ def _width(concurrency: object) -> int:
 
 
 def _setting(value: Any) -> int:
-    """None as False ("as it is"), False as 0 ("none"), a number as itself."""
+    """Convert None to False (unchanged) and False to 0 (remove); return a number as it is."""
     if value is None:
         return False
     return value if type(value) is int else 0
 
 
 def _number(value: Any) -> int:
-    """A number of the queue's meta hash; junk is none."""
+    """Parse a number of the queue's meta hash; malformed values are 0."""
     try:
         return max(0, int(float(value)))
     except (TypeError, ValueError, OverflowError):

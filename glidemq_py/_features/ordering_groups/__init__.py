@@ -1,1 +1,1 @@
-"""Ordering groups: jobs of one key run in order, or a limited number at a time."""
+"""Ordering groups: jobs with the same key run in order, or with limited concurrency."""

@@ -1,4 +1,4 @@
-"""Ordering groups as a queue reports them. Values only."""
+"""State of an ordering group, as `Queue.get_group` returns it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from glidemq_py._features.limits.options import RateLimit, TokenBucket
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """What bounds a group.
+    """Limits of an ordering group.
 
     Attributes:
-        concurrency: jobs that may run at a time; None = any number.
-        rate_limit: jobs that may begin in a window; None = any number.
-        token_bucket: what they pay from; None = they pay nothing.
+        concurrency: number of jobs that may be active at a time; None = no limit.
+        rate_limit: number of jobs that may start per window; None = no limit.
+        token_bucket: the bucket that pays the ``cost`` of jobs; None = no bucket.
     """
 
     concurrency: int | None = None
@@ -24,18 +24,17 @@ class GroupLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """One group at one moment.
+    """State of an ordering group at one moment.
 
     Attributes:
         key: its ordering key.
-        active: jobs that hold one of its slots: those that run, and those that have begun and wait for their next
+        active: number of jobs that have one of its slots: active jobs, and started jobs that wait for their next
             attempt or step.
-        parked: jobs that were met and have to wait for their turn, a slot or a limit. Others of the group may stand
-            in the queue unmet.
-        next_seq: number, counted from 1 by adds to the group, of the job that is to begin next.
-        limits: what bounds it.
-        limited_until: when its limits will let it go on (milliseconds since 1970 by the server's clock), where they
-            hold it up; None = they do not.
+        parked: number of jobs that a worker found but could not start, because they wait for their turn, a slot or a
+            limit. More jobs of the group may be waiting in the queue.
+        next_seq: sequence number of the next job to start; adds to the group count from 1.
+        limits: its limits.
+        limited_until: end of a rate limit in effect, epoch ms by the server's clock; None = not rate limited.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The group that a job belongs to: the option `ordering`, its check and its wire forms. Nothing here enforces it."""
+"""The job option `ordering`: validation and wire format. The server enforces it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _RESERVED: Final = "__"
 _FIELDS: Final = ("key", "concurrency", "rate_limit", "token_bucket")
 
 
-class _OrderingKey(TypedDict):
+class _RequiredKeys(TypedDict):
     key: str
 
 
-class OrderingDict(_OrderingKey, total=False):
-    """`Ordering` written as a mapping."""
+class OrderingDict(_RequiredKeys, total=False):
+    """`Ordering` as a mapping."""
 
     concurrency: int
     rate_limit: RateLimit | RateLimitDict
@@ -40,21 +40,21 @@ class OrderingDict(_OrderingKey, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Ordering:
-    """Jobs of one ``key`` form a group: they begin in the order of their adding, by default one at a time.
+    """Jobs with the same ``key`` form an ordering group: they start in the order of their adds, one at a time.
 
-    What is not given leaves the group's limits as they are; a new group has a concurrency of 1 and no rate. What is
-    given sets them for the whole group, from the moment of the add.
+    The limits given here are set for the whole group when the job is added; limits that are not given are unchanged. A
+    new group has a concurrency of 1 and no other limits.
 
     Args:
-        key: 1..256 characters, not ``__``.
-        concurrency: how many jobs of the group may run at a time, 1..1_000_000. Above 1 their order is that of
-            beginning only.
-        rate_limit: at most so many begin in a window: `RateLimit` or ``{"max": jobs, "duration": ms}``.
-        token_bucket: jobs pay with their ``cost``: `TokenBucket` or ``{"capacity": tokens, "refill_rate": tokens a
-            second}``.
+        key: ordering key, 1..256 characters, not ``__``.
+        concurrency: number of jobs of the group that may be active at a time, 1..1_000_000. Above 1, jobs start in
+            order but may end in any order.
+        rate_limit: number of jobs that may start per window: `RateLimit` or ``{"max": jobs, "duration": ms}``.
+        token_bucket: the bucket that pays the ``cost`` of jobs: `TokenBucket` or
+            ``{"capacity": tokens, "refill_rate": tokens_per_second}``.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     key: str
@@ -80,20 +80,20 @@ class Ordering:
 
     @classmethod
     def parse(cls, option: str, value: object) -> Ordering:
-        """An `Ordering` from one, from a bare key, or from a mapping of its fields."""
+        """Return an `Ordering` from one, from a key, or from a mapping of its fields."""
         if isinstance(value, Ordering):
             return value
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Mapping):
-            raise GlideMQValidationError(option, value, "must be an Ordering, a key or a mapping such as {'key': ...}")
+            raise GlideMQValidationError(option, value, "must be an Ordering, a str or a mapping such as {'key': ...}")
         given = check_mapping(option, cast("object", value), _FIELDS)
         if given.get("key") is None:
-            raise GlideMQValidationError(option, given, "needs a 'key'")
+            raise GlideMQValidationError(option, given, "requires a 'key'")
         return cls(**given)
 
     def to_wire(self) -> dict[str, Any]:
-        """The `ordering` of the opts JSON (spec/data-model section 4.1)."""
+        """Return the `ordering` of the opts JSON."""
         wire: dict[str, Any] = {"key": self.key}
         if self.concurrency is not None:
             wire["concurrency"] = self.concurrency
@@ -118,14 +118,14 @@ class Ordering:
 
 
 OrderingInput = Ordering | OrderingDict | str
-"""What may be given as `ordering`: a bare text is the key."""
+"""Accepted values of the option `ordering`; a str is the key."""
 
 
 def validate_ordering_key(key: object, option: str = "key") -> str:
-    """Check an ordering key: 1..256 characters, not ``__`` (spec/data-model section 1).
+    """Return a valid ordering key: 1..256 characters, not ``__``.
 
     Raises:
-        GlideMQValidationError: names ``option``.
+        GlideMQValidationError: the key is invalid.
     """
     text = check_text(option, key, maximum=KEY_LENGTH)
     if text == _RESERVED:
@@ -134,5 +134,5 @@ def validate_ordering_key(key: object, option: str = "key") -> str:
 
 
 def check_group_concurrency(value: object, option: str = "ordering.concurrency") -> int:
-    """How many jobs of a group may run at a time."""
+    """Return a valid concurrency of a group; otherwise raise GlideMQValidationError."""
     return check_int(option, value, 1, MAX_GROUP_CONCURRENCY)

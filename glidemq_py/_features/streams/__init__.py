@@ -1,1 +1,1 @@
-"""Streams of a job: chunks that a handler appends while it runs."""
+"""Job streams: chunks that a handler appends while it runs."""

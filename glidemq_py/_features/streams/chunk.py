@@ -1,4 +1,4 @@
-"""What a job streams while it runs."""
+"""One chunk of a job stream."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class StreamChunk:
     """One entry of a job's stream.
 
     Attributes:
-        id: stream entry id, ``<epoch ms>-<number>``; later chunks have greater ones.
-        fields: what was streamed, as text.
+        id: stream entry id, ``<epoch ms>-<number>``; later chunks have greater ids.
+        fields: the fields of the chunk, as text.
     """
 
     id: str
@@ -21,15 +21,15 @@ class StreamChunk:
 
     @property
     def timestamp(self) -> int:
-        """When it was written, server time in epoch ms."""
+        """Time of writing, epoch ms by the server's clock."""
         return int(self.id.partition("-")[0])
 
     @property
     def type(self) -> str | None:
-        """Field ``type``, which `Job.stream_chunk` writes."""
+        """The field ``type``, which `Job.stream_chunk` writes; or None."""
         return self.fields.get("type")
 
     @property
     def content(self) -> str | None:
-        """Field ``content``, which `Job.stream_chunk` writes."""
+        """The field ``content``, which `Job.stream_chunk` writes; or None."""
         return self.fields.get("content")

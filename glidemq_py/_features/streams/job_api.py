@@ -1,4 +1,4 @@
-"""A job that tells what it makes while it makes it: a stream of chunks, for whoever reads along."""
+"""Writing a job stream: chunks that readers receive while the handler runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 def stream_chunk(
     meta: str, job_id: str, token: tuple[int, int], keep: int, fields: Sequence[str]
 ) -> Call[tuple[AttemptStatus, str]]:
-    """Append a chunk of flat ``fields``; the newest ``keep`` stay (0 = all). Answers the new entry's id."""
+    """Append a chunk of flat ``fields``, keep the newest ``keep`` chunks (0 = all), and return the new entry's id."""
     return Call("stream_chunk", meta, (pack((job_id, *token, keep, fields)),), _appended)
 
 
@@ -35,13 +35,13 @@ def _appended(reply: bytes) -> tuple[AttemptStatus, str]:
 
 
 CHUNKS_KEPT = 10_000
-"""Chunks kept a job unless `Job.stream` is told otherwise."""
+"""Chunks kept per job by default."""
 MAX_FIELDS: Final = 1_000
 _MAX_TYPE: Final = 256
 
 
 class JobStreams:
-    """The part of `Job` that streams."""
+    """The streaming methods of `Job`."""
 
     id: str
     _link: QueueLink
@@ -55,15 +55,17 @@ class JobStreams:
         """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
 
         Args:
-            chunk: field names and texts or numbers, at least one and at most a thousand; 1 MiB in all.
-            keep: the newest so many chunks stay; 0 = all.
+            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
+            keep: number of newest chunks to keep; 0 = all.
 
         Returns:
             The id of the stream entry.
 
         Raises:
-            GlideMQValidationError: the chunk cannot be. PayloadTooLargeError: it exceeds 1 MiB.
-            JobNotFoundError: the job is gone. StaleAttemptError: another worker has it now.
+            GlideMQValidationError: an argument is invalid.
+            PayloadTooLargeError: the chunk exceeds 1 MiB.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
             ServerOutOfMemoryError: the server is at maxmemory.
         """
         fields = _flat(chunk)
@@ -77,12 +79,15 @@ class JobStreams:
         return entry
 
     async def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk of the fields ``type`` and, where it is given, ``content``. Returns and raises as `stream`.
+        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
 
         Args:
-            type: what kind of piece it is, for those who read; at most 256 characters, not empty.
-            content: its text.
+            type: kind of the chunk, 1 to 256 characters.
+            content: text of the chunk; None = no such field.
             keep: as for `stream`.
+
+        Returns:
+            The id of the stream entry.
         """
         chunk: dict[str, str | float] = {"type": check_text("type", type, maximum=_MAX_TYPE)}
         if content is not None:
@@ -99,12 +104,12 @@ def _flat(chunk: Any) -> list[str]:
     flat: list[str] = []
     for name, value in given.items():
         if not isinstance(name, str) or not name:
-            raise GlideMQValidationError("chunk", given, "field names must be str, and not empty")
+            raise GlideMQValidationError("chunk", given, "field names must be str and not empty")
         flat += [name, _text(name, value)]
     try:
         size = sum(len(text.encode()) for text in flat)
     except UnicodeEncodeError:
-        raise GlideMQValidationError("chunk", given, "holds a lone surrogate, which is not text") from None
+        raise GlideMQValidationError("chunk", given, "must not contain lone surrogates") from None
     if size > PAYLOAD_LIMIT:
         raise PayloadTooLargeError("chunk", size, PAYLOAD_LIMIT)
     return flat
@@ -115,4 +120,6 @@ def _text(name: str, value: object) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return repr(value)
-    raise GlideMQValidationError(f"chunk[{name!r}]", value, "must be a str or a number; for more, give its JSON")
+    raise GlideMQValidationError(
+        f"chunk[{name!r}]", value, "must be a str or a finite number; encode other values as JSON"
+    )

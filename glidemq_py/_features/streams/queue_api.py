@@ -1,4 +1,4 @@
-"""Reading what jobs stream while they run."""
+"""Reading job streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glidemq_py.errors import GlideMQValidationError, JobNotFoundError
 
 __all__ = ["QueueStreams"]
 
-_MOST: Final = 10_000
+_MAX_COUNT: Final = 10_000
 _FIRST_S, _LAST_S, _GROWTH = 0.2, 2.0, 1.5
 _ENTRY: Final = re.compile(r"\d{1,19}(-\d{1,19})?")
 _BEGINNING: Final = "0-0"
@@ -27,7 +27,7 @@ _WATCH: Final = "chunk watch"
 
 
 class QueueStreams:
-    """The part of `Queue` that reads jobs' streams."""
+    """The job stream methods of `Queue`."""
 
     _transport: LoopTransport
 
@@ -37,17 +37,20 @@ class QueueStreams:
     async def read_stream(
         self, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
     ) -> list[StreamChunk]:
-        """Chunks of a job's stream, oldest first.
+        """Return chunks of a job's stream, oldest first.
 
         Args:
-            job_id: of the job; one that is not there has no chunks.
-            last_id: those after this entry id; None = from the first that is kept.
-            count: at most so many, 1..10_000.
-            block: where there are none, wait so long for one (ms or timedelta). Nothing else that this queue does has
-                to wait meanwhile.
+            job_id: id of the job; a job that does not exist has no chunks.
+            last_id: return chunks after this entry id; None = from the oldest chunk kept.
+            count: maximum number of chunks, 1..10_000.
+            block: if there are no chunks, wait this long for one (ms or timedelta). Other calls of this queue are not
+                blocked.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
         """
         key, position = parse_job_id(job_id), _position(last_id)
-        most = check_int("count", count, 1, _MOST)
+        most = check_int("count", count, 1, _MAX_COUNT)
         seconds = 0.0 if block is None else to_ms("block", block) / 1000
         link = await self._connected()
         deadline, interval = time.monotonic() + seconds, _FIRST_S
@@ -60,23 +63,24 @@ class QueueStreams:
             interval = min(interval * _GROWTH, _LAST_S)
 
     def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> AsyncIterator[StreamChunk]:
-        """Iterate over a job's chunks as they come, until the job has ended, in whatever way.
+        """Iterate over a job's chunks as they are written, until the job completes, fails or is removed.
 
         Args:
-            job_id: of the job.
-            last_id: begin after this entry id; None = with the first that is kept.
-            page: how many to read at a time, 1..10_000.
+            job_id: id of the job.
+            last_id: start after this entry id; None = with the oldest chunk kept.
+            page: number of chunks per read, 1..10_000.
 
         Raises:
-            JobNotFoundError: there is no such job. One that is removed meanwhile ends the iteration.
+            GlideMQValidationError: an argument is invalid.
+            JobNotFoundError: the job does not exist. If it is removed later, the iteration ends without an error.
         """
-        return self._stream(parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MOST))
+        return self._stream(parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MAX_COUNT))
 
     async def _stream(self, job_id: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
         link = await self._connected()
         interval, known = _FIRST_S, False
         while True:
-            # The state first: what was streamed before the end is there when the end is seen.
+            # Read the state first: if the job has ended, all its chunks are in the stream.
             state = await link.transport.command("HGET", link.keys.job(job_id), "state")
             chunks = await _read(link, job_id, position, page)
             if state is None and not chunks and not known:
@@ -93,7 +97,7 @@ class QueueStreams:
             await (await self._watching(link)).wait(job_id, position, interval)
 
     async def _watching(self, link: QueueLink) -> ChunkWatch:
-        """The watch of the running event loop."""
+        """Return the `ChunkWatch` of the running event loop."""
         connection = await self._transport.connected()
         return connection.part(_WATCH, lambda transport: ChunkWatch(replace(link, transport=transport)))
 

@@ -1,7 +1,7 @@
-"""Waking those who read jobs' streams: one connection for all readers of a queue, which blocks in their place.
+"""Wakes up readers of job streams: one blocking connection for all readers of a queue.
 
-It reads hints, not chunks: whoever is woken reads for itself, and looks by itself now and then. So nothing is lost
-with this connection but time.
+It only signals that there is something to read: readers read the chunks themselves, and also poll. If this connection
+is lost, readers are slower, but no chunk is lost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["ChunkWatch"]
 _log = get_logger(__name__)
 
 _SLICE_MS: Final = 100
-"""How long one read blocks: a new reader is watched for after that long at most."""
+"""How long one read blocks, which is the longest delay until a new reader is included."""
 _EVENTS: Final = 200
-_MOST_KEYS: Final = 500
+_MAX_KEYS: Final = 500
 _IDLE_S: Final = 5.0
 _ENDS: Final = frozenset((b"completed", b"failed", b"expired", b"revoked", b"removed"))
 
@@ -38,7 +38,7 @@ class _Watch:
 
 
 class ChunkWatch:
-    """Wakes readers of chunks, where there is a new one behind their position or their job has ended.
+    """Wakes up a reader if there is a chunk after its position or its job has ended.
 
     Args:
         link: the queue.
@@ -46,7 +46,7 @@ class ChunkWatch:
 
     def __init__(self, link: QueueLink) -> None:
         self._link = link
-        self._lock = threading.Lock()  # for the twins' threads; nobody awaits anything while holding it
+        self._lock = threading.Lock()  # for the threads of blocking queues; never held across an await
         self._watches: set[_Watch] = set()
         self._wanted = link.runtime.signal()
         self._reader: Background | None = None
@@ -54,7 +54,7 @@ class ChunkWatch:
         self._closed = False
 
     async def wait(self, job_id: str, position: str, seconds: float) -> None:
-        """Wait for a chunk behind ``position``, the end of the job, or so many seconds."""
+        """Wait for a chunk after ``position`` or the end of the job, for at most ``seconds``."""
         watch = _Watch(job_id, position, self._link.runtime.signal())
         with self._lock:
             self._watches.add(watch)
@@ -86,7 +86,7 @@ class ChunkWatch:
         last_wanted = time.monotonic()
         while not self._closed:
             with self._lock:
-                watches = list(self._watches)[:_MOST_KEYS]
+                watches = list(self._watches)[:_MAX_KEYS]
             if not watches:
                 if time.monotonic() - last_wanted > _IDLE_S:
                     return
@@ -96,7 +96,7 @@ class ChunkWatch:
             last_wanted = time.monotonic()
             streams = {keys.events: events}
             for watch in watches:
-                # Readers of one job stand at different places: the least of them is behind nobody's chunk.
+                # Readers of one job may have different positions: wait for chunks after the lowest one.
                 key = keys.jstream(watch.job_id)
                 streams[key] = min(streams.get(key, watch.position), watch.position, key=_order)
             reply: dict[bytes, Any] | None = await transport.command(
@@ -106,7 +106,7 @@ class ChunkWatch:
                 events = self._wake(watches, reply, events)
 
     def _wake(self, watches: list[_Watch], reply: dict[bytes, Any], events: str) -> str:
-        """Wake whom the reply concerns; the position in the events after it."""
+        """Wake up the readers that the reply concerns; return the new position in the events stream."""
         keys = self._link.keys
         happened = reply.get(keys.events.encode(), {})
         ended: set[str] = set()
@@ -123,7 +123,7 @@ class ChunkWatch:
         return events
 
     async def close(self) -> None:
-        """Stop. Those who wait go on by looking for themselves."""
+        """Stop. Waiting readers continue by polling."""
         self._closed = True
         self._wanted.set()
         reader, dedicated = self._reader, self._dedicated

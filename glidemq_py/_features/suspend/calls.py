@@ -1,4 +1,4 @@
-"""Calls about suspended jobs: the row that suspends one, signals, time-outs."""
+"""Calls for suspended jobs: the row that suspends a job, signals, timeouts."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from glidemq_py._core.calls.working import Finished, Keep
 __all__ = ["SUSPENDED_ROW", "Swept", "signal", "suspended", "sweep"]
 
 SUSPENDED_ROW = 7
-"""Kind of the finished row."""
+"""Kind of the result row that suspends a job."""
 
 
 class Swept(NamedTuple):
     """Reply of `sweep`."""
 
     failed: list[str]
-    """Jobs whose time was over."""
+    """Jobs whose timeout has expired."""
     next_due: int
-    """Milliseconds until the next deadline; -1 = none is set."""
+    """Milliseconds until the next deadline; -1 = none."""
     more: int
-    """1: others may be overdue too."""
+    """1 = more jobs may be overdue."""
     held: int
-    """0: a peer is at it, nothing was done."""
+    """0 = another client holds the lock of this task; nothing was done."""
 
 
 def suspended(
     job_id: str, entry: str, fence: int, processed_on: int, reason: str, timeout: int, keep: Keep = 0
 ) -> Finished:
-    """A finished row: the job waits for a signal, ``timeout`` ms at most (0 = for ever)."""
+    """Return the result row that suspends a job until a signal, for at most ``timeout`` ms (0 = no limit)."""
     head: Finished = [SUSPENDED_ROW, job_id, entry, fence, processed_on, reason, timeout]
     if keep:
         head.append(keep)
@@ -37,12 +37,12 @@ def suspended(
 
 
 def signal(meta: str, job_id: str, name: str, data: str) -> Call[str]:
-    """Send a signal: 'resumed', 'kept', 'full', 'ended' or 'gone'. ``data`` is JSON text, '' = none."""
+    """Send a signal and return 'resumed', 'kept', 'full', 'ended' or 'gone'. ``data`` is JSON text, '' = none."""
     return Call("signal", meta, (pack((job_id, name, data)),), bytes.decode)
 
 
 def sweep(meta: str) -> Call[Swept]:
-    """Fail suspended jobs whose time is over, a hundred at most."""
+    """Fail up to 100 suspended jobs whose timeout has expired."""
     return Call("sweep_suspended", meta, (), _swept, repeatable=True)
 
 

@@ -1,6 +1,6 @@
-"""What a suspended job waits for, and what it got: values read from its hash and its list of signals.
+"""Signals and suspension info, parsed from the hash and the signal list of a job.
 
-Format: spec/data-model section 4.3. Reading never raises.
+``docs/reference/data-model.md`` describes the format. Malformed values are skipped, never raised.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["Signal", "SuspendInfo", "parse_signals", "parse_signals_field"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """A signal that a job got.
+    """A signal that a job received.
 
     Attributes:
-        name: what happened.
-        data: what came with it; None where nothing did.
-        received_at: when, epoch ms.
+        name: name of the signal.
+        data: its payload, or None.
+        received_at: time of arrival, epoch ms.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendInfo:
-    """A suspended job.
+    """Details of a suspended job.
 
     Attributes:
-        reason: what it gave as the reason; None where it gave none.
-        suspended_at: since when, epoch ms.
-        timeout: how long it waits before it fails, ms; None = for ever.
-        signals: all that it has got so far.
+        reason: the reason that the handler gave, or None.
+        suspended_at: start of the suspension, epoch ms.
+        timeout: ms until the job fails if no signal comes; None = no limit.
+        signals: all signals received so far, oldest first.
     """
 
     reason: str | None
@@ -46,7 +46,7 @@ class SuspendInfo:
 
 
 def parse_signals_field(text: str | None) -> tuple[Signal, ...]:
-    """Signals of the field ``signals``, a JSON array."""
+    """Parse the field ``signals`` of a job hash, a JSON array."""
     if not text:
         return ()
     parsed = _parse(text)
@@ -56,7 +56,7 @@ def parse_signals_field(text: str | None) -> tuple[Signal, ...]:
 
 
 def parse_signals(entries: Iterable[str]) -> tuple[Signal, ...]:
-    """Signals of the list ``signals:<id>``, an entry each."""
+    """Parse the entries of the list ``signals:<id>``, one signal per entry."""
     return tuple(signal for entry in entries if (signal := _signal(_parse(entry))) is not None)
 
 
@@ -66,7 +66,7 @@ def _signal(item: object) -> Signal | None:
     entry = cast("dict[str, Any]", item)
     data, at = entry.get("data"), entry.get("receivedAt")
     if isinstance(data, str):
-        # The payload's own JSON text; what is none stays text.
+        # The payload is JSON within JSON; other text is kept as it is.
         read = _parse(data) if data else None
         data = data if read is _NO_JSON else read
     whole = isinstance(at, int | float) and 0 <= at < 2**53

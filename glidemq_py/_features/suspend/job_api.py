@@ -1,7 +1,7 @@
-"""A handler that waits for something outside: it ends its attempt, and is run anew when a signal comes.
+"""Suspending a job from its handler until a signal comes.
 
-Nothing of a running handler is kept on the server: what resumes is the job, not the coroutine. See
-docs/learn/suspend.md for how handlers are written that bear it.
+The attempt ends; the handler runs again from its start when a signal comes. The state of the coroutine is not stored.
+docs/learn/suspend.md shows how to write such handlers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_REASON = 4_096
 
 
 class JobSuspension:
-    """The part of `Job` that waits for signals."""
+    """The suspension methods of `Job`."""
 
     id: str
     _attempt: Attempt | None
     _link: QueueLink
     _signals_text: str | None = None
     _waits: dict[str, int] | None = None
-    """How often this run of the handler has asked for each name."""
+    """Number of signals already returned per name in this run of the handler."""
 
     if TYPE_CHECKING:
 
@@ -43,7 +43,7 @@ class JobSuspension:
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """The signals that resumed it so far, oldest first; empty for a job that was never suspended."""
+        """The signals that have resumed this job, oldest first; empty for a job that was never suspended."""
         return parse_signals_field(self._signals_text)
 
     def suspend(
@@ -53,22 +53,25 @@ class JobSuspension:
         timeout: Milliseconds | None = None,
         on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
     ) -> NoReturn:
-        """End this attempt here and wait for `Queue.signal`, without spending an attempt. It always raises.
+        """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it.
 
-        When a signal comes, the job is ready again and its handler runs from its start, by any worker, with the
-        signal in `signals`. A signal that came before the suspension resumes it at once.
+        When a signal comes, the job returns to waiting and any worker runs its handler again from the start, with the
+        signal in `signals`. A signal that came before the suspension resumes the job at once.
 
         Args:
-            reason: what it waits for, for people; at most 4,096 characters.
-            timeout: ms or timedelta; the job fails for good if no signal has come by then. None = for ever.
-            on_resume: called with `signals` instead of the handler, plain or async, where the same worker object
-                resumes the job; an optimization that may not happen, so the handler must get there too. What it
-                returns is the job's result, and the job's own `timeout` holds for it. Not in batches and sandboxes.
+            reason: what the job waits for, for people; at most 4,096 characters.
+            timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
+                None = no limit.
+            on_resume: plain or async function called with `signals` in place of the handler if the same worker object
+                resumes the job. This is an optimization that may not happen: the handler must reach the same result.
+                Its return value is the result of the job, and the `timeout` of the job applies. Not supported in batch
+                handlers and sandboxes.
 
         Raises:
-            SuspendError: the signal; let it pass.
-            UnsupportedOptionError: ``on_resume``, in a batch or a sandbox.
-            GlideMQValidationError, GlideMQError: it cannot be done.
+            SuspendError: always; do not catch it.
+            UnsupportedOptionError: ``on_resume`` was given in a batch handler or a sandbox.
+            GlideMQValidationError: an argument is invalid.
+            GlideMQError: the job is not running in a handler.
         """
         self._in_handler("suspend")
         if on_resume is not None:
@@ -85,32 +88,36 @@ class JobSuspension:
     async def wait_for_signal(
         self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
     ) -> Signal:
-        """The signal of that name: it is returned where it has come, else the job is suspended until one comes.
+        """Return the signal with this name, or suspend the job until it comes.
 
-        The n-th call for a name in a run of the handler is for the n-th signal of that name. So a handler that is
-        run from its start after each resumption, and asks in the same order, gets the same answers as before and
-        comes one step further. Keep what comes before a wait free of effects, or repeatable.
+        The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
+        in the same order in every run gets the same signals again, and then continues with the next one. Code before a
+        wait must be idempotent.
 
         Args:
-            name: of the signal; others are kept for the calls that ask for them.
+            name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
             reason: for people; "signal <name>" by default.
-            timeout: as for `suspend`; it begins anew where another signal resumes the job.
+            timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
+
+        Returns:
+            The signal.
 
         Raises:
-            SuspendError: it has not come yet; let it pass.
-            GlideMQValidationError, GlideMQError: it cannot be done.
+            SuspendError: the signal has not come yet; do not catch it.
+            GlideMQValidationError: an argument is invalid.
+            GlideMQError: the job is not running in a handler, or the server cannot be reached.
         """
         self._in_handler("wait_for_signal")
         check_text("name", name, maximum=MAX_SIGNAL_NAME)
         waits = self._waits = self._waits or {}
-        asked = waits.get(name, 0)
+        returned = waits.get(name, 0)
         found = [signal for signal in self.signals if signal.name == name]
-        if len(found) <= asked:
-            # It may have come while the handler ran, or before it ran for the first time.
+        if len(found) <= returned:
+            # The signal may have come while the handler ran, or before its first run.
             reply = await self._link.transport.command("LRANGE", self._link.keys.signals(self.id), "0", "-1")
             received = parse_signals(item.decode("utf-8", "replace") for item in reply)
             found = [signal for signal in received if signal.name == name]
-        if len(found) <= asked:
+        if len(found) <= returned:
             self.suspend(reason=reason or f"signal {name}", timeout=timeout)
-        waits[name] = asked + 1
-        return found[asked]
+        waits[name] = returned + 1
+        return found[returned]

@@ -1,4 +1,4 @@
-"""Signals to jobs, and looking at those that wait for one."""
+"""Sending signals to jobs, and reading suspended jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = ("state", "suspendReason", "suspendedAt", "suspendTimeout")
 
 
 class QueueSuspension:
-    """The part of `Queue` for jobs that wait for signals."""
+    """The signal methods of `Queue`."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
@@ -33,43 +33,47 @@ class QueueSuspension:
         raise NotImplementedError
 
     async def signal(self, job_id: str, name: str, data: Any = None) -> bool:
-        """Send a signal to a job. A suspended one is resumed; any other that has not ended keeps it, and is resumed
-        at once when it is suspended.
+        """Send a signal to a job, which resumes it if it is suspended.
+
+        If the job has not ended and is not suspended, the signal is stored and resumes the job as soon as it is
+        suspended.
 
         Args:
-            job_id: of the job.
-            name: what happened, at most 256 characters.
-            data: anything JSON (the queue's serializer is not used); None = nothing.
+            job_id: id of the job.
+            name: name of the signal, at most 256 characters.
+            data: any JSON value (the serializer of the queue is not used); None = no data.
 
         Returns:
-            True if the job has the signal; False if there is no such job or it has ended.
+            True if the job received the signal; False if the job does not exist or has ended.
 
         Raises:
-            JobStateError: it holds a thousand signals, or 1 MiB of them, already.
-            PayloadTooLargeError, SerializationError, GlideMQValidationError: the signal cannot be; nothing was sent.
-            AmbiguousResultError: the reply was lost; sent again, the job may have it twice.
+            JobStateError: the job already stores 1,000 signals, or 1 MiB of them.
+            PayloadTooLargeError: ``data`` is too large; nothing was sent.
+            SerializationError: ``data`` is not JSON; nothing was sent.
+            GlideMQValidationError: ``job_id`` or ``name`` is invalid; nothing was sent.
+            AmbiguousResultError: the reply was lost. If you send the signal again, the job may receive it twice.
         """
         return await self._signal(job_id, name, data) in ("resumed", "kept")
 
     async def _signal(self, job_id: str, name: str, data: Any) -> str:
-        """What became of it: resumed, kept, ended or gone."""
+        """Send a signal and return 'resumed', 'kept', 'ended' or 'gone'."""
         key = parse_job_id(job_id)
         check_text("name", name, maximum=MAX_SIGNAL_NAME)
         text = "" if data is None else encode_json("data", data)
         link = await self._connected()
-        answer = await link.transport.call(suspending.signal(link.keys.meta, key, name, text))
-        if answer == "full":
-            raise JobStateError(key, "holding as many signals as it can", "signal")
-        return answer
+        outcome = await link.transport.call(suspending.signal(link.keys.meta, key, name, text))
+        if outcome == "full":
+            raise JobStateError(key, "at its limit of 1,000 signals or 1 MiB", "signal")
+        return outcome
 
     async def get_suspended_jobs(
         self, start: int = 0, end: int = -1, *, exclude_data: bool = False
     ) -> list[Job[Any, Any]]:
-        """Suspended jobs, those whose time is over first first. Arguments as for `Queue.get_jobs`."""
+        """Return suspended jobs, earliest timeout first. The arguments are those of `Queue.get_jobs`."""
         return await self.get_jobs(JobState.SUSPENDED, start, end, exclude_data=exclude_data)
 
     async def get_suspend_info(self, job_id: str) -> SuspendInfo | None:
-        """What a suspended job waits for; None if there is no such job or it is not suspended."""
+        """Return details of a suspended job; None if the job does not exist or is not suspended."""
         link, key = await self._connected(), parse_job_id(job_id)
         values = await link.transport.command("HMGET", link.keys.job(key), *_FIELDS)
         fields = {

@@ -1,4 +1,7 @@
-"""Failing suspended jobs whose time is over: by every worker, and by every queue, for there may be no worker."""
+"""Failing suspended jobs whose timeout has expired.
+
+Every worker does it, and every `Queue` object too, because there may be no worker.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,19 @@ _IDLE_S: Final = 5.0
 _BUSY_S: Final = 1.0
 _SOON_S: Final = 0.001
 _NEVER: Final = 9_999_999_999_999
-"""The deadline of those that have none (data-model.md section 2)."""
+"""Score of suspended jobs without a deadline."""
 
 
 class SuspendTimeoutsTask(BackgroundTask):
-    """Looks at the next deadline every five seconds, and fails what is overdue when it is.
+    """Maintenance task that fails suspended jobs at their deadlines.
 
-    A look is one read of the sorted set; the function is called where there is something to do.
+    It polls every five seconds, or earlier if the next deadline is earlier. A poll reads the first member of the sorted
+    set; the server function is called only if a job is overdue.
 
     Args:
         link: the queue.
-        failed: told where jobs have failed.
-        log: called with the id of each job that failed; None = a line of this module's logger.
+        failed: called after jobs have failed.
+        log: called with the id of each failed job; None = log a line.
     """
 
     def __init__(
@@ -51,12 +55,12 @@ class SuspendTimeoutsTask(BackgroundTask):
         self._due = 0.0
 
     def start(self) -> None:
-        """Begin; the first look is a second later."""
+        """Start the task; the first poll is one second later."""
         self._due = asyncio.get_running_loop().time() + _FIRST_S
         super().start()
 
     def suspended(self, _: Job[Any, Any], signal: SuspendError) -> None:
-        """A worker of this process has suspended a job."""
+        """Take the deadline of a job that a worker of this process has suspended into account."""
         if signal.timeout is None:
             return
         milliseconds = signal.timeout
@@ -79,18 +83,16 @@ class SuspendTimeoutsTask(BackgroundTask):
             except ClosedError:
                 return
             except GlideMQError as error:
-                _log.debug(
-                    "queue %r: looking for suspended jobs that timed out failed: %s", self._link.keys.name, error
-                )
+                _log.debug("queue %r: failing expired suspended jobs failed: %s", self._link.keys.name, error)
                 pause = _IDLE_S
             self._due = min(self._due, loop.time() + pause)
 
     def _log_failure(self, job_id: str) -> None:
-        _log.error("queue %r: job %s failed (suspended, no signal arrived within its timeout)", self._link.keys.name,
+        _log.error("queue %r: job %s failed (suspended without a signal within its timeout)", self._link.keys.name,
                    show_id(job_id))  # fmt: skip
 
     async def look(self) -> float:
-        """Fail what is overdue; seconds until the next look."""
+        """Fail overdue jobs and return the seconds until the next poll."""
         transport, keys = self._link.transport, self._link.keys
         first = await transport.command("ZRANGE", keys.suspended, "0", "0", "WITHSCORES")
         if not first or next(iter(first.values())) >= _NEVER:

@@ -1,7 +1,7 @@
-"""What a suspended job is to go on with if this worker resumes it: the ``on_resume`` of `Job.suspend`.
+"""The ``on_resume`` functions of `Job.suspend`, kept by the worker that suspended the job.
 
-They live in this process alone. What is forgotten here (too many, too old, resumed elsewhere) costs nothing but a
-run of the handler from its start, which is what happens without them.
+They exist in this process only. If one is discarded (too many, too old, job resumed elsewhere), the handler runs from
+its start, as without ``on_resume``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from glidemq_py.errors import SuspendError
 
 __all__ = ["Continuations"]
 
-_MOST: Final = 1_000
+_MAX_CONTINUATIONS: Final = 1_000
 _KEPT_S: Final = 3_600.0
-"""For suspensions without a timeout."""
+"""How long the function of a suspension without a timeout is kept."""
 _GRACE_S: Final = 60.0
 
 
@@ -34,7 +34,10 @@ class _Continuation:
 
 
 class Continuations:
-    """At most a thousand, the oldest go first; each as long as its job may be suspended, or an hour."""
+    """Up to 1,000 ``on_resume`` functions, oldest evicted first.
+
+    Each is kept until the suspension times out, or for one hour if it has no timeout.
+    """
 
     def __init__(self) -> None:
         self._by_job: dict[str, _Continuation] = {}
@@ -43,13 +46,13 @@ class Continuations:
         return len(self._by_job)
 
     def keep(self, run: Run, signal: SuspendError) -> None:
-        """The run ends with that signal."""
+        """Keep the function of a run that ends with this `SuspendError`."""
         if signal.on_resume is None:
             return
         now = time.monotonic()
         while self._by_job:
             oldest = next(iter(self._by_job))
-            if len(self._by_job) < _MOST and self._by_job[oldest].until > now:
+            if len(self._by_job) < _MAX_CONTINUATIONS and self._by_job[oldest].until > now:
                 break
             del self._by_job[oldest]
         kept_s = _KEPT_S if signal.timeout is None else signal.timeout / 1000 + _GRACE_S
@@ -57,12 +60,12 @@ class Continuations:
         self._by_job[run.job.id] = _Continuation(signal.on_resume, run.job, run.attempt.fence, now + kept_s)
 
     def route(self, run: Run) -> Route | None:
-        """How the job goes on, if its suspension here is what this attempt comes right after."""
+        """Return a route to the kept function if this attempt directly follows the suspension; else None."""
         kept = self._by_job.pop(run.job.id, None)
         signals = run.job.signals if kept is not None else ()
         if kept is None or not signals or run.attempt.fence != kept.fence + 1 or kept.until <= time.monotonic():
             return None
-        # The function knows the job of the attempt that suspended itself: what it does with it is this attempt's.
+        # The function has a reference to the job object of the suspended attempt: attach that to this attempt.
         kept.job._attempt = run.attempt
         kept.job._signals_text = run.job._signals_text
         kept.job._waits = None
@@ -70,8 +73,8 @@ class Continuations:
         function = kept.function
         if is_async(function):
 
-            async def go_on(_: Any) -> Any:
+            async def resume(_: Any) -> Any:
                 return await function(signals)
 
-            return Route(go_on, in_thread=False)
+            return Route(resume, in_thread=False)
         return Route(lambda _: function(signals), in_thread=True)

@@ -1,1 +1,1 @@
-"""Usage: tokens and money that jobs report, of a job, a flow, or queues over time."""
+"""Usage that jobs report (tokens and costs): per job, per flow, and per queue and minute."""

@@ -1,4 +1,4 @@
-"""Calls about what jobs have used: reports, sums, budgets of flows."""
+"""Calls for usage: reports, totals, budgets of flows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,26 @@ __all__ = [
 
 
 def create_budget(meta: str, flow_id: str, fields: Sequence[str]) -> Call[str]:
-    """Give the flow whose root is ``flow_id`` (of the queue of ``meta``) a budget, before any job of it is added;
-    ``fields`` are `Budget.to_fields`. Answers the budget's key, which is each job's ``budgetKey``."""
+    """Create the budget of a flow, before any of its jobs is added.
+
+    Args:
+        meta: meta key of the root job's queue.
+        flow_id: id of the root job.
+        fields: result of `Budget.to_fields`.
+
+    Returns:
+        The key of the budget, which is the ``budgetKey`` of each job.
+    """
     return Call("create_budget", meta, (pack((flow_id, fields)),), bytes.decode, repeatable=True)
 
 
 def check_budget(meta: str, flow_id: str) -> Call[str]:
-    """Whether a job of the flow may begin: '' (yes), 'fail' or 'pause'."""
+    """Check whether a job of the flow may start; return '' (yes), 'fail' or 'pause'."""
     return Call("check_budget", meta, (flow_id,), bytes.decode, repeatable=True)
 
 
 class UsageSums(NamedTuple):
-    """Sums over minutes, as `usage_minutes` answers them."""
+    """Reply of `usage_minutes`: totals over minutes."""
 
     jobs: int
     total_tokens: float
@@ -48,7 +56,7 @@ class UsageSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What `report_usage` writes: the record's fields, and the numbers that are counted."""
+    """Usage that `report_usage` writes: fields of the job hash, and the numbers added to totals."""
 
     fields: Sequence[str]
     tokens: Mapping[str, float]
@@ -63,8 +71,13 @@ class UsageRow:
 def report_usage(
     meta: str, job_id: str, row: UsageRow, token: tuple[int, int] = NO_TOKEN
 ) -> Call[tuple[AttemptStatus, bool]]:
-    """Write what a job has used in place of what it said before. Answers too whether it is the first report of its
-    minute. Repeatable: the second run takes back what the first one counted."""
+    """Store the usage of a job, replacing its previous report.
+
+    Repeatable: a second run subtracts what the first one added.
+
+    Returns:
+        The status of the attempt, and True if this is the first report of its minute.
+    """
     request = (
         job_id, *token, row.fields, row.tokens, row.costs, row.total_tokens, row.total_cost, row.model, row.unit,
         row.event,
@@ -77,12 +90,12 @@ def _reported(reply: list[int]) -> tuple[AttemptStatus, bool]:
 
 
 def usages(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[list[str | bool] | bool]]:
-    """Usage fields of many jobs; False for one that has reported nothing."""
+    """Return the usage fields of many jobs; False for a job that has reported nothing."""
     return Call("usages", meta, (pack((ids, fields)),), unpack, repeatable=True)
 
 
 def usage_minutes(meta: str, first: int, minutes: int) -> Call[UsageSums]:
-    """Sums over ``minutes`` minutes, the first of which begins at ``first`` (epoch ms)."""
+    """Return totals over ``minutes`` minutes; the first one starts at ``first`` (epoch ms)."""
     return Call("usage_minutes", meta, (pack((first, minutes)),), _summed, repeatable=True)
 
 
@@ -97,5 +110,5 @@ Charge = tuple[Mapping[str, float], Mapping[str, float], float, float]
 
 
 def charge_budget(meta: str, flow_id: str, mark: str, job: str, usage: Charge) -> Call[bool]:
-    """Count what an attempt of another queue has used, once for each ``mark``. True if it passed a limit."""
+    """Charge the usage of an attempt of another queue, once per ``mark``; return True if it exceeded a limit."""
     return Call("charge_budget", meta, (pack((flow_id, mark, job, usage)),), bool, repeatable=True)

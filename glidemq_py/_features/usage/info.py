@@ -1,4 +1,4 @@
-"""What jobs have used: of one job, of a flow, of queues over a time. Values, and the reading of stored ones."""
+"""Usage of a job, of a flow, and of queues over a time range; and parsing of stored usage."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ __all__ = ["BUCKET_MS", "USAGE_FIELDS", "FlowBudget", "FlowUsage", "JobUsage", "
            "add_amounts", "read_amounts", "read_budget", "read_usage"]  # fmt: skip
 
 BUCKET_MS: Final = 60_000
-"""Length of the buckets that usage is counted in."""
+"""Length of a usage bucket: one minute."""
 USAGE_FIELDS: Final = ("model", "provider", "tokens", "costs", "totalTokens", "totalCost", "costUnit", "latencyMs",
                        "cached")  # fmt: skip
-"""Fields of a job's record that hold its usage, without their ``usage:``."""
+"""Usage fields of a job hash, without their prefix ``usage:``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsage:
-    """What a job has used, by its last `Job.report_usage`.
+    """Usage of a job, as of its last `Job.report_usage`.
 
     Attributes:
-        model, provider: whose service it was.
-        tokens, costs: by category, such as ``{"input": 812, "output": 64}``.
-        total_tokens, total_cost: given, or the sums of the categories.
+        model: name of the model.
+        provider: provider of the model.
+        tokens: tokens by category, such as ``{"input": 812, "output": 64}``.
+        total_tokens: as reported, or the sum of ``tokens``.
+        costs: costs by category.
+        total_cost: as reported, or the sum of ``costs``.
         cost_unit: such as "USD".
-        latency: of the service, ms.
-        cached: whether the answer came from a cache.
+        latency: response time of the model, ms.
+        cached: whether the response came from a cache.
     """
 
     model: str | None = None
@@ -44,12 +47,16 @@ class JobUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSums:
-    """What several jobs have used together.
+    """Total usage of several jobs.
 
     Attributes:
-        job_count: jobs that reported anything.
-        tokens, costs: by category. total_tokens, total_cost: their totals. cost_unit: of the last one that named one.
-        models: how many jobs used each.
+        job_count: number of jobs that reported usage.
+        tokens: tokens by category.
+        total_tokens: sum of the jobs' total tokens.
+        costs: costs by category.
+        total_cost: sum of the jobs' total costs.
+        cost_unit: the last one reported, or None.
+        models: number of jobs per model.
     """
 
     job_count: int = 0
@@ -63,25 +70,26 @@ class UsageSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowUsage(UsageSums):
-    """What a job and its children have used together; attributes are those of `UsageSums`."""
+    """Total usage of a job and its direct children. The attributes are those of `UsageSums`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueUsage(UsageSums):
-    """What the jobs of one queue have used in the time of a `UsageSummary`; attributes are those of `UsageSums`."""
+    """Usage of one queue within the range of a `UsageSummary`. The attributes are those of `UsageSums`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSummary(UsageSums):
-    """What the jobs of queues have used in a time, by when they reported it.
+    """Total usage of queues over a time range, by the time of the reports.
+
+    The attributes of `UsageSums` are totals over all queues. Totals of different cost units are meaningless.
 
     Attributes:
-        start_time, end_time: epoch ms; whole minutes are counted, those of both included.
-        bucket_size: in which it is counted, ms.
-        queues: whose jobs; those in which nothing was reported too.
-        job_count, tokens, total_tokens, costs, total_cost, models: of all of them together.
-        cost_unit: the one reported last; sums of several units mean nothing.
-        per_queue: the same for each queue in which something was reported.
+        start_time: start of the range, epoch ms; its whole minute is included.
+        end_time: end of the range, epoch ms; its whole minute is included.
+        bucket_size: length of a bucket, ms.
+        queues: names of the queues, those without usage included.
+        per_queue: usage of each queue that has any.
     """
 
     start_time: int
@@ -93,13 +101,21 @@ class UsageSummary(UsageSums):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowBudget:
-    """The budget of a flow, and what is used of it.
+    """The budget of a flow and its usage so far.
 
     Attributes:
-        max_total_tokens, max_tokens, token_weights, max_total_cost, max_costs, cost_unit, on_exceeded: see `Budget`.
-        used_tokens, used_cost: counted so far; tokens by their weights.
-        used_tokens_by_category, used_costs_by_category: unweighted.
-        exceeded: a limit was passed; it stays so.
+        max_total_tokens: see `Budget`.
+        max_tokens: see `Budget`.
+        token_weights: see `Budget`.
+        max_total_cost: see `Budget`.
+        max_costs: see `Budget`.
+        cost_unit: see `Budget`.
+        on_exceeded: see `Budget`.
+        used_tokens: weighted tokens used so far.
+        used_cost: total cost so far.
+        used_tokens_by_category: tokens used so far by category, unweighted.
+        used_costs_by_category: costs so far by category.
+        exceeded: True once a limit has been exceeded; it stays True.
     """
 
     max_total_tokens: float | None = None
@@ -117,7 +133,7 @@ class FlowBudget:
 
 
 def add_amounts(sums: dict[str, float], amounts: Mapping[str, float]) -> None:
-    """Add numbers by category to sums."""
+    """Add amounts to the sums of their categories."""
     for name, amount in amounts.items():
         sums[name] = sums.get(name, 0) + amount
 
@@ -133,7 +149,7 @@ def _number(text: object) -> float | None:
 
 
 def read_amounts(text: str | None) -> dict[str, float]:
-    """Numbers by category of a stored JSON object; what is none is left out."""
+    """Parse a stored JSON object of numbers by category; skip values that are not numbers."""
     try:
         stored: Any = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -145,7 +161,7 @@ def read_amounts(text: str | None) -> dict[str, float]:
 
 
 def read_usage(fields: Mapping[str, str] | None) -> JobUsage | None:
-    """Usage of a job's record (field names without ``usage:``); None where it has none. Raises nothing."""
+    """Parse the usage fields of a job hash (names without ``usage:``); None if there are none. Never raises."""
     if not fields:
         return None
     get = fields.get
@@ -159,7 +175,7 @@ def read_usage(fields: Mapping[str, str] | None) -> JobUsage | None:
 
 
 def read_budget(fields: Mapping[str, str]) -> FlowBudget:
-    """A budget's hash (data-model.md section 11). Raises nothing."""
+    """Parse the hash of a budget. Never raises."""
     get = fields.get
 
     def used(prefix: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a job says of what it has used: tokens and money, of a language model say."""
+"""Reporting the usage of a job: tokens and costs, for example of a language model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME_CHARS: Final = 256
 
 
 class JobUsageReports:
-    """The part of `Job` about usage."""
+    """The usage methods of `Job`."""
 
     id: str
     _link: QueueLink
@@ -43,7 +43,7 @@ class JobUsageReports:
 
     @property
     def usage(self) -> JobUsage | None:
-        """What it has used by the last report: this attempt's in a handler, else as it was when the job was read."""
+        """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
         return self._usage
 
     async def report_usage(
@@ -59,38 +59,43 @@ class JobUsageReports:
         latency: float | timedelta | None = None,
         cached: bool | None = None,
     ) -> JobUsage:
-        """Say what this job has used so far, in place of what it said before: report sums, not steps.
+        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
 
-        It is stored with the job, counted by the minute (`Queue.get_usage_summary`), counted by a worker's
-        ``token_limiter`` and by the flow's budget when the attempt ends, and told to listeners (event ``usage``).
+        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
+        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
+        budget of the flow. Numbers are finite, from 0 to 2**53.
 
         Args:
-            model, provider: whose service it was.
-            tokens, costs: by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
-            total_tokens, total_cost: the sums of the categories unless given.
+            model: name of the model, at most 256 characters.
+            provider: provider of the model, at most 256 characters.
+            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
+            costs: costs by category; at most 64 categories.
+            total_tokens: the sum of ``tokens`` by default.
+            total_cost: the sum of ``costs`` by default.
             cost_unit: such as "USD".
-            latency: of the service, ms or a timedelta.
-            cached: whether the answer came from a cache.
+            latency: response time of the model, ms or timedelta.
+            cached: True if the response came from a cache.
 
         Returns:
             The usage as stored.
 
         Raises:
-            GlideMQValidationError: a value cannot be, or nothing is given.
-            JobNotFoundError: the job is gone. StaleAttemptError: another worker has it now.
+            GlideMQValidationError: an argument is invalid, or no argument was given.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
         """
         usage = _checked(model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
         link = self._link
         registry = usage_registry_key(link.keys.prefix)
         if not link.has_usage:
-            # Before there is any usage: a name too many there does no harm, one that is missing would.
+            # Register before the report: a queue without usage in the registry is harmless, a missing one is not.
             await link.transport.call(registry_add(registry, (link.keys.name,)))
             link.has_usage = True
         row = _row(usage)
         status, first = await link.transport.call(calls.report_usage(link.keys.meta, self.id, row, self._token))
         self._refused(status)
         if first:
-            # Once a minute, since somebody else may have obliterated the queue meanwhile.
+            # Register again once per minute: another client may have obliterated the queue.
             await link.transport.call(registry_add(registry, (link.keys.name,)))
         self._usage = usage
         return usage
@@ -102,7 +107,9 @@ def _checked(
 ) -> JobUsage:  # fmt: skip
     given = (model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
     if all(value is None for value in given):
-        raise GlideMQValidationError("usage", {}, "says nothing: give tokens, costs, a model or anything else")
+        raise GlideMQValidationError(
+            "usage", {}, "must not be empty; give 'tokens', 'costs', 'model' or another argument"
+        )
     if isinstance(latency, timedelta):
         latency = latency / timedelta(milliseconds=1)
     by_token = {} if tokens is None else check_amounts("tokens", tokens)
@@ -125,32 +132,32 @@ def _total(option: str, value: object, amounts: Mapping[str, float]) -> float:
 
 
 def _row(usage: JobUsage) -> calls.UsageRow:
-    """Fields of the record and the event, as data-model.md section 4 has them: only what is known."""
+    """Return the fields of the job hash and the event; values that are None are omitted."""
     fields = ["usage:totalTokens", number_text(usage.total_tokens), "usage:totalCost", number_text(usage.total_cost)]
-    told: dict[str, Any] = {"totalTokens": usage.total_tokens, "totalCost": usage.total_cost}
+    event: dict[str, Any] = {"totalTokens": usage.total_tokens, "totalCost": usage.total_cost}
     for name, text in (("model", usage.model), ("provider", usage.provider), ("costUnit", usage.cost_unit)):
         if text is not None:
             fields += [f"usage:{name}", text]
-            told[name] = text
+            event[name] = text
     for name, amounts in (("tokens", usage.tokens), ("costs", usage.costs)):
         if amounts:
             fields += [f"usage:{name}", amounts_text(amounts)]
-            told[name] = amounts
+            event[name] = amounts
     if usage.latency is not None:
         fields += ["usage:latencyMs", number_text(usage.latency)]
-        told["latencyMs"] = usage.latency
+        event["latencyMs"] = usage.latency
     if usage.cached is not None:
         fields += ["usage:cached", "1" if usage.cached else "0"]
-        told["cached"] = usage.cached
+        event["cached"] = usage.cached
     return calls.UsageRow(
         fields=fields, tokens=usage.tokens, costs=usage.costs, total_tokens=usage.total_tokens,
         total_cost=usage.total_cost, model=usage.model or "", unit=usage.cost_unit or "",
-        event=json.dumps(told, "usage"),
+        event=json.dumps(event, "usage"),
     )  # fmt: skip
 
 
 def tokens_used(job: JobUsageReports) -> int:
-    """Tokens of this attempt that a token limit counts: of `Job.report_tokens` and `Job.report_usage`, the greater."""
+    """Return the tokens that a token limiter counts: the greater of `Job.report_tokens` and `Job.report_usage`."""
     attempt, usage = job._attempt, job._usage
     reported = 0 if attempt is None else attempt.tokens
     return reported if usage is None else max(reported, math.ceil(usage.total_tokens))

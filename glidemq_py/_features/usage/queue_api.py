@@ -1,5 +1,6 @@
-"""Reading what jobs have used: of a flow, of queues over a time; and a flow's budget. Read in pieces that are short for
-the server.
+"""Reading usage: of a flow, and of queues over a time range; and reading the budget of a flow.
+
+Large reads are split into short calls.
 """
 
 from __future__ import annotations
@@ -34,31 +35,33 @@ from glidemq_py.errors import GlideMQValidationError
 __all__ = ["QueueUsageReading", "get_usage_summary", "sum_usage", "summarize_usage", "usages_of"]
 
 MAX_READS: Final = 100_000
-"""Most minutes times queues that one summary reads."""
+"""Most minutes that one summary reads, summed over its queues."""
 KEPT_MS: Final = 30 * 86_400_000
-"""How long a minute's usage is kept after the last report in it."""
-_MINUTES_A_CALL: Final = 250
-_JOBS_A_CALL: Final = 200
+"""How long the usage of a minute is kept after the last report in it."""
+_MINUTES_PER_CALL: Final = 250
+_JOBS_PER_CALL: Final = 200
 _HOUR_MS: Final = 3_600_000
 _STORED: Final = tuple(f"usage:{name}" for name in USAGE_FIELDS)
 
 
 class QueueUsageReading:
-    """The part of `Queue` about usage."""
+    """The usage methods of `Queue`."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
 
     async def get_flow_usage(self, parent_id: str) -> FlowUsage:
-        """What a job and its direct children have used together; the children may be in other queues."""
+        """Return the total usage of a job and its direct children, which may be in other queues."""
         link = await self._connected()
         return await flow_usage(link, parse_job_id(parent_id, "parent_id"))
 
     async def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
-        """The budget of the flow whose root, or any of whose jobs, is the job of that id in this queue; None if it
-        has none.
+        """Return the budget of a flow and its usage so far; None if the flow has no budget.
 
-        It can be read for a week after the root's end.
+        A budget can be read until a week after the root job has ended.
+
+        Args:
+            flow_id: id of the root job, or of any job of the flow that is in this queue.
         """
         link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
         fields = await link.transport.command("HGETALL", link.keys.budget(job_id))
@@ -77,17 +80,18 @@ class QueueUsageReading:
         end: datetime | None = None,
         window: Milliseconds | None = None,
     ) -> UsageSummary:
-        """What the jobs of queues have used in a time, by when they reported it.
+        """Return the total usage of queues over a time range, by the time of the reports.
+
+        Usage is kept for 30 days: a ``start`` more than 30 days before ``end`` is moved to 30 days before it.
 
         Args:
-            queues: names; None = all of this prefix in which anything was ever reported.
-            start, end: moments (naive: local time); None = now for ``end``, and ``window`` before it for ``start``.
-            window: how long before ``end`` it begins, ms or timedelta; an hour unless given. Not with ``start``.
-
-        A start more than 30 days before the end is moved there: that is how long usage is kept.
+            queues: names of queues; None = all queues of this prefix that have reported usage.
+            start: start of the range (naive = local time); None = ``window`` before ``end``.
+            end: end of the range (naive = local time); None = now.
+            window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
 
         Raises:
-            GlideMQValidationError: a value cannot be, or more than 100,000 minutes (times queues) would be read.
+            GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
         """
         link = await self._connected()
         return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)
@@ -102,7 +106,19 @@ async def get_usage_summary(
     end: datetime | None = None,
     window: Milliseconds | None = None,
 ) -> UsageSummary:
-    """`Queue.get_usage_summary` without a queue; ``connection`` as for `Queue`, closed again if it is ours."""
+    """Return the total usage of queues over a time range, as `Queue.get_usage_summary` does, without a `Queue`.
+
+    Args:
+        connection: as for `Queue`; a connection made here is closed again.
+        prefix: key prefix of the queues.
+        queues: as for `Queue.get_usage_summary`.
+        start: as for `Queue.get_usage_summary`.
+        end: as for `Queue.get_usage_summary`.
+        window: as for `Queue.get_usage_summary`.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
+    """
     validate_prefix(prefix)
     transport = await open_transport(connection)
     try:
@@ -119,10 +135,10 @@ def _decoded(value: bytes) -> str:
 
 
 async def usages_of(transport: Transport, meta: str, ids: Sequence[str]) -> list[JobUsage | None]:
-    """What many jobs of one queue have used; None for those that said nothing."""
+    """Return the usage of many jobs of one queue; None for jobs that reported nothing."""
     found: list[JobUsage | None] = []
-    for at in range(0, len(ids), _JOBS_A_CALL):
-        for values in await transport.call(calls.usages(meta, ids[at : at + _JOBS_A_CALL], _STORED)):
+    for at in range(0, len(ids), _JOBS_PER_CALL):
+        for values in await transport.call(calls.usages(meta, ids[at : at + _JOBS_PER_CALL], _STORED)):
             if isinstance(values, bool):
                 found.append(None)
                 continue
@@ -132,7 +148,7 @@ async def usages_of(transport: Transport, meta: str, ids: Sequence[str]) -> list
 
 
 async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
-    """Sums over a job and its direct children."""
+    """Return the total usage of a job and its direct children."""
     sums = _Sums()
     sums.add_jobs(await usages_of(link.transport, link.keys.meta, [parent_id]))
     async for members in _members(link.transport, link.keys.deps(parent_id)):
@@ -149,7 +165,7 @@ async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
 
 
 async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) -> FlowUsage:
-    """Sums over jobs, named by the meta keys of their queues and their ids."""
+    """Return the total usage of jobs, given as lists of job ids by the meta keys of their queues."""
     sums = _Sums()
     for meta, ids in by_meta.items():
         sums.add_jobs(await usages_of(transport, meta, ids))
@@ -157,7 +173,7 @@ async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) 
 
 
 async def _members(transport: Transport, key: str) -> AsyncIterator[list[str]]:
-    """A set in pieces, each member once."""
+    """Yield the members of a set in pages, each member once."""
     cursor, seen = "0", set[str]()
     while True:
         cursor_bytes, page = await transport.command("SSCAN", key, cursor, "COUNT", "500")
@@ -171,7 +187,7 @@ async def _members(transport: Transport, key: str) -> AsyncIterator[list[str]]:
 
 
 class _Sums:
-    """What is added up."""
+    """Running totals."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -219,7 +235,7 @@ class _Sums:
             self.models[name] = self.models.get(name, 0) + int(count)
 
 
-# -- queues over a time -----------------------------------------------------------------------------------------
+# -- queues over a time range -----------------------------------------------------------------------------------
 
 
 async def summarize_usage(
@@ -237,18 +253,19 @@ async def summarize_usage(
         names = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
     else:
         if isinstance(queues, str):
-            raise GlideMQValidationError("queues", queues, "must be several names, not one text")
+            raise GlideMQValidationError("queues", queues, "must be a list of names, not a str")
         names = [validate_queue_name(name, "queues") for name in dict.fromkeys(queues)]
     begin, minutes = first - first % BUCKET_MS, last // BUCKET_MS - first // BUCKET_MS + 1
     if minutes * len(names) > MAX_READS:
         reads = f"{minutes} minutes of {len(names)} queues"
-        raise GlideMQValidationError("window", reads, f"must come to at most {MAX_READS} minutes: name fewer queues")
+        problem = f"minutes times queues must be at most {MAX_READS}; use a shorter window or fewer queues"
+        raise GlideMQValidationError("window", reads, problem)
     total = _Sums()
     per_queue: dict[str, QueueUsage] = {}
     for name in sorted(names):
         sums, meta = _Sums(), QueueKeys(prefix, name).meta
-        for at in range(0, minutes, _MINUTES_A_CALL):
-            piece = min(_MINUTES_A_CALL, minutes - at)
+        for at in range(0, minutes, _MINUTES_PER_CALL):
+            piece = min(_MINUTES_PER_CALL, minutes - at)
             found = await transport.call(calls.usage_minutes(meta, begin + at * BUCKET_MS, piece))
             sums.add(found)
             total.add(found)
@@ -268,7 +285,7 @@ async def _span(
     transport: Transport, start: datetime | None, end: datetime | None, window: Milliseconds | None
 ) -> tuple[int, int]:
     if start is not None and window is not None:
-        raise GlideMQValidationError("window", window, "says where it begins, and so does 'start': give one of them")
+        raise GlideMQValidationError("window", window, "is mutually exclusive with 'start'")
     length = _HOUR_MS if window is None else to_ms("window", window, minimum=1, maximum=MAX_DURATION_MS)
     if end is not None:
         last = epoch_ms(to_instant("end", end))
@@ -277,5 +294,5 @@ async def _span(
         last = int(seconds) * 1000 + int(microseconds) // 1000
     first = last - length if start is None else epoch_ms(to_instant("start", start))
     if first > last:
-        raise GlideMQValidationError("start", start, "must not be later than the end")
+        raise GlideMQValidationError("start", start, "must not be later than 'end'")
     return max(0, first, last - KEPT_MS), last

@@ -1,1 +1,1 @@
-"""Vectors of jobs and similarity search over them."""
+"""Vector search: embeddings of jobs, and similarity search over them."""

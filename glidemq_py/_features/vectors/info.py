@@ -1,4 +1,4 @@
-"""What a vector search found, and reading the search module's replies in either of their forms."""
+"""Results of a vector search, and parsing of the search module's replies (RESP2 and RESP3)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ JobT = TypeVar("JobT", default=Any)
 
 @dataclass(frozen=True, slots=True)
 class VectorMatch(Generic[JobT]):
-    """A job near the vector that was looked for.
+    """A job whose embedding is near the query vector.
 
     Attributes:
-        job: the job as it is now.
-        score: its distance in the index's metric; nearer is less.
+        job: the job, read after the search.
+        score: distance in the metric of the index; lower is nearer.
     """
 
     job: JobT
@@ -31,7 +31,7 @@ def _text(value: object) -> str:
 
 
 def _pairs(value: object) -> Iterator[tuple[str, object]]:
-    """Names and values of a map, or of the flat list that stands for one."""
+    """Yield the names and values of a map, or of a flat list of them."""
     if isinstance(value, Mapping):
         for name, item in cast("Mapping[object, object]", value).items():
             yield _text(name), item
@@ -42,7 +42,10 @@ def _pairs(value: object) -> Iterator[tuple[str, object]]:
 
 
 def hits_of(reply: object, score_field: str) -> list[tuple[str, float]]:
-    """Keys and scores of a reply to FT.SEARCH: ``[count, {key: {field: value}}]`` or ``[count, key, [...], ...]``."""
+    """Return keys and scores of an FT.SEARCH reply, lowest score first.
+
+    The reply is ``[count, {key: {field: value}}]`` or ``[count, key, [...], ...]``.
+    """
     items = cast("list[object]", reply) if isinstance(reply, list) else []
     rest: object = items[1:]
     if len(items) == 2 and isinstance(items[1], Mapping):
@@ -56,7 +59,7 @@ def hits_of(reply: object, score_field: str) -> list[tuple[str, float]]:
 
 
 def vector_fields_of(reply: object) -> list[str]:
-    """Names of the vector fields in a reply to FT.INFO."""
+    """Return the names of the vector fields in an FT.INFO reply."""
     attributes = next((value for name, value in _pairs(reply) if name == "attributes"), None)
     names: list[str] = []
     for attribute in cast("list[object]", attributes) if isinstance(attributes, list) else []:

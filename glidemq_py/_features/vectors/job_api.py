@@ -1,4 +1,4 @@
-"""The embedding of a job."""
+"""Storing the embedding of a job."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = [
 
 
 def store_vector(meta: str, job_id: str, field: str, vector: bytes, token: tuple[int, int]) -> Call[AttemptStatus]:
-    """Write the bytes of a vector into a field of a job that exists."""
+    """Write the bytes of a vector to a field of the hash of an existing job."""
     return Call("store_vector", meta, (pack((job_id, field, vector, *token)),), AttemptStatus, repeatable=True)
 
 
 class JobVectors:
-    """The part of `Job` that is searched for by likeness."""
+    """The vector methods of `Job`."""
 
     id: str
     _link: QueueLink
@@ -37,15 +37,16 @@ class JobVectors:
         async def _write(self, call: Any) -> None: ...
 
     async def store_vector(self, field: str, embedding: Iterable[float]) -> None:
-        """Store an embedding with the job, for `Queue.vector_search`. Needs no search module by itself.
+        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
 
         Args:
-            field: of the index, see `Queue.create_job_index`; not a field of the job's own record.
-            embedding: the numbers, as many as the index has dimensions; kept as float32.
+            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
+            embedding: the numbers, as many as the index has dimensions; stored as float32.
 
         Raises:
-            GlideMQValidationError: the field or a number cannot be.
-            JobNotFoundError: the job is gone. StaleAttemptError: another worker has it now.
+            GlideMQValidationError: an argument is invalid.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
         """
         vector = encode_vector("embedding", embedding)
         name = check_field("field", field)

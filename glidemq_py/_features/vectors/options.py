@@ -1,6 +1,6 @@
-"""Vectors of jobs and the index over them: what may be given, and the bytes and words that the server takes.
+"""Options of vector indexes and searches, and their encoding for the server.
 
-Nothing is sent here. Spec: api section 4.3; a vector is stored as little-endian float32 (data-model section 4).
+Nothing is sent here. A vector is stored as little-endian float32.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ RESERVED: Final = frozenset({
     "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy", "failedType", "stacktrace",
     "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
 })  # fmt: skip
-"""Fields of a job's record; a vector must not take the place of one."""
+"""Fields of a job hash, which a vector must not overwrite."""
 
 _INDEXED: Final = ("name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "priority", "NUMERIC")
 IndexFieldType = Literal["tag", "numeric", "text"]
 
 
-class _VectorFieldNeeded(TypedDict):
+class _RequiredKeys(TypedDict):
     name: str
     dimensions: int
 
 
-class VectorFieldDict(_VectorFieldNeeded, total=False):
-    """`VectorField` written as a mapping."""
+class VectorFieldDict(_RequiredKeys, total=False):
+    """`VectorField` as a mapping."""
 
     algorithm: Literal["hnsw", "flat"]
     metric: Literal["cosine", "l2", "ip"]
@@ -53,17 +53,19 @@ class VectorFieldDict(_VectorFieldNeeded, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorField:
-    """The field of a job index that holds embeddings.
+    """The vector field of a job index.
 
     Args:
-        name: of the field, as in `Job.store_vector`.
-        dimensions: numbers in each vector, 1..65_536.
+        name: name of the field, as in `Job.store_vector`.
+        dimensions: number of dimensions, 1..65_536.
         algorithm: "hnsw" (approximate, fast) or "flat" (exact).
-        metric: distance: "cosine", "l2" or "ip".
-        m, ef_construction, ef_runtime: of "hnsw"; None = the server's defaults.
+        metric: distance metric: "cosine", "l2" or "ip".
+        m: HNSW parameter M, 1..4_096; None = the server's default.
+        ef_construction: HNSW parameter EF_CONSTRUCTION, 1..4_096; None = the server's default.
+        ef_runtime: HNSW parameter EF_RUNTIME, 1..4_096; None = the server's default.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
     name: str
@@ -84,22 +86,22 @@ class VectorField:
             if value is None:
                 continue
             if self.algorithm != "hnsw":
-                raise GlideMQValidationError(f"vector.{option}", value, "is for the algorithm 'hnsw'")
+                raise GlideMQValidationError(f"vector.{option}", value, "requires algorithm 'hnsw'")
             check_int(f"vector.{option}", value, 1, 4_096)
 
     @classmethod
     def parse(cls, given: object) -> VectorField:
-        """A vector field from what was given."""
+        """Return a `VectorField` from one or from a mapping of its fields."""
         if isinstance(given, VectorField):
             return given
         fields = check_mapping("vector", given, tuple(cls.__dataclass_fields__))
-        for needed in ("name", "dimensions"):
-            if needed not in fields:
-                raise GlideMQValidationError(f"vector.{needed}", None, "is needed")
+        for required in ("name", "dimensions"):
+            if required not in fields:
+                raise GlideMQValidationError(f"vector.{required}", None, "is required")
         return cls(**fields)
 
     def to_schema(self) -> list[str]:
-        """Its words in the schema of FT.CREATE."""
+        """Return the schema arguments of FT.CREATE."""
         words = ["TYPE", "FLOAT32", "DIM", str(self.dimensions), "DISTANCE_METRIC", self.metric.upper()]
         for word, value in (("M", self.m), ("EF_CONSTRUCTION", self.ef_construction), ("EF_RUNTIME", self.ef_runtime)):
             if value is not None:
@@ -108,16 +110,17 @@ class VectorField:
 
 
 def check_field(option: str, name: object) -> str:
-    """A field name that may be indexed: a letter or underscore, then letters, digits, underscores; none of ours."""
+    """Return a valid field name: a letter or underscore, then letters, digits, underscores; not reserved."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise GlideMQValidationError(option, name, "must be 1 to 128 letters, digits and underscores")
+        problem = "must be 1 to 128 letters, digits and underscores, and not start with a digit"
+        raise GlideMQValidationError(option, name, problem)
     if name in RESERVED:
-        raise GlideMQValidationError(option, name, "is a field of the job's record")
+        raise GlideMQValidationError(option, name, "is reserved: the job hash has a field of that name")
     return name
 
 
 def encode_vector(option: str, embedding: Iterable[float]) -> bytes:
-    """The numbers as little-endian float32. Raises GlideMQValidationError for what float32 cannot hold."""
+    """Encode the numbers as little-endian float32; raise GlideMQValidationError if they are out of range."""
     if isinstance(embedding, (str, bytes, bytearray)):
         raise GlideMQValidationError(option, embedding, "must be a list of numbers")
     try:
@@ -129,14 +132,14 @@ def encode_vector(option: str, embedding: Iterable[float]) -> bytes:
     try:
         text = struct.pack(f"<{len(numbers)}f", *numbers)
     except OverflowError:
-        raise GlideMQValidationError(option, numbers, "holds a number beyond float32") from None
+        raise GlideMQValidationError(option, numbers, "must contain only numbers in the range of float32") from None
     if not all(abs(number) < float("inf") for number in numbers):
-        raise GlideMQValidationError(option, numbers, "holds a number that is not finite")
+        raise GlideMQValidationError(option, numbers, "must contain only finite numbers")
     return text
 
 
 def create_arguments(index: str, prefix: str, fields: object, vector: object) -> list[str]:
-    """The words of FT.CREATE."""
+    """Return the FT.CREATE command."""
     words = ["FT.CREATE", index, "ON", "HASH", "PREFIX", "1", prefix, "SCHEMA", *_INDEXED]
     if fields is not None and not isinstance(fields, Mapping):
         raise GlideMQValidationError("fields", fields, "must be a mapping of names to 'tag', 'numeric' or 'text'")
@@ -146,19 +149,19 @@ def create_arguments(index: str, prefix: str, fields: object, vector: object) ->
         words += [check_field("fields", name), kind.upper()]
     field = _PLACEHOLDER if vector is None else VectorField.parse(vector)
     if field.name in given:
-        raise GlideMQValidationError("fields", field.name, "is the name of the vector field already")
+        raise GlideMQValidationError("fields", field.name, "is already the name of the vector field")
     return [*words, *field.to_schema()]
 
 
 _PLACEHOLDER: Final = VectorField(name="_vec", dimensions=2, algorithm="flat")
-"""The search module makes no index without a vector."""
+"""Vector field of an index without embeddings: the search module requires one."""
 
 
 def search_arguments(
     index: str, field: str, blob: bytes, k: int, expression: str, score_field: str
 ) -> list[str | bytes]:
-    """The words of FT.SEARCH for the ``k`` nearest."""
-    among = "*" if expression == "*" else f"({expression})"
-    query = f"{among}=>[KNN {k} @{field} $BLOB AS {score_field}]"
+    """Return the FT.SEARCH command for the ``k`` nearest vectors."""
+    prefilter = "*" if expression == "*" else f"({expression})"
+    query = f"{prefilter}=>[KNN {k} @{field} $BLOB AS {score_field}]"
     return ["FT.SEARCH", index, query, "PARAMS", "2", "BLOB", blob, "RETURN", "1", score_field, "LIMIT", "0", str(k),
             "DIALECT", "2"]  # fmt: skip

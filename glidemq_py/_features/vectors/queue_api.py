@@ -1,4 +1,4 @@
-"""Searching jobs by likeness, where the server has a search module (valkey-search, or Redis' query engine)."""
+"""Vector search over jobs; requires a search module (valkey-search, or the query engine of Redis)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_INDEX: Final = re.compile(r"unknown index|no such index|index.*not found|not
 
 
 class QueueVectors:
-    """The part of `Queue` that searches by vectors."""
+    """The vector search methods of `Queue`."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
@@ -42,40 +42,49 @@ class QueueVectors:
         vector: VectorField | VectorFieldDict | None = None,
         fields: Mapping[str, IndexFieldType] | None = None,
     ) -> str:
-        """Make a search index over this queue's jobs: their ``name``, ``state``, ``timestamp`` and ``priority``, an
-        embedding, and further fields of their records. Jobs that are there already are indexed too.
+        """Create a search index over the jobs of this queue.
+
+        It covers ``name``, ``state``, ``timestamp`` and ``priority``, an embedding, and the given fields of the job
+        hash. Existing jobs are indexed too.
 
         Args:
-            name: of the index; ``<queue>-idx`` by default.
-            vector: the field of the embeddings: a `VectorField` or a mapping of its fields; None = none.
-            fields: further fields: "tag", "numeric" or "text" by name.
+            name: name of the index; ``<queue>-idx`` by default.
+            vector: the field of the embeddings: a `VectorField` or a mapping of its fields; None = no embeddings.
+            fields: more fields to index: their type "tag", "numeric" or "text" by name.
 
         Returns:
-            The index's name.
+            The name of the index.
 
         Raises:
             SearchUnavailableError: the server has no search module.
-            SearchIndexError: it refuses the index; there is one of that name already, say.
-            GlideMQValidationError: an argument cannot be.
+            SearchIndexError: the server rejects the index, for example because its name is already used.
+            GlideMQValidationError: an argument is invalid.
         """
         link = await self._connected()
         index, keys = _index(link, name), link.keys
         words = create_arguments(index, keys.job_prefix, fields, vector)
         try:
-            await _ask(link, words)
+            await _command(link, words)
         except SearchIndexError as error:
             if not _HASH_TAG.search(str(error)):
                 raise
-            # valkey-search takes no braces in a prefix. What else this one covers is left out of what is found.
+            # valkey-search rejects braces in a prefix. This prefix covers other keys, too; results are filtered.
             words[words.index(keys.job_prefix)] = keys.base.removesuffix("}")
-            await _ask(link, words)
+            await _command(link, words)
         return index
 
     async def drop_job_index(self, name: str | None = None) -> bool:
-        """Delete an index; the jobs stay. False if there was none of that name. Raises as `create_job_index`."""
+        """Delete an index, but not its jobs. Raises the errors of `create_job_index`.
+
+        Args:
+            name: name of the index; ``<queue>-idx`` by default.
+
+        Returns:
+            True if the index was deleted; False if it did not exist.
+        """
         link = await self._connected()
         try:
-            await _ask(link, ["FT.DROPINDEX", _index(link, name)])
+            await _command(link, ["FT.DROPINDEX", _index(link, name)])
         except SearchIndexError as error:
             if _NO_INDEX.search(str(error)):
                 return False
@@ -92,20 +101,21 @@ class QueueVectors:
         name: str | None = None,
         score_field: str = "__score",
     ) -> list[VectorMatch[Job[Any, Any]]]:
-        """The jobs whose embeddings are nearest, nearest first.
+        """Return the jobs whose embeddings are nearest to ``embedding``, nearest first.
 
         Args:
-            embedding: as many numbers as the index has dimensions.
-            k: how many at most, 1..1_000.
-            filter: which jobs to look among, in the search module's language: ``@state:{completed}``.
-            field: of the embeddings; None asks the index.
-            name: of the index; ``<queue>-idx`` by default.
-            score_field: what the distance is called in the query; must not be a field of the index.
+            embedding: the query vector, with as many numbers as the index has dimensions.
+            k: maximum number of results, 1..1_000.
+            filter: filter expression in the query language of the search module, such as ``@state:{completed}``; at
+                most 10,000 characters.
+            field: name of the vector field; None = the only vector field of the index.
+            name: name of the index; ``<queue>-idx`` by default.
+            score_field: name of the distance in the query; must not be a field of the index.
 
         Raises:
             SearchUnavailableError: the server has no search module.
-            SearchIndexError: there is no such index, or it refuses the query.
-            GlideMQValidationError: an argument cannot be.
+            SearchIndexError: the index does not exist, or the server rejects the query.
+            GlideMQValidationError: an argument is invalid.
         """
         blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
         check_text("filter", filter, maximum=MAX_FILTER)
@@ -116,9 +126,9 @@ class QueueVectors:
             field = await _vector_field(link, index)
         words = search_arguments(index, check_field("field", field), blob, most, filter, score_field)
         found: list[VectorMatch[Job[Any, Any]]] = []
-        for key, score in hits_of(await _ask(link, words), score_field):
+        for key, score in hits_of(await _command(link, words), score_field):
             job_id = key.removeprefix(link.keys.job_prefix)
-            # Other queues' keys may be in the index, and other keys of jobs.
+            # The index may contain keys of other queues, and other keys of jobs.
             job = await reading.get_job(link, job_id) if job_id != key and ":" not in job_id else None
             if job is not None:
                 found.append(VectorMatch(job, score))
@@ -130,15 +140,16 @@ def _index(link: QueueLink, name: str | None) -> str:
 
 
 async def _vector_field(link: QueueLink, index: str) -> str:
-    names = vector_fields_of(await _ask(link, ["FT.INFO", index]))
+    names = vector_fields_of(await _command(link, ["FT.INFO", index]))
     if not names or names == ["_vec"]:
-        raise SearchIndexError(f"index {index!r} has no field for vectors")
+        raise SearchIndexError(f"index {index!r} has no vector field")
     if len(names) > 1:
-        raise GlideMQValidationError("field", None, f"index {index!r} has several: {', '.join(sorted(names))}")
+        problem = f"is required: index {index!r} has the vector fields {', '.join(sorted(names))}"
+        raise GlideMQValidationError("field", None, problem)
     return names[0]
 
 
-async def _ask(link: QueueLink, words: list[Any]) -> Any:
+async def _command(link: QueueLink, words: list[Any]) -> Any:
     try:
         return await link.transport.command(*words)
     except GlideMQError as error:
