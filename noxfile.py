@@ -40,13 +40,14 @@ def demo(session: "nox.Session") -> None:
 
 
 def tests(session: "nox.Session") -> None:
-    """Run the whole suite. Arguments: pytest's.
+    """Run the whole suite, one process per core. Arguments: pytest's; `-n 0` for a single process.
 
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
     repository's own files; that a wheel and an sdist hold everything is tests/unit/test_packaging.py's duty.
     """
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
-    session.run("python", "-m", "pytest", *session.posargs)
+    # Tests marked with the same xdist_group share a process.
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "loadgroup", *session.posargs)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)
 

@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(item.fspath).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
             item.add_marker(pytest.mark.timeout(240))
+            # One Spark session is enough: with pytest-xdist all of them run in the same process.
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
