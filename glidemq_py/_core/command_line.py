@@ -1,4 +1,4 @@
-"""The parser of our command lines: its errors show no password of a server URL."""
+"""The parser of the package's command lines. Its errors never contain the password of a server URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _USER_AT_HOST: Final = re.compile(r"\S*:\S*@\S*")
 
 
 def hide_secrets(text: str) -> str:
-    """Return the text without what looks like a server URL or like user:password@host."""
+    """Return the text with server URLs and user:password@host removed."""
     return _USER_AT_HOST.sub("***", hide_urls(text))
 
 

@@ -1,7 +1,7 @@
-"""Options of one job: checked when given, merged with a queue's defaults, written as the opts JSON.
+"""Options of one job: validation, merging with the queue's defaults, and serialization as the opts JSON.
 
-The wire form is spec/data-model section 4.1: camelCase names, only what the user gave. Acting on an option is
-the business of queue and worker.
+The opts JSON has camelCase names and contains only the given options (docs/reference/data-model.md). The queue and the
+worker implement the options.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_PRIORITY: Final = 2047
-"""Largest priority written: with 2048 the scheduled score would lose its lowest bit (W67)."""
+"""Largest priority. With 2048, the score in the scheduled set would exceed 53 bits and lose its lowest bit."""
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    "parents": "is for flows: a job gets several parents by FlowProducer.add_dag",
-    "wait_timeout": "belongs to add_and_wait",
-    **dict.fromkeys(("repeat", "schedule", "scheduler"), "belongs to upsert_job_scheduler"),
+    "parents": "is an option of flows; use FlowProducer.add_dag for several parents",
+    "wait_timeout": "is an option of Queue.add_and_wait",
+    **dict.fromkeys(("repeat", "schedule", "scheduler"), "is an option of Queue.upsert_job_scheduler"),
 }
-"""Options that are known, and why they are refused."""
+"""Options that exist but are rejected here, with the reason."""
 
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -48,7 +48,7 @@ class BackoffDict(TypedDict, total=False):
 
 
 BackoffInput = Backoff | BackoffDict | Milliseconds
-"""What may be given as `backoff`: a bare duration is a fixed delay."""
+"""Types of the option `backoff`. A bare duration is a fixed delay."""
 
 
 class JobOptionsDict(TypedDict, total=False):
@@ -76,35 +76,35 @@ class JobOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class JobOptions:
-    """Options of a job. None means "not given"; durations are kept in milliseconds.
+    """Options of a job. None means "not given"; durations are stored in milliseconds.
 
     Args:
-        delay: wait this long before the job may run: milliseconds or a timedelta, 0 up to ten years.
-        run_at: run at this instant instead (a naive datetime is local time); the past means at once.
-        attempts: total tries, 0..1_000_000; 0 and 1 both mean one try.
-        backoff: wait between tries: a `Backoff`, a mapping of its fields, or a duration (fixed delay).
-        job_id: id of your own; a second job of the same id is not added. See `validate_job_id`.
-        priority: 0..2047; 1 is most urgent, 0 runs after all priorities.
-        lifo: run before jobs that wait longer. Not with `priority`.
-        ttl: the job fails as "expired" if it has not started after this long; > 0.
-        timeout: longest time one attempt may take; > 0.
-        remove_on_complete: True or 0 removes the finished job at once, a number keeps that many,
-            `{"age": seconds, "count": number}` or `KeepJobs` bounds both; False keeps all.
+        delay: delay before the job becomes ready: milliseconds or a timedelta, 0 to ten years. Not with `run_at`.
+        run_at: instant at which the job becomes ready (a naive datetime is in local time). If it is in the past, the
+            job is ready immediately.
+        attempts: maximum number of attempts, 0 to 1,000,000; 0 and 1 both mean one attempt.
+        backoff: delay between attempts: a `Backoff`, a mapping of its fields, or a duration (fixed delay).
+        job_id: custom id. If a job with this id exists, no job is added. See `validate_job_id`.
+        priority: 0 to 2047; 1 is the most urgent, 0 runs after all priorities.
+        lifo: True: the job runs before jobs that have waited longer. Not with `priority` or `ordering`.
+        ttl: the job fails as "expired" if it has not started after this time, in milliseconds or a timedelta; > 0.
+        timeout: maximum duration of one attempt, in milliseconds or a timedelta; > 0.
+        remove_on_complete: retention of the completed job. True or 0 removes it immediately, a number keeps that many
+            jobs, `{"age": seconds, "count": number}` or `KeepJobs` limits both, False keeps all.
         remove_on_fail: the same for failed jobs.
-        lock_duration: how long a silent worker keeps this job, 1_000..86_400_000 ms.
-        ordering: the group it belongs to: an `Ordering`, a mapping of its fields, or just the key. Not with `lifo`.
-        cost: tokens that it takes from its group's bucket, 0.001..10**9; one where it says nothing. Only with
-            `ordering`.
-        deduplication: not to be added where the same thing stands: a `Deduplication` or a mapping of its fields.
-        fallbacks: what attempts after the first are to use: models, mappings or `Fallback` objects, at most 100, in
-            order. Handlers read `Job.current_fallback`.
+        lock_duration: how long the lock is valid without a heartbeat, 1,000 to 86,400,000 ms or a timedelta.
+        ordering: ordering group of the job: an `Ordering`, a mapping of its fields, or the key. Not with `lifo`.
+        cost: tokens charged to the group's token bucket, 0.001 to 10**9; 1 by default. Requires `ordering`.
+        deduplication: skip or replace duplicates: a `Deduplication` or a mapping of its fields.
+        fallbacks: fallbacks for the attempts after the first, in order: models, mappings or `Fallback` objects, at
+            most 100. Handlers read `Job.current_fallback`.
         parent: the job that waits for this one: a `Job`, a `JobRef`, or ``(queue, id)``. Not with `deduplication`.
-        on_failure: what it means for the jobs that wait for this one if it does not complete (it fails for good,
-            expires, is revoked or removed): "fail_parent" (also where nothing is said) fails them too, "ignore" lets
-            them go on without its result, "remove" as if there had been no such child.
+        on_failure: effect on the parents if this job does not complete (it fails, expires, is revoked or removed):
+            "fail_parent" (the default) fails them too, "ignore" lets them continue without its result, "remove"
+            removes this job from their children.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     delay: int | None
@@ -149,12 +149,12 @@ class JobOptions:
         parent: ParentInput | None = None,
         on_failure: FailurePolicy | None = None,
     ) -> None:
-        # `init=False`: what may be given (a timedelta, a mapping) is wider than what is kept.
+        # `init=False`: the accepted types (a timedelta, a mapping) are wider than the stored ones.
         keep = object.__setattr__
         keep(self, "delay", None if delay is None else to_ms("delay", delay))
         keep(self, "run_at", None if run_at is None else to_instant("run_at", run_at))
         if delay is not None and run_at is not None:
-            raise GlideMQValidationError("run_at", run_at, "cannot be given together with 'delay'")
+            raise GlideMQValidationError("run_at", run_at, "options 'delay' and 'run_at' are mutually exclusive")
         keep(self, "attempts", None if attempts is None else check_int("attempts", attempts, 0, MAX_ATTEMPTS))
         keep(self, "backoff", None if backoff is None else Backoff.parse("backoff", backoff))
         keep(self, "job_id", None if job_id is None else validate_job_id(job_id))
@@ -184,12 +184,12 @@ class JobOptions:
 
     @classmethod
     def parse(cls, given: JobOptions | Mapping[str, Any] | None) -> JobOptions:
-        """Options from a mapping of keyword options; with nothing in it this costs nothing.
+        """Return the options of a mapping of keyword options.
 
         Raises:
-            UnknownOptionError: a name that does not exist; the nearest one is suggested.
-            UnsupportedOptionError: a name that is known, but not honoured yet.
-            GlideMQValidationError: a value out of its range.
+            UnknownOptionError: an option does not exist; the error suggests the most similar one.
+            UnsupportedOptionError: an option exists but is not supported here.
+            GlideMQValidationError: a value is invalid.
         """
         if given is None:
             return NO_OPTIONS
@@ -208,10 +208,10 @@ class JobOptions:
 
     @staticmethod
     def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
-        """`defaults` with whatever `overrides` gives; `delay` and `run_at` displace one another.
+        """Return `defaults` overridden by `overrides`; a given `delay` or `run_at` replaces both defaults.
 
         Raises:
-            GlideMQValidationError: the two do not go together.
+            GlideMQValidationError: the merged options are mutually exclusive.
         """
         if overrides is NO_OPTIONS or defaults is overrides:
             return defaults
@@ -231,10 +231,10 @@ class JobOptions:
 
     @staticmethod
     def of_job(defaults: JobOptions, given: JobOptions) -> JobOptions:
-        """What holds for a job that was ``given`` these: `merge`, and everything that was given does something.
+        """Return the effective options of a job: `merge`, with a check that every option in ``given`` has an effect.
 
         Raises:
-            GlideMQValidationError: the two do not go together, or an option that was given needs another one.
+            GlideMQValidationError: the options are mutually exclusive, or a given option requires another one.
         """
         merged = JobOptions.merge(defaults, given)
         if given is not NO_OPTIONS:
@@ -243,11 +243,11 @@ class JobOptions:
 
     @property
     def run_at_ms(self) -> int | None:
-        """`run_at` in milliseconds since 1970."""
+        """Return `run_at` in milliseconds since 1970, or None."""
         return None if self.run_at is None else epoch_ms(self.run_at)
 
     def to_wire(self) -> dict[str, Any]:
-        """The opts JSON as a dict: camelCase, only what was given. `run_at` is not stored."""
+        """Return the opts JSON as a dict: camelCase names, only the given options. `run_at` is not stored."""
         wire: dict[str, Any] = {}
         for name, key in _WIRE_NAMES:
             value = getattr(self, name)
@@ -257,7 +257,7 @@ class JobOptions:
                 value = value.to_wire()
             elif name == "fallbacks":
                 if not value:
-                    continue  # none: what it says is that the queue's default does not hold
+                    continue  # an empty list only overrides the queue's default
                 value = [fallback.to_wire() for fallback in value]
             elif name in ("remove_on_complete", "remove_on_fail"):
                 value = retention_to_wire(value)
@@ -267,7 +267,7 @@ class JobOptions:
         return wire
 
     def to_wire_json(self) -> str:
-        """The opts JSON as compact text; computed once."""
+        """Return the opts JSON as compact text; computed once."""
         text = self._wire_json
         if text is None:
             text = _encode(self.to_wire())
@@ -301,41 +301,42 @@ _NAMES: Final = frozenset(_FIELDS)
 def _check_together(options: JobOptions) -> None:
     if options.lifo:
         if options.ordering is not None:
-            raise GlideMQValidationError("lifo", True, "cannot be used together with 'ordering'")
+            raise GlideMQValidationError("lifo", True, "options 'lifo' and 'ordering' are mutually exclusive")
         if options.priority:
-            raise GlideMQValidationError("lifo", True, "cannot be used together with 'priority', which decides alone")
+            raise GlideMQValidationError("lifo", True, "options 'lifo' and 'priority' are mutually exclusive")
     if options.parent is not None and options.deduplication is not None:
-        raise GlideMQValidationError("parent", options.parent, "cannot be used together with 'deduplication'")
+        problem = "options 'parent' and 'deduplication' are mutually exclusive"
+        raise GlideMQValidationError("parent", options.parent, problem)
 
 
 def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) -> None:
-    """Refuse what a job was given and what would do nothing.
+    """Reject options that would have no effect on the job.
 
     Args:
-        own: what it was given itself: a default may wait for jobs that it means something to.
-        merged: all that holds for it.
-        of_flow: a flow makes the job, and knows its parents.
+        own: options given for the job itself. Defaults of the queue may have no effect on some jobs.
+        merged: effective options, defaults included.
+        of_flow: True if the job is part of a flow, which sets its parents.
 
     Raises:
-        GlideMQValidationError: an option needs another one.
+        GlideMQValidationError: an option requires another one.
     """
     if (merged.attempts or 0) < 2:
         for name in ("backoff", "fallbacks"):
             if getattr(own, name):
-                raise GlideMQValidationError(name, getattr(own, name), "needs 'attempts' >= 2: it is for retries")
+                raise GlideMQValidationError(name, getattr(own, name), "requires 'attempts' of at least 2")
     if own.on_failure is not None and merged.parent is None and not of_flow:
-        raise GlideMQValidationError("on_failure", own.on_failure, "needs a 'parent': nobody waits for the job")
+        raise GlideMQValidationError("on_failure", own.on_failure, "requires 'parent'")
 
 
 NO_OPTIONS: Final = JobOptions()
-"""The options of a job that was given none."""
+"""The options of a job without options."""
 NO_OPTIONS.to_wire_json()
 
 
 def _refuse(name: object, value: object) -> None:
-    """Complain about a name that is not an option, unless it is a known one given as None."""
+    """Raise an error for a name that is not an option, unless it is an unsupported option with the value None."""
     if not isinstance(name, str):
-        raise GlideMQValidationError("options", name, f"option names must be str, not {type(name).__name__}")
+        raise GlideMQValidationError("options", name, f"option names must be strings, not {type(name).__name__}")
     reason = UNSUPPORTED.get(name)
     if reason is None:
         reject_unknown(name, value, sorted(_NAMES | UNSUPPORTED.keys()))

@@ -1,4 +1,4 @@
-"""Names and numbers a queue reports: states, outcomes of an add, counts, live workers. Values only."""
+"""Values that a queue reports: job states, outcomes of an add, counts, live workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands; the text is what its hash holds (spec/data-model section 4)."""
+    """State of a job; the value is the text stored in the job's hash."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -21,38 +21,38 @@ class JobState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """True for completed and failed."""
+        """Return True for completed and failed."""
         return self is JobState.COMPLETED or self is JobState.FAILED
 
 
 class JobOutcome(StrEnum):
-    """What `add` did."""
+    """Outcome of `add`."""
 
     ADDED = "added"
     """The job was stored."""
     DUPLICATE = "duplicate"
-    """A job of that custom id stands already; it was left alone."""
+    """A job with this custom id already exists; it was not changed."""
     SKIPPED = "skipped"
-    """Deduplication kept the job that stands."""
+    """Deduplication kept the existing job."""
     REPLACED = "replaced"
-    """Deduplication put this job in the place of another."""
+    """Deduplication replaced the existing job with this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCounts:
-    """Numbers of jobs in a queue at one moment.
+    """Numbers of jobs in a queue by state.
 
     Attributes:
         waiting: ready to run.
-        active: handed to a worker.
-        delayed: due later; retries that wait for their backoff are among them.
+        active: fetched by a worker.
+        delayed: due later, including retries in their backoff.
         prioritized: ready, with a priority.
-        group_waiting: parked in their groups, which are full, limited, or at an earlier job.
-        completed: finished and kept.
-        failed: failed for good and kept.
-        suspended: waiting for a signal from outside.
-        waiting_children: parents that wait for their children.
-        paused: whether the queue hands out jobs; not a number.
+        group_waiting: waiting in ordering groups that are full, rate limited, or busy with an earlier job.
+        completed: completed and kept.
+        failed: failed without attempts left, and kept.
+        suspended: waiting for a signal.
+        waiting_children: parents waiting for their children.
+        paused: True if the queue is paused.
     """
 
     waiting: int = 0
@@ -68,27 +68,27 @@ class JobCounts:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that are yet to finish: all that have neither completed nor failed."""
+        """Return the number of jobs that have neither completed nor failed."""
         ready = self.waiting + self.active + self.delayed + self.prioritized + self.group_waiting
         return ready + self.suspended + self.waiting_children
 
     @property
     def total(self) -> int:
-        """All jobs."""
+        """Return the number of all jobs."""
         return self.unfinished + self.completed + self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """One live worker, as its heartbeat describes it (`P:w:<id>`, spec/data-model section 3).
+    """One live worker, as registered by its last heartbeat.
 
     Attributes:
         id: consumer name.
-        host: name of its machine.
+        host: host name.
         pid: process id.
         started_at: milliseconds since 1970.
-        age: milliseconds it has been running.
-        active_jobs: jobs in its hands at the last heartbeat.
+        age: milliseconds since its start.
+        active_jobs: number of active jobs at the last heartbeat.
     """
 
     id: str

@@ -1,8 +1,7 @@
-"""JSON text of values and values of JSON text: compact, UTF-8 not escaped, NaN and the infinities as null.
+"""JSON serialization: compact, non-ASCII characters not escaped, NaN and infinities as null.
 
-orjson does the work where it is installed, the standard library where not; what either cannot do is left to
-`plain`. Both accept the same values and texts, and differ at most in how a float's exponent is written. Which
-options a job carries, size limits and compression are not decided here.
+It uses orjson if it is installed, else the standard library. Values that these reject go through `plain_values`. Both
+accept the same values and texts; only the format of a float's exponent may differ.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ else:
 __all__ = ["are_texts", "dumps", "loads"]
 
 
-def _refuse_constant(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
 _encode: Final = _json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain).encode
-_decode: Final = _json.JSONDecoder(parse_constant=_refuse_constant).decode
+_decode: Final = _json.JSONDecoder(parse_constant=_reject_constant).decode
 
-# orjson reads integers beyond 64 bits as floats. A run of 20 characters that could be one covers two
-# neighbours of every tenth character, and looking at those is eight times cheaper than looking at all.
+# orjson reads integers beyond 64 bits as floats, so texts with 20 digits in a row go to the standard library. Such a
+# run covers two consecutive characters of every tenth one; testing only these is eight times cheaper.
 _maybe_huge: Final = re.compile(r"[-0-9]{2}").search
 _huge: Final = re.compile(r"[-0-9][0-9]{19}").search
 
@@ -46,7 +45,7 @@ def _dumps_stdlib(value: Any, option: str = "value") -> str:
         if not text.isascii():
             text.encode()
     except Exception:
-        # NaN, a lone surrogate, an odd key, a broken model: plain tells them apart, and says where it is.
+        # NaN, a lone surrogate, an unusual key or a broken model: either it can be written, or the error has its path.
         return encode_carefully(value, option)
     return text
 
@@ -72,46 +71,46 @@ def _loads_orjson(text: str | bytes, option: str = "value") -> Any:
         if _maybe_huge(text[9::10]) is None or _huge(text) is None:
             return _orjson.loads(text)
     except (ValueError, TypeError):
-        # Escaped lone surrogates and 1e400 are JSON to everyone else: let the standard library decide.
+        # The standard library accepts escaped lone surrogates and 1e400, as other JSON readers do.
         pass
     return _loads_stdlib(text, option)
 
 
 _has_orjson: Final[bool] = bool(_orjson)
 if _has_orjson:
-    # Passed through, so that these read the same with and without orjson: it skips underscored fields and
-    # knows only some time zones.
+    # Passed through for the same output with and without orjson: it skips underscored fields and supports only some
+    # time zones.
     _ORJSON_OPTIONS = _orjson.OPT_PASSTHROUGH_DATACLASS | _orjson.OPT_PASSTHROUGH_DATETIME
 _dumps: Final = _dumps_orjson if _has_orjson else _dumps_stdlib
 _loads: Final = _loads_orjson if _has_orjson else _loads_stdlib
 
 
 def dumps(value: Any, option: str = "value") -> str:
-    """JSON text of a value.
+    """Return the JSON text of a value.
 
-    Beside plain data: dataclasses, pydantic models, msgspec Structs, datetime, date and time (ISO 8601),
-    UUID, Enum (its value), Decimal (as a string: it is exact) and named tuples. Dict keys that are int,
-    float, bool or None become strings as the standard library writes them; integers may have any size.
+    Besides plain data it accepts dataclasses, pydantic models, msgspec Structs, datetime, date and time (ISO 8601),
+    UUID, Enum (its value), Decimal (as a string, to stay exact) and named tuples. Dict keys of the types int, float,
+    bool and None become strings, as in the standard library. Integers may have any size.
 
     Args:
-        value: what to write.
-        option: what it is, for the error.
+        value: the value to serialize.
+        option: name of the value, for the error.
 
     Raises:
-        SerializationError: names the path and the type that cannot be written.
+        SerializationError: the value cannot be serialized; the message has the path and the type.
     """
     return _dumps(value, option)
 
 
 def are_texts(count: int, join: Callable[[str], bytes]) -> bool:
-    """True if each of some texts is JSON, looked at all at once. False may also mean that one by one they might be.
+    """Return True if every one of several texts is valid JSON, checked in one pass.
 
-    Between any two of them stands a mark that no text can hold; only where each text is one whole value do the marks
-    come out in every second place.
+    False may be returned for valid texts too: check them one by one then. The texts are joined with a random separator
+    value. The separators are at every second position of the parsed array only if each text is one complete value.
 
     Args:
-        count: of the texts, 1 at least.
-        join: joins them, in UTF-8, with what it is given between any two.
+        count: number of texts, at least 1.
+        join: function that joins the texts in UTF-8 with the given separator.
     """
     if not _has_orjson:
         return False
@@ -124,9 +123,9 @@ def are_texts(count: int, join: Callable[[str], bytes]) -> bool:
 
 
 def loads(text: str | bytes, option: str = "value") -> Any:
-    """The value of a JSON text; bytes must be UTF-8. NaN and Infinity are no JSON.
+    """Return the value of a JSON text; bytes must be UTF-8. NaN and Infinity are rejected.
 
     Raises:
-        SerializationError: it is not JSON.
+        SerializationError: the text is not JSON.
     """
     return _loads(text, option)

@@ -1,8 +1,8 @@
-"""Names of the keys of a queue (spec/data-model sections 2 and 3). Only text is made here.
+"""Names of the keys of a queue; docs/reference/data-model.md describes their contents.
 
-Every key of a queue carries the queue's name in braces, which is the cluster's hash tag: all of them live in
-one slot. Additions of ours are marked; they avoid the patterns that Node peers SCAN (`job:*`,
-`w:*`, `group:*`).
+Every key contains the queue's name in braces, the hash tag of the cluster: all keys of a queue are in one slot. Keys
+that glide-mq for Node does not have are marked; they avoid the patterns that Node peers SCAN (`job:*`, `w:*`,
+`group:*`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = [
 ]
 
 CONSUMER_GROUP: Final = "workers"
-"""Consumer group of workers on the job stream."""
+"""Consumer group of the workers on the job stream."""
 
 
 class QueueKeys:
     """Key names of one queue.
 
     Args:
-        prefix: first part of every key, "glide" by default everywhere.
-        name: the queue's name.
+        prefix: first part of every key; "glide" is the default of the package.
+        name: name of the queue.
 
     Raises:
-        GlideMQValidationError: `prefix` or `name` breaks the rules of names.
+        GlideMQValidationError: `prefix` or `name` is invalid.
     """
 
     __slots__ = (
@@ -72,9 +72,9 @@ class QueueKeys:
         self.prefix: Final = validate_prefix(prefix)
         self.name: Final = validate_queue_name(name)
         self.base: Final = f"{prefix}:{{{name}}}"
-        """`glide:{emails}`; spec/data-model calls it P."""
+        """Such as `glide:{emails}`; the documents call it P."""
         stem = self.stem = f"{self.base}:"
-        """The base with its colon: what Lua calls the prefix."""
+        """The base followed by a colon; Lua functions call it the prefix."""
         self.meta: Final = stem + "meta"
         self.id: Final = stem + "id"
         self.stream: Final = stem + "stream"
@@ -94,7 +94,7 @@ class QueueKeys:
         self.scheduler_lock: Final = stem + "schedulers:lock:__tick__"
         self.sweep_lock: Final = stem + "suspended:lock:__sweep__"
         self.wake: Final = stem + "wake"
-        """Ours: the stream of markers that wakes idle workers."""
+        """Stream of markers that wake up idle workers. Node peers do not have this key."""
         self.job_prefix: Final = stem + "job:"
         self.log_prefix: Final = stem + "log:"
 
@@ -109,7 +109,7 @@ class QueueKeys:
 
     @property
     def static(self) -> tuple[str, ...]:
-        """Every key of which a queue has one, `metrics` and locks included: what obliterate must name."""
+        """Return the keys that exist once per queue, `metrics` and locks included. `obliterate` deletes them."""
         return (
             self.meta,
             self.id,
@@ -135,31 +135,31 @@ class QueueKeys:
         )
 
     def job(self, job_id: str) -> str:
-        """Hash of a job."""
+        """Return the key of a job's hash."""
         return self.job_prefix + job_id
 
     def log(self, job_id: str) -> str:
-        """List of a job's log lines."""
+        """Return the key of a job's list of log lines."""
         return self.log_prefix + job_id
 
     def deps(self, job_id: str) -> str:
-        """Set of a parent's children; members are `member()` of the children."""
+        """Return the key of the set of a parent's children; the members are `member()` of the children."""
         return f"{self.stem}deps:{job_id}"
 
     def parents(self, job_id: str) -> str:
-        """Set of a child's parents; members are `member()` of the parents."""
+        """Return the key of the set of a child's parents; the members are `member()` of the parents."""
         return f"{self.stem}parents:{job_id}"
 
     def jstream(self, job_id: str) -> str:
-        """Stream of a job's chunks."""
+        """Return the key of the stream of a job's chunks."""
         return f"{self.stem}jstream:{job_id}"
 
     def signals(self, job_id: str) -> str:
-        """List of signals sent to a job."""
+        """Return the key of the list of signals sent to a job."""
         return f"{self.stem}signals:{job_id}"
 
     def satellites(self, job_id: str) -> tuple[str, ...]:
-        """Every key beside the hash that may belong to one job."""
+        """Return the keys, other than the hash, that may belong to one job."""
         return (
             self.log(job_id),
             self.deps(job_id),
@@ -169,69 +169,71 @@ class QueueKeys:
         )
 
     def member(self, job_id: str) -> str:
-        """How a job is named in another's deps or parents: `glide:{emails}:7`."""
+        """Return the name of a job in another job's deps or parents, such as `glide:{emails}:7`."""
         return self.stem + job_id
 
     def subscription(self, job_id: str, group: str) -> str:
-        """Hash of one broadcast subscription's attempts at a job."""
+        """Return the key of the hash of one broadcast subscription's attempts at a job."""
         return f"{self.job_prefix}{job_id}:sub:{group}"
 
     def worker(self, consumer: str) -> str:
-        """Heartbeat of a worker."""
+        """Return the key of a worker's heartbeat."""
         return f"{self.stem}w:{consumer}"
 
     def metrics(self, kind: Literal["completed", "failed"]) -> str:
-        """Hash of counts and durations by minute."""
+        """Return the key of the hash of counts and durations per minute."""
         return f"{self.stem}metrics:{kind}"
 
     def group(self, key: str) -> str:
-        """Hash of an ordering group."""
+        """Return the key of the hash of an ordering group."""
         return f"{self.stem}group:{key}"
 
     def group_queue(self, key: str) -> str:
-        """Sorted set of a group's parked jobs."""
+        """Return the key of the sorted set of a group's waiting jobs."""
         return f"{self.stem}groupq:{key}"
 
     def budget(self, flow_id: str) -> str:
-        """Hash of a flow's budget."""
+        """Return the key of the hash of a flow's budget."""
         return f"{self.stem}budget:{flow_id}"
 
     def tokens(self, window: int) -> str:
-        """Tokens used in one window of a tokens-per-minute limit."""
+        """Return the key of the tokens used in one window of a token limit."""
         return f"{self.stem}tpm:{window}"
 
     def usage(self, bucket_ms: int) -> str:
-        """Hash of usage in the minute that starts at `bucket_ms`."""
+        """Return the key of the hash of usage in the minute that starts at `bucket_ms` (epoch ms)."""
         return f"{self.stem}usage:{bucket_ms}"
 
 
 def split_budget_key(key: str) -> tuple[str, str]:
-    """Meta key of the queue that holds a budget, and the flow's id: the other way round of `QueueKeys.budget`.
+    """Return the meta key of the queue and the flow id of a budget key: the inverse of `QueueKeys.budget`.
 
-    Raises ValueError for text that is no such key.
+    Raises:
+        ValueError: the text is not a budget key.
     """
     base, found, flow_id = key.partition("}:budget:")
     if not found or not flow_id or ":{" not in base:
-        raise ValueError(f"{key!r} is no key of a budget")
+        raise ValueError(f"budget key {key!r}: must be such as 'glide:{{emails}}:budget:7'")
     return f"{base}}}:meta", flow_id
 
 
 def usage_registry_key(prefix: str) -> str:
-    """Set of the names of queues that have usage; it belongs to no queue."""
+    """Return the key of the set of queues with recorded usage; it belongs to no queue."""
     return f"{prefix}:usage:queues"
 
 
 def flow_key(prefix: str, flow_id: str, part: Literal["meta", "jobs", "roots"]) -> str:
-    """A key of a flow made through the HTTP proxy."""
+    """Return a key of a flow that was added through the HTTP proxy."""
     return f"{prefix}:{{flow:{flow_id}}}:{part}"
 
 
 def split_member(member: str) -> tuple[str, str]:
-    """Key base and job id of a member of deps or parents: `glide:{emails}:7` gives `glide:{emails}` and `7`.
+    """Return key base and job id of a member of deps or parents: `glide:{emails}:7` is `glide:{emails}` and `7`.
 
-    Raises ValueError for text that is no such member.
+    Raises:
+        ValueError: the text is not such a member.
     """
     base, colon, job_id = member.rpartition(":")
     if not colon or not job_id or not base.endswith("}") or ":{" not in base:
-        raise ValueError(f"{member!r} names no job of a queue")
+        raise ValueError(f"member {member!r}: must be such as 'glide:{{emails}}:7'")
     return base, job_id

@@ -1,7 +1,7 @@
-"""Loggers of the package, and text that is safe to print.
+"""Loggers of the package, and escaping of untrusted text.
 
-Job names, ids, error messages and names of queues come from users. A line break in one forges a log line, an escape
-sequence rewrites a terminal. Both are escaped here, and nowhere else.
+Job names, ids, error messages and queue names come from users. A line break in them would forge a log line, an escape
+sequence would rewrite a terminal. This is the only module that escapes them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def escape_control(text: str, *, keep: str = "") -> str:
     r"""Return ``text`` with control, bidirectional and line-breaking characters as in `repr` (``\n``, ``\x1b``).
 
     Args:
-        text: what may contain them.
-        keep: characters to leave as they are, for instance a line break of our own.
+        text: text to escape.
+        keep: characters that are not escaped.
     """
     if text.isprintable():
         return text
@@ -40,15 +40,15 @@ def _escaped(character: str) -> str:
 
 
 def show_id(job_id: str) -> str:
-    """Return a job id as log lines show it: plain, or quoted if it has characters such as spaces."""
+    """Return a job id for a log line; it is quoted if it has characters such as spaces."""
     return job_id if _PLAIN_ID.fullmatch(job_id) else repr(job_id)
 
 
 def format_traceback(about: tuple[Any, Any, Any]) -> str:
-    """Return the traceback of ``exc_info`` as Python prints it; of a broken exception, its type's name."""
+    """Return the traceback of ``exc_info`` as Python prints it, or the type's name if formatting fails."""
     try:
         return "".join(traceback.format_exception(*about)).rstrip("\n")
-    except Exception:  # a __str__ or __repr__ of the application's
+    except Exception:  # raised by a __str__ or __repr__ of the application
         return getattr(about[0], "__name__", "exception")
 
 
@@ -58,9 +58,9 @@ def indent(text: str) -> str:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of this name, whose messages have their control characters escaped.
+    """Return the logger of this name, with control characters in its messages escaped.
 
-    Modules of the package get their loggers here; a test forbids `logging.getLogger`.
+    Modules of the package must use this function; a test forbids `logging.getLogger`.
     """
     logger = logging.getLogger(name)
     logger.addFilter(_escape_record)  # the same function is added once
@@ -70,14 +70,14 @@ def get_logger(name: str) -> logging.Logger:
 def _escape_record(record: logging.LogRecord) -> bool:
     """Escape a record's message and traceback.
 
-    A message without control characters keeps template and arguments, by which collectors group. The traceback is
-    cached where formatters look for it, indented, so that no line of an error message looks like a log line.
+    A message without control characters keeps its template and arguments, because log collectors group by them. The
+    traceback is stored in `exc_text`, indented, so that no line of an error message looks like a log line.
     """
     if record.exc_info and not record.exc_text:
         record.exc_text = indent(format_traceback(record.exc_info))
     try:
         message = record.getMessage()
-    except Exception:  # a broken __str__ or template: left to the handlers' own error handling
+    except Exception:  # a broken __str__ or template is reported by the handlers
         return True
     if not message.isprintable():
         record.msg, record.args = escape_control(message), None

@@ -1,6 +1,6 @@
-"""Job data and return values as stored text: serializer, limit, compression (spec/data-model section 4.2).
+"""Job data and return values as stored text: serializer, size limit, compression.
 
-Sizes are UTF-8 bytes of the serialized text before compression. Keys, options and calls are made elsewhere.
+Sizes are UTF-8 bytes of the serialized text before compression.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PAYLOAD_LIMIT: Final = 1_048_576
-"""Most bytes of data, a return value, progress, a log line or a stream chunk."""
+"""Maximum size of data, a return value, progress, a log line or a stream chunk, in bytes."""
 
 _GZIP_MARK: Final = "gz:"
 _GZIP_LEVEL: Final = 6
@@ -47,11 +47,11 @@ class _JsonSerializer:
     __slots__ = ()
 
     def serialize(self, value: Any, /) -> str:
-        """JSON text of a value."""
+        """Return the JSON text of a value."""
         return json.dumps(value)
 
     def deserialize(self, text: str, /) -> Any:
-        """The value of a JSON text."""
+        """Return the value of a JSON text."""
         return json.loads(text)
 
     def __repr__(self) -> str:
@@ -59,16 +59,16 @@ class _JsonSerializer:
 
 
 JSON_SERIALIZER: Final[Serializer] = _JsonSerializer()
-"""Plain JSON; what a queue uses when it is given no serializer."""
+"""JSON; the default serializer of a queue."""
 
 
 def check_size(option: str, text: str, limit: int = PAYLOAD_LIMIT) -> None:
-    """Raise `PayloadTooLargeError` if the text has more than `limit` bytes in UTF-8."""
+    """Raise `PayloadTooLargeError` if the text exceeds `limit` bytes in UTF-8."""
     length = len(text)
     if text.isascii():
         size = length
     elif length * _UTF8_MAX <= limit:
-        return  # cannot be too large, whatever characters it has
+        return  # within the limit even if every character has 4 bytes
     else:
         size = len(text.encode("utf-8", "surrogatepass"))
     if size > limit:
@@ -76,13 +76,18 @@ def check_size(option: str, text: str, limit: int = PAYLOAD_LIMIT) -> None:
 
 
 def check_line(option: str, line: object) -> None:
-    """Raise `GlideMQValidationError` unless this is text, and `PayloadTooLargeError` if there is too much of it."""
+    """Check a log line or chunk.
+
+    Raises:
+        GlideMQValidationError: it is not a string, or contains a lone surrogate.
+        PayloadTooLargeError: it exceeds `PAYLOAD_LIMIT`.
+    """
     if not isinstance(line, str):
-        raise GlideMQValidationError(option, line, f"must be a str, not {type(line).__name__}")
+        raise GlideMQValidationError(option, line, f"must be a string, not {type(line).__name__}")
     try:
         size = len(line.encode())
     except UnicodeEncodeError:
-        raise GlideMQValidationError(option, line, "holds a lone surrogate, which is not text") from None
+        raise GlideMQValidationError(option, line, "must not contain a lone surrogate") from None
     if size > PAYLOAD_LIMIT:
         raise PayloadTooLargeError(option, size, PAYLOAD_LIMIT)
 
@@ -94,51 +99,61 @@ def encode_data(
     limit: int = PAYLOAD_LIMIT,
     option: str = "data",
 ) -> str:
-    """Text of a job's data, as its hash holds it.
+    """Return the text of a job's data, as stored in its hash.
 
     Args:
         value: the data.
-        serializer: what turns it into text.
+        serializer: serializer of the data.
         compression: "gzip" stores `gz:` and the base64 of the gzip.
-        limit: most bytes before compression.
-        option: what it is, for the error.
+        limit: maximum size before compression, in bytes.
+        option: name of the value, for the error.
 
     Raises:
-        SerializationError: it cannot be turned into text.
-        PayloadTooLargeError: the text is too large.
+        SerializationError: the data cannot be serialized.
+        PayloadTooLargeError: the text exceeds the limit.
     """
     text = json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
     return encode_text(text, compression, limit, option)
 
 
 def encode_text(text: str, compression: Compression = "none", limit: int = PAYLOAD_LIMIT, option: str = "data") -> str:
-    """The same for a value that is serialized already. Raises PayloadTooLargeError."""
+    """Return the text of a serialized value, as stored in the job's hash.
+
+    Raises:
+        PayloadTooLargeError: the text exceeds the limit.
+    """
     check_size(option, text, limit)
-    # A text that only looks compressed would be unpacked by every reader, so it is compressed in earnest.
+    # Readers would unpack a plain text that starts with the mark, so such a text is compressed too.
     if compression == "gzip" or text.startswith(_GZIP_MARK):
         return _compress(text)
     return text
 
 
 def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER, limit: int = PAYLOAD_LIMIT) -> Any:
-    """The value of a job's stored data; compressed data is recognised by its `gz:`.
+    """Return the value of a job's stored data; compressed data starts with `gz:`.
 
     Raises:
-        SerializationError: broken text, broken compression, or more than `limit` bytes when unpacked.
+        SerializationError: invalid text, invalid compression, or more than `limit` bytes when unpacked.
     """
     text = stored_text(text, limit)
     return json.loads(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
 
 
 def stored_text(text: str, limit: int = PAYLOAD_LIMIT) -> str:
-    """The text of a job's stored data before its compression. Raises SerializationError."""
+    """Return the uncompressed text of a job's stored data.
+
+    Raises:
+        SerializationError: invalid compression, or more than `limit` bytes when unpacked.
+    """
     return _decompress(text, limit) if text.startswith(_GZIP_MARK) else text
 
 
 def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: int = PAYLOAD_LIMIT) -> str:
-    """Text of a return value. None is stored as `null` whatever the serializer; results are never compressed.
+    """Return the text of a return value. None is `null` with every serializer; results are never compressed.
 
-    Raises `SerializationError` or `PayloadTooLargeError`.
+    Raises:
+        SerializationError: the result cannot be serialized.
+        PayloadTooLargeError: the text exceeds the limit.
     """
     if value is None:
         return _NULL
@@ -151,16 +166,22 @@ def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: i
 
 
 def decode_result(text: str, serializer: Serializer = JSON_SERIALIZER) -> Any:
-    """The value of a stored return value. Raises `SerializationError`."""
+    """Return the value of a stored return value.
+
+    Raises:
+        SerializationError: the text cannot be deserialized.
+    """
     if text == _NULL:
         return None
     return json.loads(text, "result") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "result")
 
 
 def encode_json(option: str, value: Any, limit: int = PAYLOAD_LIMIT) -> str:
-    """JSON text of what never goes through a serializer, such as progress, within the limit.
+    """Return the JSON text of a value that never uses the queue's serializer, such as progress.
 
-    Raises `SerializationError` or `PayloadTooLargeError`.
+    Raises:
+        SerializationError: the value cannot be serialized.
+        PayloadTooLargeError: the text exceeds the limit.
     """
     text = json.dumps(value, option)
     check_size(option, text, limit)
@@ -168,7 +189,7 @@ def encode_json(option: str, value: Any, limit: int = PAYLOAD_LIMIT) -> str:
 
 
 def decode_progress(text: str | None) -> Any:
-    """A job's progress: its JSON, else the number its text begins with, else 0. Raises nothing."""
+    """Return a job's progress: its JSON value, else the leading number of its text, else 0. Never raises."""
     if not text:
         return 0
     try:
@@ -211,13 +232,13 @@ def _decompress(text: str, limit: int) -> str:
     try:
         packed = base64.b64decode(text[len(_GZIP_MARK) :], validate=True)
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
-        raw = unpacker.decompress(packed, limit + 1)  # one more than allowed shows that there is too much
+        raw = unpacker.decompress(packed, limit + 1)  # one byte more, to detect that the limit is exceeded
         if len(raw) > limit:
             raise SerializationError("data", text, f"unpacks to more than {limit} bytes")
         if not unpacker.eof:
-            raise SerializationError("data", text, "its gzip is cut short")
+            raise SerializationError("data", text, "its gzip data is truncated")
         return raw.decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, SerializationError):
             raise
-        raise SerializationError("data", text, f"its gzip is broken: {error}") from error
+        raise SerializationError("data", text, f"its gzip data is invalid: {error}") from error

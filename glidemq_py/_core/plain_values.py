@@ -1,6 +1,6 @@
-"""Turns objects into what JSON has (dict, list, str, int, float, bool, None), and writes JSON without haste.
+"""Conversion of objects to JSON types (dict, list, str, int, float, bool, None), and a slow but complete JSON encoder.
 
-This is the slow path of `wire.json`: it knows every type we accept, and says where in a value the trouble is.
+This is the slow path of `json_text`: it supports every accepted type, and its errors have the path of the invalid part.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from uuid import UUID
 
 from glidemq_py.errors import SerializationError
 
-_MAX_DEPTH: Final = 300  # well inside Python's own recursion limit, and of what readers accept
+_MAX_DEPTH: Final = 300  # well below Python's recursion limit and the limits of readers
 _PATH_WIDTH: Final = 200
 
 
 def to_plain(value: object) -> Any:
-    """One step from an object towards plain data; what it holds may need further steps.
+    """Convert an object one level towards plain data; its members may need further conversion.
 
-    Raises TypeError for types that have no natural JSON, such as bytes, sets and timedelta.
+    Raises:
+        TypeError: the type has no JSON form, such as bytes, set and timedelta.
     """
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
@@ -39,29 +40,32 @@ def to_plain(value: object) -> Any:
         return list(cast("tuple[object, ...]", value))
     if not isinstance(value, type):
         if hasattr(value, "__struct_fields__"):
-            # Only msgspec makes Structs, so whoever holds one has imported it.
+            # A Struct exists only if msgspec is imported.
             return sys.modules["msgspec"].to_builtins(value)
         if hasattr(value, "model_dump") and hasattr(value, "__pydantic_fields_set__"):
             return cast("Any", value).model_dump(mode="json")
         if isinstance(value, Mapping):
             return dict(cast("Mapping[object, object]", value))
-    for base in (str, int, float):  # subclasses that an encoder does not take for what they are
+    for base in (str, int, float):  # subclasses that encoders do not treat as their base
         if isinstance(value, base):
             return base(value)
-    raise TypeError(f"objects of type {type(value).__name__} cannot be turned into JSON")
+    raise TypeError(f"objects of type {type(value).__name__} cannot be serialized to JSON")
 
 
 def encode_carefully(value: Any, option: str) -> str:
-    """Compact JSON text of a value, or a `SerializationError` that says which part of it has none.
+    """Return the compact JSON text of a value.
 
-    Takes what fast encoders refuse: integers of any size, keys that are not strings, NaN (as null), lone
-    surrogates (escaped, as JavaScript does).
+    It accepts values that fast encoders reject: integers of any size, keys that are not strings, NaN (as null), lone
+    surrogates (escaped, as in JavaScript).
+
+    Raises:
+        SerializationError: a part of the value has no JSON form; the message has its path.
     """
     writer = _Writer(value, option)
     try:
         writer.write(value)
     except RecursionError:
-        writer.refuse(value, "is nested too deeply")
+        writer.reject(value, "is nested too deeply")
     return "".join(writer.parts)
 
 
@@ -75,7 +79,7 @@ class _Writer:
         self.path: list[Any] = []
         self.open: set[int] = set()
 
-    def refuse(self, value: Any, problem: str, cause: BaseException | None = None) -> NoReturn:
+    def reject(self, value: Any, problem: str, cause: BaseException | None = None) -> NoReturn:
         where = self.option + "".join(map(_step, self.path))
         if len(where) > _PATH_WIDTH:
             where = "..." + where[-_PATH_WIDTH:]
@@ -103,14 +107,14 @@ class _Writer:
         try:
             return int.__repr__(value)
         except ValueError as error:  # more digits than sys.get_int_max_str_digits()
-            self.refuse("<int>", str(error), error)
+            self.reject("<int>", str(error), error)
 
     def _enter(self, value: object) -> int:
-        """Note that `value` is being written; the result is the mark to take away again."""
+        """Record that `value` is being written. Return its mark, to be removed from `open` afterwards."""
         if id(value) in self.open:
-            self.refuse(value, "it contains itself")
+            self.reject(value, "it contains itself")
         if len(self.open) >= _MAX_DEPTH:
-            self.refuse(value, f"is nested more than {_MAX_DEPTH} deep")
+            self.reject(value, f"is nested more than {_MAX_DEPTH} deep")
         self.open.add(id(value))
         return id(value)
 
@@ -147,12 +151,12 @@ class _Writer:
         try:
             plain = to_plain(value)
         except Exception as error:  # a model's own code may raise anything
-            self.refuse(value, str(error) or type(error).__name__, error)
+            self.reject(value, str(error) or type(error).__name__, error)
         self.write(plain)
         self.open.discard(mark)
 
     def _key(self, key: Any) -> str:
-        """A dict key as the standard library writes it."""
+        """Return a dict key as text, in the format of the standard library."""
         if isinstance(key, Enum):
             key = key.value
         if isinstance(key, str):
@@ -163,15 +167,15 @@ class _Writer:
             return self._integer(key)
         if isinstance(key, float):
             if not math.isfinite(key):
-                self.refuse(key, "a dict key must not be NaN or infinite")
+                self.reject(key, "a dict key must not be NaN or infinite")
             return float.__repr__(key)
         if isinstance(key, (UUID, datetime, date, time)):
             return cast("str", to_plain(key))
-        return self.refuse(key, f"a dict key of type {type(key).__name__} cannot be turned into JSON")
+        return self.reject(key, f"a dict key of type {type(key).__name__} cannot be serialized to JSON")
 
 
 def _step(key: Any) -> str:
-    """One step of a path: `.name` or `[3]`."""
+    """Return one step of a path: `.name` or `[3]`."""
     if isinstance(key, str) and key.isidentifier():
         return f".{key}"
     return f"[{key!r}]" if isinstance(key, (str, int, float)) else f"[{type(key).__name__}]"

@@ -1,4 +1,4 @@
-"""Options of a queue, one job of a bulk add, and what a serializer is. Nothing here sends anything."""
+"""Options of a queue, the specification of one job of a bulk add, and the serializer protocol."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SERIALIZERS: Final = ("json", "msgpack")
 
 @runtime_checkable
 class Serializer(Protocol):
-    """Turns job data and return values into text and back. Both ways are synchronous; None is never given."""
+    """Serializes job data and return values. Both methods are synchronous and are never called with None."""
 
     def serialize(self, value: Any, /) -> str:
-        """Text of a value."""
+        """Return the text of a value."""
         ...
 
     def deserialize(self, text: str, /) -> Any:
-        """The value of a text."""
+        """Return the value of a text."""
         ...
 
 
@@ -41,15 +41,15 @@ class QueueOptions:
 
     Args:
         prefix: first part of every key.
-        default_job_options: what a job gets where its own options say nothing; no `job_id` in it.
-        compression: "gzip" stores job data compressed.
-        serializer: one itself, or "json" or "msgpack"; None is JSON.
-        events: False leaves out the `added` events.
-        dead_letter_queue: where jobs that have failed for good go too; None leaves what the queue says of it, False
-            takes that away.
+        default_job_options: options of jobs that do not set them; must not contain `job_id` or `parent`.
+        compression: "gzip" compresses job data.
+        serializer: a serializer, "json" or "msgpack"; None is JSON.
+        events: False omits the `added` events.
+        dead_letter_queue: queue that receives an entry for each failed job. None keeps the stored setting of the queue,
+            False removes it.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     prefix: str
@@ -74,11 +74,13 @@ class QueueOptions:
         defaults = JobOptions.parse(default_job_options)
         if defaults.job_id is not None:
             raise GlideMQValidationError(
-                "default_job_options.job_id", defaults.job_id, "would give every job of the queue the same id"
+                "default_job_options.job_id", defaults.job_id, "must not be a default (all jobs would have one id)"
             )
         if defaults.parent is not None:
             raise GlideMQValidationError(
-                "default_job_options.parent", defaults.parent, "would give every job of the queue the same parent"
+                "default_job_options.parent",
+                defaults.parent,
+                "must not be a default (all jobs would have one parent)",
             )
         keep(self, "default_job_options", defaults)
         keep(self, "compression", check_choice("compression", compression, _COMPRESSIONS))
@@ -101,12 +103,12 @@ class JobSpec:
     """One job of a bulk add.
 
     Args:
-        name: the job's name.
-        data: anything the queue's serializer takes.
+        name: name of the job.
+        data: any value that the queue's serializer accepts.
         options: `JobOptions` or a mapping of keyword options.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     name: str
@@ -121,11 +123,14 @@ class JobSpec:
 
     @classmethod
     def parse(cls, value: object, option: str = "jobs") -> JobSpec:
-        """A `JobSpec` from one, or from a tuple or list `(name, data, options)` of which the name is needed.
+        """Return a `JobSpec`, given one or a tuple or list `(name, data, options)`; only the name is required.
 
         Args:
-            value: what the user gave.
-            option: where it stands, such as "jobs[3]"; named in the error.
+            value: the job specification.
+            option: its place, such as "jobs[3]", for the error.
+
+        Raises:
+            GlideMQValidationError: it is not a job specification, or an option is invalid.
         """
         if isinstance(value, JobSpec):
             return value

@@ -1,9 +1,8 @@
-"""A job's hash as typed values. Reading never raises: what cannot be understood is left out and named.
+"""A job's hash as typed values. Parsing never raises: invalid fields keep their default and are listed in `malformed`.
 
-Fields: spec/data-model section 4, and our own additions: `eid` (id of the job's stream entry), `fence`
-(counter of activations), `failedType` (name of the exception's type), `stacktrace` (JSON array of strings,
-newest last).
-Payload text (data, returnvalue, progress, signals) stays text here: its codec is the wire's.
+docs/reference/data-model.md describes the fields. Some are not written by Node peers: `eid` (id of the job's stream
+entry), `fence` (counter of activations), `failedType` (name of the exception's type), `stacktrace` (JSON array of
+strings, newest last). Payloads (data, returnvalue, progress, signals) are not decoded here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final, Self, cast
 from glidemq_py._core.job_states import JobState
 
 MAX_STACKTRACES: Final = 10
-"""How many stack traces of a job are read (and are worth writing): the newest."""
+"""Maximum number of stack traces of a job; the newest are kept."""
 
 _INTEGER_DIGITS: Final = 18
 _DEPENDENCY_DONE: Final = "depdone:"
@@ -27,9 +26,9 @@ _USAGE: Final = "usage:"
 class JobRecord:
     """One job as stored. Times are milliseconds since 1970, durations milliseconds, cost is millitokens.
 
-    `malformed` names the hash fields whose text is junk (their value here is the default), and `name` where
-    the hash has none: such a hash was left behind by a write after the job's removal. `extra` holds fields
-    that are not known, user fields among them.
+    `malformed` lists the hash fields with invalid text (the attribute has its default value), and `name` if the hash
+    has no name: such a hash was created by a write after the job's removal. `extra` contains unknown fields, such as
+    fields of users.
     """
 
     id: str
@@ -79,23 +78,23 @@ class JobRecord:
     usage: Mapping[str, str] | None = None
     extra: Mapping[str, str] | None = None
     malformed: tuple[str, ...] = ()
-    asked_for: Collection[str] = ()
-    """Names of the fields that were read, whether they were there or not."""
+    fields_read: Collection[str] = ()
+    """Names of the requested fields, present or not."""
 
     @property
     def is_malformed(self) -> bool:
-        """True if any field of the hash is junk or the name is missing."""
+        """Return True if a field of the hash is invalid or the name is missing."""
         return bool(self.malformed)
 
     @classmethod
     def parse(cls, job_id: str, fields: Mapping[str, str | None]) -> Self:
-        """The record of a job's hash fields, all of them or those that were asked for; raises nothing.
+        """Return the record of a job's hash fields, all or some of them. Never raises.
 
         Args:
-            job_id: id from the key; the hash's own `id` field is not trusted.
+            job_id: id from the key; the `id` field of the hash is not trusted.
             fields: text by field name; None and "" mean absent.
         """
-        record = cls(id=job_id, asked_for=fields.keys())
+        record = cls(id=job_id, fields_read=fields.keys())
         bad: list[str] = []
         for field, text in fields.items():
             if not text:
@@ -120,7 +119,7 @@ class JobRecord:
         return record
 
     def _take(self, field: str, text: str) -> bool:
-        """Keep one of the rarer fields; False if its text is junk."""
+        """Store one of the less common fields; return False if its text is invalid."""
         if field == "state":
             self.state = _STATES.get(text)
             return self.state is not None
@@ -192,7 +191,7 @@ _LISTS: Final = {"stacktrace": "stacktrace", "parentIds": "parent_ids", "parentQ
 
 
 def _integer(text: str) -> int | None:
-    """A decimal integer; a fraction or exponent (peers store `1.5` as given) is cut to its whole part."""
+    """Return a decimal integer, or None. Fractions and exponents (peers store `1.5` unchanged) are truncated."""
     if len(text) <= _INTEGER_DIGITS and text.isascii() and text.isdigit():
         return int(text)
     number = _number(text)
@@ -200,7 +199,7 @@ def _integer(text: str) -> int | None:
 
 
 def _number(text: str) -> float | None:
-    # float() also takes "nan", "1_0", " 1 " and digits of other scripts: no queue wrote those.
+    # float() also accepts "nan", "1_0", " 1 " and non-ASCII digits, which no peer writes.
     if len(text) > 32 or not set(text) <= _NUMBER_CHARACTERS:
         return None
     try:
@@ -226,5 +225,5 @@ def _strings(text: str) -> tuple[str, ...] | None:
 
 
 def whole_number(text: str) -> int | None:
-    """The whole number that a field's text means, None for junk."""
+    """Return the integer value of a field's text, or None if it is invalid."""
     return _integer(text)

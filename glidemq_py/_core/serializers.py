@@ -1,7 +1,7 @@
-"""Serializers by name: JSON, and MessagePack as text. What is compressed, and how large it may be, is `payload`'s.
+"""Serializers by name: JSON, and MessagePack as text.
 
-Stored values are text, because every other reader of a queue takes them for text. MessagePack is therefore written as
-`mp:` and the base64 of its bytes. No JSON text begins so, which is how the two are told apart when they are read.
+Stored values must be text, because all other readers of a queue expect text. MessagePack is therefore stored as `mp:`
+and the base64 of its bytes. No JSON text starts with `mp:`, so readers can distinguish the two.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ __all__ = ["MSGPACK_SERIALIZER", "serializer_of"]
 
 _MARK: Final = "mp:"
 
-# msgpack brings no types.
+# msgpack has no type annotations.
 _msgpack: Any = msgpack
 _packb: Final[Callable[..., bytes]] = _msgpack.packb
 _unpackb: Final[Callable[..., Any]] = _msgpack.unpackb
 
 
 class _MsgpackSerializer:
-    """MessagePack with bytes, times and keys of any type; what it does not know goes the way that JSON takes it."""
+    """MessagePack with bytes, times and keys of any type. Other types are converted as for JSON."""
 
     __slots__ = ()
 
     def serialize(self, value: Any, /) -> str:
-        """`mp:` and base64. A datetime with a time zone stays one (in UTC); one without becomes ISO text."""
+        """Return `mp:` and base64. An aware datetime stays a datetime (in UTC); a naive one becomes ISO text."""
         return _MARK + base64.b64encode(_packb(value, default=to_plain, datetime=True)).decode("ascii")
 
     def deserialize(self, text: str, /) -> Any:
-        """The value. Text without the mark is what a producer with JSON wrote."""
+        """Return the value. Text without `mp:` is read as JSON."""
         if not text.startswith(_MARK):
             return json.loads(text)
         return _unpackb(base64.b64decode(text[len(_MARK) :], validate=True), strict_map_key=False, timestamp=3)
@@ -47,11 +47,11 @@ class _MsgpackSerializer:
 
 
 MSGPACK_SERIALIZER: Final[Serializer] = _MsgpackSerializer()
-"""``serializer="msgpack"``: carries bytes and times, and reads what was written as JSON too."""
+"""``serializer="msgpack"``: supports bytes and times, and also reads JSON."""
 
 
 def serializer_of(given: Serializer | str | None) -> Serializer:
-    """The serializer that an option means: one itself, or the name of one of ours; None is JSON."""
+    """Return the serializer of an option: a serializer or the name of a built-in one; None is JSON."""
     if given is None or given == "json":
         return JSON_SERIALIZER
     if given == "msgpack":

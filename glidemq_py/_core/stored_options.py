@@ -1,7 +1,7 @@
-"""Reads the opts JSON of a stored job, whoever wrote it. Unlike the options given to us it is never refused.
+"""Parser of the opts JSON of a stored job. Unlike the options of new jobs, invalid stored options are never rejected.
 
-A peer in another language checks less than we do (spec/api section 4.1: negative delays, any backoff), and a
-worker must be able to run its jobs: what cannot be honoured counts as not given.
+Peers in other languages validate less (they accept negative delays and any backoff), and a worker must be able to run
+their jobs: invalid options are ignored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from glidemq_py.errors import GlideMQValidationError
 
 @lru_cache(maxsize=1024)
 def read_stored_options(text: str) -> JobOptions:
-    """Options of a stored job from the text of its `opts` field; junk counts as not given.
+    """Return the options of a stored job, given the text of its `opts` field; invalid options are ignored.
 
-    Jobs of one kind carry the same text, so the last 1024 texts are remembered.
+    Similar jobs have the same text, so the last 1024 texts are cached.
     """
     if text == "{}":
         return NO_OPTIONS
@@ -38,12 +38,12 @@ def read_stored_options(text: str) -> JobOptions:
             continue
         name, reader = known
         try:
-            # Each is tried alone, so that one bad value does not take the others with it.
+            # Each option is parsed alone: one invalid value must not affect the others.
             kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
         except GlideMQValidationError:
             continue
     if kept.get("lifo") and ("ordering" in kept or kept.get("priority")):
-        del kept["lifo"]  # of the two, the one that the server went by
+        del kept["lifo"]  # the server ignores it in this combination
     if "deduplication" in kept:
         kept.pop("parent", None)
     return JobOptions(**kept) if kept else NO_OPTIONS
@@ -66,7 +66,7 @@ def _backoff(value: Any) -> Any:
 
 
 def _deduplication(value: Any) -> Any:
-    """A peer may write a `ttl` where its mode does not look at it."""
+    """Return a deduplication without a `ttl` that its mode does not use; peers may write one."""
     if not isinstance(value, Mapping):
         return value
     given = cast("Mapping[str, Any]", value)
@@ -75,7 +75,7 @@ def _deduplication(value: Any) -> Any:
 
 
 def _retention(value: Any) -> Any:
-    """As the original reads it (spec/functions section 10): 0 means keep all; we never write 0 ourselves."""
+    """Return a retention as glide-mq for Node reads it: 0 means keep all. This package never writes 0."""
     if not isinstance(value, Mapping):
         return value or False
     given = cast("Mapping[str, Any]", value)
@@ -121,9 +121,9 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 
 
 def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that a user wrote by their stored names (``removeOnFail``) or by ours, as keywords of `JobOptions`.
+    """Return options with stored names (``removeOnFail``) or Python names as keyword arguments of `JobOptions`.
 
-    Unlike what peers have stored these are checked, by `JobOptions`; an unknown name is left as it is.
+    `JobOptions` validates them; unknown names are not changed.
     """
     named: dict[str, Any] = {}
     for key, value in given.items():

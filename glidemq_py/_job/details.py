@@ -35,7 +35,7 @@ class JobDetails:
 
     def _known(self, attribute: str, field: str) -> JobRecord:
         record = self._record
-        if record is None or field not in record.asked_for:
+        if record is None or field not in record.fields_read:
             raise JobNotLoadedError(attribute)
         return record
 

@@ -114,7 +114,11 @@ def test_data(
         (["1 as id"], {"guarantee": "exactly"}, "'guarantee' = 'exactly': must be one of 'atomic', 'task', 'append'"),
         (["1 as id"], {"queue": ""}, "'queue' = None: is needed"),
         (["1 as id"], {"queue": "a:b"}, "'queue' = 'a:b': must not contain"),
-        (["1 as id"], {"lifo": "true", "orderingKey": "k"}, "'lifo' = True: cannot be used together"),
+        (
+            ["1 as id"],
+            {"lifo": "true", "orderingKey": "k"},
+            "'lifo' = True: .* mutually exclusive",
+        ),
         (["1 as id"], {"guarantee": "append", "writeId": "x"}, "'writeId' = 'x': says nothing"),
         (["1 as id"], {"duplicates": "fail", "guarantee": "task"}, "'duplicates' = 'fail': needs guarantee"),
         (["1 as id"], {"dataColumn": "body"}, "'dataColumn' = 'body': there is no such column; there are 'id'"),

@@ -218,7 +218,7 @@ def test_run_at_is_an_instant_and_is_not_stored():
 
 
 def test_run_at_excludes_delay():
-    with pytest.raises(GlideMQValidationError, match="together with 'delay'"):
+    with pytest.raises(GlideMQValidationError, match="'delay' and 'run_at' are mutually exclusive"):
         JobOptions(run_at=datetime(2030, 1, 1, tzinfo=UTC), delay=0)
 
 
@@ -294,7 +294,7 @@ def test_merging_is_merging_of_mappings(defaults, overrides):
 
 
 def test_a_default_and_an_option_that_do_not_go_together():
-    with pytest.raises(GlideMQValidationError, match="option 'lifo' = True: cannot be used together with 'priority'"):
+    with pytest.raises(GlideMQValidationError, match="'lifo' and 'priority' are mutually exclusive"):
         JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1))
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1, lifo=False)).priority == 1
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=0)).lifo is True
@@ -311,11 +311,11 @@ def test_a_default_and_an_option_that_do_not_go_together():
 def test_what_would_do_nothing_is_refused_where_it_is_given(option, value, makes_sense_with):
     given, other = JobOptions(**{option: value}), JobOptions(**makes_sense_with)
     for defaults in (NO_OPTIONS, JobOptions(attempts=1), JobOptions(timeout=5)):
-        with pytest.raises(GlideMQValidationError, match=f"option '{option}' = .*: needs"):
+        with pytest.raises(GlideMQValidationError, match=f"option '{option}' = .*: requires"):
             JobOptions.of_job(defaults, given)
     for defaults, own in ((other, given), (given, other), (NO_OPTIONS, JobOptions.merge(given, other))):
         assert getattr(JobOptions.of_job(defaults, own), option) == getattr(given, option)
-    # A default may wait for jobs that it means something to.
+    # A default may have no effect on some jobs.
     assert getattr(JobOptions.of_job(given, JobOptions(timeout=5)), option) == getattr(given, option)
     assert JobOptions.of_job(given, NO_OPTIONS) is given
 

@@ -140,5 +140,5 @@ def test_members_are_split_where_they_were_joined(prefix, name, job_id):
 
 @pytest.mark.parametrize("member", ["", "7", "emails:7", "glide:{emails}:", "glide:{emails}", "{emails}:7"])
 def test_what_is_no_member(member):
-    with pytest.raises(ValueError, match="names no job"):
+    with pytest.raises(ValueError, match="must be such as"):
         split_member(member)
