@@ -124,7 +124,7 @@ class RemoteNotified(NamedTuple):
 def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNotified]:
     """Write into the outbox which children with parents in other slots have ended without telling them, a page per
     call. A round (cursor '') that begins within ``pause`` ms of another one does nothing."""
-    return Call("notify_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
+    return Call("tell_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
 
 
 def _remote_notified(reply: bytes) -> RemoteNotified:
