@@ -1,1 +1,1 @@
-"""The public classes: Queue, Producer, FlowProducer, QueueEvents, Scheduler."""
+"""The public client classes: Queue, Producer, FlowProducer, QueueEvents, Scheduler."""

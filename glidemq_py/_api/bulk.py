@@ -1,8 +1,7 @@
-"""Adding many jobs: everything is checked and encoded first, then sent in chunks, one after the other.
+"""Bulk adds: all jobs are validated and encoded first, then sent in sequential chunks.
 
-A chunk is atomic and short, so that the server stays quick for others; the next one is packed while one is under
-way. Never two at once: GLIDE does not keep the order of commands that are sent together, and jobs are to stand in
-the order in which they were given.
+A chunk is atomic, and small enough not to block the server. The next chunk is packed while one is in flight. There is
+never more than one in flight: GLIDE does not keep the order of concurrent commands, and jobs must keep theirs.
 """
 
 from __future__ import annotations
@@ -40,9 +39,12 @@ CHUNK_CHARS = 512 * 1024
 
 
 def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
-    """The job that a row's result stands for.
+    """Return the job of a row's result.
 
-    Raises JobCostError, or JobNotFoundError or JobStateError about its parent, where it was not added for that.
+    Raises:
+        JobCostError: If the job was rejected because of its ``cost``.
+        JobNotFoundError: If its parent does not exist.
+        JobStateError: If its parent has already ended.
     """
     if type(result) is str:
         job: Job[Any, Any] = Job(link, result, name)
@@ -70,7 +72,11 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
 
 
 def _spec(job: object, position: int, defaults: JobOptions) -> tuple[str, Any, JobOptions]:
-    """One element of a bulk: name, data, options. Raises GlideMQValidationError that names it: ``jobs[3].delay``."""
+    """Return name, data and options of one job of a bulk.
+
+    Raises:
+        GlideMQValidationError: If it is invalid; the option names its position (``jobs[3].delay``).
+    """
     where = f"jobs[{position}]"
     try:
         spec = JobSpec.parse(job, where)
@@ -86,14 +92,14 @@ class BulkAdd:
     """One bulk add.
 
     Args:
-        link: the queue.
-        jobs: what to add: `JobSpec` objects or tuples (name, data, options).
-        defaults: the queue's default job options.
-        quiet: leave out the `added` events.
-        add_call: makes the calls.
+        link: The queue's link.
+        jobs: `JobSpec` objects or tuples (name, data, options).
+        defaults: The queue's default job options.
+        quiet: If True, no `added` events are written.
+        add_call: Builds the server calls.
 
     Raises:
-        GlideMQValidationError: a job cannot be added; the error names its position and nothing was sent.
+        GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
     """
 
     def __init__(
@@ -106,16 +112,16 @@ class BulkAdd:
         self._data: list[Any] = []
         self._options: list[JobOptions] = []
         self.rows: list[Row] = []
-        """What is sent, a row each."""
+        """The encoded jobs."""
         self._have_parents = False
         self._read(jobs, defaults)
         self._results: list[Any] = [None] * len(self.rows)
-        self._broken: BaseException | None = None
-        self._refused: GlideMQError | None = None
-        self._elsewhere = remote_parents(link, self._options) if self._have_parents else {}
+        self._connection_error: BaseException | None = None
+        self._rejection: GlideMQError | None = None
+        self._remote_parents = remote_parents(link, self._options) if self._have_parents else {}
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
-        """Check and encode everything. Most bulks are tuples of a few names; those take the short way."""
+        """Validate and encode all jobs, with a fast path for (name, data) tuples whose name was validated before."""
         link, known = self._link, set[str]()
         names, data, chosen, rows = self._names, self._data, self._options, self.rows
         for i, job in enumerate(check_iterable("jobs", jobs, "jobs")):
@@ -131,7 +137,7 @@ class BulkAdd:
             try:
                 rows.append(encode_row(link, name, value, options))
             except GlideMQValidationError:
-                encode_row(link, name, value, options, f"jobs[{i}].data")  # the same again, named by its position
+                encode_row(link, name, value, options, f"jobs[{i}].data")  # raises again, with the position
                 raise
             names.append(name)
             data.append(value)
@@ -148,46 +154,46 @@ class BulkAdd:
             yield start, self.rows[start:]
 
     async def run(self) -> list[Job[Any, Any]]:
-        """Send everything; positional results.
+        """Send all jobs and return them in order.
 
         Raises:
-            BulkAddError: some rows were not added, or it is not known whether they were.
+            BulkAddError: If some jobs were not added, or may not have been.
         """
-        under_way: Awaitable[AddReply | None] | None = None
+        in_flight: Awaitable[AddReply | None] | None = None
         first = 0
-        await check_remote_parents(self._link, self._elsewhere)
+        await check_remote_parents(self._link, self._remote_parents)
         for start, rows in self._chunks():
             call = self._add_call(self._link.keys.meta, rows, self._quiet)
-            reply = None if under_way is None else await under_way
-            if self._broken is not None:
+            reply = None if in_flight is None else await in_flight
+            if self._connection_error is not None:
                 break
             if len(self.rows) == len(rows):
                 self._read_reply(start, await self._send(start, len(rows), call))
                 break
-            # It leaves before the jobs of the last one are made, and before the next one is packed.
-            under_way = await self._link.runtime.begin(self._send(start, len(rows), call))
+            # Send it before creating the previous chunk's jobs and before packing the next chunk.
+            in_flight = await self._link.runtime.begin(self._send(start, len(rows), call))
             self._read_reply(first, reply)
             first = start
-        if under_way is not None and self._broken is None:
-            self._read_reply(first, await under_way)
-        if self._broken is not None:
-            raise self._failure() from self._broken
-        if self._refused is not None:
-            raise self._failure() from self._refused
+        if in_flight is not None and self._connection_error is None:
+            self._read_reply(first, await in_flight)
+        if self._connection_error is not None:
+            raise self._failure() from self._connection_error
+        if self._rejection is not None:
+            raise self._failure() from self._rejection
         return self._results
 
     async def _notify_parents(self, start: int, results: list[Any]) -> None:
-        for parent, positions in self._elsewhere.items():
+        for parent, positions in self._remote_parents.items():
             mine = [results[i - start] for i in positions if start <= i < start + len(results)]
             await attach_children(self._link, parent, mine)
 
     async def _send(self, start: int, count: int, call: Any) -> AddReply | None:
         try:
             reply: AddReply = await self._link.transport.call(call)
-            if self._elsewhere:
+            if self._remote_parents:
                 await self._notify_parents(start, reply.results)
         except GlideMQError as error:
-            self._broken = error
+            self._connection_error = error
             self._results[start : start + count] = [error] * count
             return None
         return reply
@@ -200,7 +206,7 @@ class BulkAdd:
             try:
                 self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
             except (JobCostError, JobNotFoundError, JobStateError) as error:
-                self._results[i] = self._refused = error
+                self._results[i] = self._rejection = error
 
     def _failure(self) -> BulkAddError:
         skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
@@ -208,5 +214,5 @@ class BulkAdd:
 
 
 def _pair(job: Any) -> Any:
-    """The job, if it is a tuple of name and data alone."""
+    """Return the job if it is a (name, data) tuple, or None."""
     return job if type(job) is tuple and len(job) == 2 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

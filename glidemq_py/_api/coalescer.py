@@ -1,7 +1,7 @@
-"""Group commit of single adds.
+"""The coalescer: group commit of single adds.
 
-An add that finds nothing under way goes out at once, by itself. Adds that arrive while one is under way wait for
-it and then leave together, bounded in rows and bytes. There is no timer, so a lone add waits for nothing.
+An add is sent immediately if no other is in flight. Adds that arrive while one is in flight wait for its reply and are
+then sent together, limited in rows and characters. There is no timer, so a single add is never delayed.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from glidemq_py.errors import AmbiguousResultError, ClosedError
 __all__ = ["AddCoalescer", "Added", "Adder"]
 
 Added = tuple[int, Any]
-"""Server time of the add, and the row's result: an id, or [outcome, id]."""
+"""Server time of the add in epoch ms, and the row's result: an id, or [outcome, id]."""
 
 MAX_ROWS = 256
 MAX_CHARS = 512 * 1024
 
 
 class Adder(Protocol):
-    """What sends single adds of one event loop."""
+    """Sends the single adds of one event loop."""
 
     @property
     def loop(self) -> object:
-        """The event loop; None for code that blocks."""
+        """The event loop; None for blocking code."""
         ...
 
     async def add(self, row: Row, /) -> Added:
-        """Add one row. Raises what `Transport.call` raises."""
+        """Add one row; raises the errors of `Transport.call`."""
         ...
 
     async def close(self) -> None:
-        """Wait until everything has been sent."""
+        """Wait until all pending adds have been sent."""
         ...
 
 
@@ -44,13 +44,13 @@ class AddCoalescer:
     """Sends rows of one queue from the running event loop.
 
     Args:
-        transport: of the queue.
-        meta: the queue's declared key.
-        quiet: leave out the `added` events.
-        add_call: makes the call.
+        transport: The queue's transport.
+        meta: The queue's declared key.
+        quiet: If True, no `added` events are written.
+        add_call: Builds the server calls.
     """
 
-    __slots__ = ("_add_call", "_idle", "_meta", "_quiet", "_sender", "_transport", "_under_way", "_waiting", "loop")
+    __slots__ = ("_add_call", "_idle", "_in_flight", "_meta", "_quiet", "_sender", "_transport", "_waiting", "loop")
 
     def __init__(self, transport: Transport, meta: str, quiet: bool, add_call: AddCall = add) -> None:
         self._transport = transport
@@ -58,21 +58,24 @@ class AddCoalescer:
         self._quiet = quiet
         self._add_call = add_call
         self.loop: object = asyncio.get_running_loop()
-        self._under_way = False
+        self._in_flight = False
         self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
     async def add(self, row: Row) -> Added:
-        """Add one row. Cancelling one caller touches nobody else: a row that has not left yet is not sent.
+        """Add one row; raises the errors of `Transport.call`.
 
-        Raises what `Transport.call` raises; AmbiguousResultError where the reply was lost.
+        Canceling one caller does not affect others; its row is not sent if it is still pending.
+
+        Raises:
+            AmbiguousResultError: If the reply was lost. The row may have been added.
         """
-        if self._under_way:
+        if self._in_flight:
             future: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
             self._waiting.append((row, future))
             return await future
-        self._under_way = True
+        self._in_flight = True
         try:
             reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
         finally:
@@ -91,17 +94,17 @@ class AddCoalescer:
             self._rest()
 
     def _sender_ended(self, sender: asyncio.Task[None]) -> None:
-        # A task that is cancelled before its first step runs no `finally`.
+        # A task canceled before its first step does not run its `finally`.
         if not sender.cancelled() and sender.exception() is None:
             return
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(ClosedError("the event loop is ending; the job was not added"))
+                future.set_exception(ClosedError("the event loop is shutting down; the job was not added"))
         self._rest()
 
     def _rest(self) -> None:
-        self._under_way = False
+        self._in_flight = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -123,7 +126,7 @@ class AddCoalescer:
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
-                    lost = AmbiguousResultError("cancelled before the reply came; the job may have been added")
+                    lost = AmbiguousResultError("canceled before the reply arrived; the job may have been added")
                     future.set_exception(error if isinstance(error, Exception) else lost)
             if not isinstance(error, Exception):
                 raise
@@ -133,8 +136,8 @@ class AddCoalescer:
                 future.set_result((reply.now, result))
 
     async def close(self) -> None:
-        """Wait until everything that was handed over has been answered."""
-        if self._under_way:
+        """Wait until all pending adds have been answered."""
+        if self._in_flight:
             if self._idle is None or self._idle.done():
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)

@@ -1,7 +1,7 @@
-"""What operators do to a queue: stop it, empty it, clean it, give its jobs another turn or none.
+"""Administration of a queue: pause, drain, clean, retry, obliterate, and changes to single jobs.
 
-Whatever touches many jobs goes in pieces that are short for the server. A piece is atomic and leaves everything in
-order, so an operation that was cut off is gone on with by calling it again.
+An operation on many jobs makes several short server calls. Each call is atomic and leaves the queue consistent, so an
+interrupted operation is continued by calling it again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 _EVENTS_KEPT: Final = 1_000
 _MOST_EVENTS: Final = 100_000_000
 _PIECE: Final = 100
-"""Jobs a call: one or two milliseconds of the server's time."""
+"""Jobs per call: one or two milliseconds of server time."""
 
 
 class QueueControl:
-    """The part of `Queue` that steers it."""
+    """The administrative methods of `Queue`."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
@@ -38,48 +38,53 @@ class QueueControl:
     # -- the queue as a whole -----------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Hand out no more jobs, at once and to nobody; what is running runs on. Idempotent."""
+        """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
         link = await self._connected()
         await link.transport.call(control.pause(link.keys.meta))
 
     async def resume(self) -> None:
-        """Hand out jobs again. Idempotent."""
+        """Resume a paused queue. Idempotent."""
         link = await self._connected()
         await link.transport.call(control.resume(link.keys.meta))
 
     async def is_paused(self) -> bool:
-        """True if the queue hands out no jobs."""
+        """Return True if the queue is paused."""
         link = await self._connected()
         return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
 
     async def set_event_retention(self, count: int) -> None:
-        """Keep about that many events (some 100 bytes each), for readers that fall further behind than a thousand.
+        """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
 
-        It holds for what this library writes; a Node peer that writes an event cuts them to a thousand.
+        The number is approximate; an event takes about 100 bytes. The setting applies to events that this library
+        writes: a Node peer that writes an event trims the stream to 1000.
 
         Args:
-            count: 1 to 100,000,000; 0 = about a thousand again.
+            count: 1 to 100,000,000; 0 restores the default (about 1000).
+
+        Raises:
+            GlideMQValidationError: If ``count`` is invalid.
         """
         number = check_int("count", count, 0, _MOST_EVENTS)
         link = await self._connected()
         await link.transport.call(control.keep_events(link.keys.meta, number))
 
     async def get_event_retention(self) -> int:
-        """How many events the queue keeps, about: 1000 where nothing else was set."""
+        """Return the approximate number of events that the queue keeps; the default is 1000."""
         link = await self._connected()
         found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
         return int(found) if found and found.isdigit() else _EVENTS_KEPT
 
     async def drain(self, *, delayed: bool = False) -> int:
-        """Delete the jobs that are ready to run: waiting, prioritized, parked in groups. Active ones stay.
+        """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
 
-        Jobs that are added meanwhile may stay or go. Pause the queue first if none shall start meanwhile.
+        Active jobs are kept. Jobs added during the call may be deleted or not. Pause the queue first to prevent
+        workers from starting jobs during the call.
 
         Args:
-            delayed: delete those that are due later too, retries that wait for their backoff among them.
+            delayed: If True, delete delayed jobs too, including retries that wait for their backoff.
 
         Returns:
-            How many were deleted.
+            The number of deleted jobs.
         """
         check_bool("delayed", delayed)
         link = await self._connected()
@@ -93,15 +98,20 @@ class QueueControl:
     async def clean(
         self, grace: Milliseconds, limit: int = 1_000, state: Literal["completed", "failed"] = "completed"
     ) -> list[str]:
-        """Delete jobs that ended at least ``grace`` ago, with everything that belongs to them, oldest first.
+        """Delete completed or failed jobs that ended at least ``grace`` ago, oldest first.
+
+        Everything that belongs to a job, such as its logs, is deleted with it.
 
         Args:
-            grace: ms or timedelta; 0 = whenever they ended.
-            limit: delete at most that many.
+            grace: Minimum time since the end of the job, in ms or as a timedelta; 0 selects all.
+            limit: Maximum number of jobs to delete; 0 deletes none.
             state: "completed" or "failed".
 
         Returns:
-            The ids of the jobs deleted.
+            The ids of the deleted jobs.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
         ms = to_ms("grace", grace)
         most = check_int("limit", limit, 0, 2**53)
@@ -116,16 +126,16 @@ class QueueControl:
         return ids
 
     async def retry_jobs(self, count: int = 0) -> int:
-        """Run failed jobs again, with all their attempts, those that failed first first.
+        """Requeue failed jobs with all their attempts, oldest failure first.
 
         Args:
-            count: how many at most; 0 = all that have failed by now.
+            count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
 
         Returns:
-            How many were retried.
+            The number of requeued jobs.
 
         Raises:
-            ServerOutOfMemoryError: the server is at maxmemory; those that were not yet retried stay failed.
+            ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
         """
         want = check_int("count", count, 0, 2**53)
         link = await self._connected()
@@ -137,54 +147,76 @@ class QueueControl:
         return retried
 
     async def obliterate(self, *, force: bool = False) -> int:
-        """Delete the queue: every job and every key. Returns the number of jobs deleted.
+        """Delete the queue with all its jobs and keys.
+
+        Args:
+            force: If True, delete active jobs too.
+
+        Returns:
+            The number of deleted jobs.
 
         Raises:
-            JobStateError: jobs are being worked on, and ``force`` is off; nothing was deleted.
+            JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
         """
         return await obliterate(await self._connected(), force=force)
 
-    # -- one job of it ------------------------------------------------------------------------------------
+    # -- single jobs --------------------------------------------------------------------------------------
 
     async def remove(self, job_id: str) -> bool:
-        """Delete a job with everything that belongs to it, whatever its state; False if there was none."""
+        """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
+
+        If the job is active, its worker notices at the next heartbeat and discards the result.
+        """
         link = await self._connected()
         return await link.transport.call(control.remove(link.keys.meta, _id(job_id)))
 
     async def revoke(self, job_id: str) -> RevokeOutcome:
-        """Have a job not run, or stop running.
+        """Cancel a job: it does not start, or stops running.
 
         Returns:
-            "revoked": it had not begun, and has failed with the reason ``revoked``.
-            "flagged": it runs, and its worker is told by its next heartbeat, which cancels the handler (or sets
-            ``job.cancelled`` for one in a thread), and the job fails without another attempt. Or it waits where
-            it is not found at once (far down a list, or put there by a peer): it fails when it is taken. For a job
-            that has ended it means nothing.
-            "not_found": there is no such job.
+            - "revoked": the job had not started. It has failed with the reason ``revoked``.
+            - "flagged": the job is active. Its worker notices at the next heartbeat and cancels the handler (or sets
+              ``job.cancelled`` for a handler in a thread), and the job fails without another attempt. Also returned
+              for a waiting job that is not found quickly (far down a list, or added by a peer): it fails when a worker
+              fetches it. A job that has ended is not affected.
+            - "not_found": there is no such job.
         """
         return await of_job.revoke(await self._connected(), _id(job_id))
 
     async def change_priority(self, job_id: str, priority: int) -> None:
-        """Give a job that has not begun another priority: 1 is most urgent, 2047 least, 0 none.
+        """Change the priority of a job that has not started.
+
+        Args:
+            job_id: Id of the job.
+            priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
 
         Raises:
-            JobStateError: it is active, has ended, or waits in its group. JobNotFoundError: it is gone.
+            GlideMQValidationError: If ``priority`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
         """
         await of_job.change_priority(await self._connected(), _id(job_id), priority)
 
     async def change_delay(self, job_id: str, delay: Milliseconds) -> None:
-        """Have a job that has not begun become due ``delay`` (ms or timedelta) from now; 0 = at once.
+        """Change when a job that has not started becomes due.
+
+        Args:
+            job_id: Id of the job.
+            delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
 
         Raises:
-            JobStateError: it is active, has ended, or waits in its group. JobNotFoundError: it is gone.
+            GlideMQValidationError: If ``delay`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
         """
         await of_job.change_delay(await self._connected(), _id(job_id), delay)
 
     async def promote(self, job_id: str) -> None:
-        """Have a delayed job become due at once.
+        """Make a delayed job ready to run now.
 
         Raises:
-            JobStateError: it is not delayed. JobNotFoundError: it is gone.
+            JobStateError: If the job is not delayed.
+            JobNotFoundError: If the job does not exist.
         """
         await of_job.promote(await self._connected(), _id(job_id))
 
@@ -197,21 +229,21 @@ _BATCH = 250
 
 
 async def obliterate(link: QueueLink, *, force: bool) -> int:
-    """Delete every key of the queue; returns the number of jobs deleted.
+    """Delete every key of the queue and return the number of deleted jobs.
 
-    The library empties what the queue's own indexes name. Jobs that only a Node peer's structures name (parents
-    that wait, groups) are then found by their keys.
+    The function library deletes the jobs in the queue's own indexes. Jobs that only a Node peer's structures contain
+    (waiting parents, groups) are then found by scanning for their keys.
 
     Raises:
-        GlideMQValidationError: ``force`` is neither True nor False.
-        JobStateError: jobs are active and ``force`` is off.
+        GlideMQValidationError: If ``force`` is not a bool.
+        JobStateError: If jobs are active and ``force`` is False.
     """
     check_bool("force", force)
     deleted, status = 0, "more"
     while status == "more":
         status, step = await link.transport.call(control.obliterate(link.keys.meta, force or deleted > 0, _BATCH))
         if status == "active":
-            raise _refusal(link.keys.name, step)
+            raise _jobs_active_error(link.keys.name, step)
         deleted += step
     deleted += await _sweep(link)
     await link.transport.command("SREM", usage_registry_key(link.keys.prefix), link.keys.name)
@@ -219,12 +251,12 @@ async def obliterate(link: QueueLink, *, force: bool) -> int:
     return deleted
 
 
-def _refusal(name: str, active: int) -> JobStateError:
+def _jobs_active_error(name: str, active: int) -> JobStateError:
     jobs = "1 job is" if active == 1 else f"{active} jobs are"
     return JobStateError(
         "*", "active", "obliterate",
         f"cannot obliterate queue {name!r}: {jobs} active. Close or pause its workers and wait until their jobs have "
-        "ended; or use force=True, which deletes the jobs under their handlers",
+        "ended; or use force=True, which deletes active jobs too",
     )  # fmt: skip
 
 
@@ -233,7 +265,7 @@ async def _sweep(link: QueueLink) -> int:
     async for keys in link.transport.scan(f"{link.keys.stem}*"):
         for i in range(0, len(keys), _BATCH):
             batch = keys[i : i + _BATCH]
-            # Beside a record may stand what subscriptions made of it: `job:<id>:sub:<name>`.
+            # Keys of subscriptions (`job:<id>:sub:<name>`) are not jobs.
             deleted += sum(key.startswith(prefix) and b":" not in key[len(prefix) :] for key in batch)
             await link.transport.command("UNLINK", *batch)
     return deleted

@@ -1,4 +1,4 @@
-"""`FlowProducer`: adds flows, and reads them back. It names and delegates; the work is in the files beside it."""
+"""`FlowProducer`: adds flows and reads them. It delegates to the modules of `glidemq_py._features.flows`."""
 
 from __future__ import annotations
 
@@ -39,24 +39,27 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["FlowProducer"]
 
-_MOST: Final = 10**6
+_MAX_READ: Final = 10**6
 
 
 class FlowProducer:
-    """Adds jobs that wait for one another, all or none of them.
+    """Add flows: trees and DAGs of jobs, in which parents wait for their children.
 
-    It connects when it is first used. Close it, or use it as ``async with``. Like a `Queue`, it may be shared by event
-    loops, threads and forked processes (docs/learn/event-loops.md).
+    A flow is added completely or not at all. Its jobs may be in different queues.
+
+    A flow producer connects at first use. Close it, or use it in an ``async with`` block. Like a `Queue`, it may be
+    shared by event loops, threads and forked processes (docs/learn/event-loops.md).
 
     Args:
-        connection: as for `Queue`.
-        prefix: first part of every key.
-        compression: "gzip" stores job data compressed.
-        serializer: for the data of all queues of its flows.
-        events: False leaves out the `added` events.
+        connection: A URL, `ConnectionOptions`, an existing GLIDE client (never closed by the producer),
+            or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
+        prefix: First part of every key.
+        compression: "gzip" stores job data compressed; "none" (the default) does not.
+        serializer: Serializer of the data of all jobs: "json" (the default), "msgpack", or a `Serializer` object.
+        events: If False, no `added` events are written.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
     def __init__(
@@ -76,10 +79,15 @@ class FlowProducer:
 
     _runtime: Runtime = ASYNC_RUNTIME
     _flow_id: str | None = None
-    """Id of the record of what is added; for a producer that is made for one flow."""
+    """Id of the flow's record, for a producer created for a single flow."""
 
     async def connect(self) -> None:
-        """Connect now rather than at first use. Raises GlideMQConnectionError; a later use tries again."""
+        """Connect now instead of at first use.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached. The next use tries again.
+            ClosedError: If the flow producer is closed.
+        """
         await self._connected()
 
     async def _connected(self) -> Transport:
@@ -106,7 +114,7 @@ class FlowProducer:
         return link
 
     async def close(self) -> None:
-        """Close the connections of all event loops, if they are ours; idempotent."""
+        """Close the connections of all event loops, except a client passed by the caller. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -127,22 +135,24 @@ class FlowProducer:
     async def add(
         self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> JobNode:
-        """Add a tree of jobs: each runs when its children have ended.
+        """Add a tree of jobs. Each job runs after its children have ended.
 
         Args:
-            flow: the root; `FlowJob`, or a mapping of its fields.
-            budget: what all its jobs may use together; see `Budget`. It is there before any of them can run.
+            flow: The root: a `FlowJob`, or a mapping of its fields.
+            budget: Limit for the usage of all jobs of the flow together; see `Budget`. It is stored before the first
+                job can run.
 
         Returns:
-            The root's node.
+            The node of the root; its ``children`` are the nodes of the other jobs.
 
         Raises:
-            GlideMQValidationError: something of it cannot be; nothing was sent.
-            DuplicateJobError: a job of a ``job_id`` given is there already; nothing was added.
-            JobCostError: a job costs more than its group's bucket holds; nothing was added.
-            AmbiguousResultError: the connection was lost: a flow that takes one call (up to 100 jobs in one queue) may
-                have been added; any other is finished by workers of the root's queue, if it was accepted.
-            ServerOutOfMemoryError: the server is at maxmemory.
+            GlideMQValidationError: If the flow is invalid. Nothing was sent.
+            DuplicateJobError: If a job with one of the given ``job_id`` values exists. Nothing was added.
+            JobCostError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing was added.
+            AmbiguousResultError: If the connection was lost. A flow of up to 100 jobs in one queue is added in one
+                call and may have been added; workers of the root's queue complete any other flow if the server
+                accepted it.
+            ServerOutOfMemoryError: If the server has reached ``maxmemory``.
         """
         root = FlowJob.parse(flow, "flow")
         limits = None if budget is None else parse_budget(budget)
@@ -152,20 +162,20 @@ class FlowProducer:
     async def add_bulk(
         self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> list[JobNode]:
-        """Add several trees, one after the other; everything is checked before the first.
+        """Add several trees, one after the other. All are validated before the first is sent.
 
         Args:
-            flows: as `add` takes them.
-            budget: what the jobs of each of them may use together: each tree has one of its own.
+            flows: The roots: `FlowJob` objects or mappings of their fields.
+            budget: Limit for each tree; every tree has a budget of its own.
 
         Returns:
-            The root of each tree.
+            The root node of each tree.
 
         Raises:
-            BulkAddError: some trees were not added, or it is not known whether they were; `results` has for each
-                position its root or the error, as `add` would have raised it. A tree that is refused stops no other
-                one; after a lost connection the rest is not sent.
-            GlideMQValidationError: nothing was added.
+            BulkAddError: If some trees were not added, or may not have been. Its ``results`` has the root node or the
+                exception of `FlowProducer.add` per position. A rejected tree does not prevent the others; after a
+                lost connection the remaining trees are not sent.
+            GlideMQValidationError: If a flow is invalid. Nothing was added.
         """
         roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_iterable("flows", flows, "trees"))]
         limits = None if budget is None else parse_budget(budget)
@@ -189,17 +199,19 @@ class FlowProducer:
     async def add_dag(
         self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> dict[str, Job[Any, Any]]:
-        """Add a graph of jobs: each runs when all those in its ``deps`` have ended, whoever else waits for them.
+        """Add a DAG (directed acyclic graph) of jobs. Each job runs after all jobs in its ``deps`` have ended.
+
+        Raises the errors of `FlowProducer.add` as well.
 
         Args:
             nodes: `DagNode` objects, or mappings of their fields.
-            budget: what all its jobs may use together.
+            budget: Limit for the usage of all jobs together; see `Budget`.
 
         Returns:
-            The jobs by their names.
+            The jobs by name.
 
         Raises:
-            CycleError: nodes wait for one another in a circle; nothing was sent. And what `add` raises.
+            CycleError: If the graph has a cycle. Nothing was sent.
         """
         checked = validate_dag(nodes)
         if not checked:
@@ -231,18 +243,23 @@ class FlowProducer:
     async def get_flow(
         self, queue: str, job_id: str, *, depth: int = 10_000, max_jobs: int = 100_000
     ) -> JobNode | None:
-        """A job and everything that it waits for, with the states of now; None if there is no such job.
+        """Return a job with its children and their current states; None if the job does not exist.
 
-        It is read in short calls, so states may be of different moments.
+        The tree is read in several short calls, so states may be from different moments.
 
         Args:
-            queue, job_id: of the root, or of any job in a flow.
-            depth: levels of children to read.
-            max_jobs: stop at that many jobs. `JobNode.is_cut` says of which job there are children that were not read.
+            queue: Queue of the root, or of any job in a flow.
+            job_id: Id of that job.
+            depth: Levels of children to read, 0 to 1,000,000.
+            max_jobs: Maximum number of jobs to read, 1 to 1,000,000. `JobNode.is_cut` is True for jobs whose children
+                were not all read.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
         root = JobRef(QueueKeys(self.options.prefix, queue).name, parse_job_id(job_id))
-        check_int("depth", depth, 0, _MOST)
-        check_int("max_jobs", max_jobs, 1, _MOST)
+        check_int("depth", depth, 0, _MAX_READ)
+        check_int("max_jobs", max_jobs, 1, _MAX_READ)
         await self._connected()
         return await read_flow(root, self._link, depth, max_jobs)
 

@@ -1,6 +1,6 @@
-"""Flows of a common shape: one after the other, side by side, side by side and then one more.
+"""Common flows: chain (sequential jobs), group (parallel jobs), chord (parallel jobs and a callback), DAG.
 
-Each function connects, adds and closes: to wait for what it added, get the job from a `Queue`.
+Each function connects, adds the flow and closes the connection. To wait for a result, get the job from a `Queue`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glidemq_py.errors import GlideMQValidationError
 __all__ = ["GROUP_NAME", "chain", "chord", "dag", "group"]
 
 GROUP_NAME: Final = "__group__"
-"""Name of the job that waits for a group."""
+"""Name of the parent job of a group."""
 
 Spec = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]
 
@@ -35,10 +35,19 @@ def _jobs(queue: str, jobs: Sequence[Spec]) -> list[FlowJob]:
 async def chain(
     queue: str, jobs: Sequence[Spec], connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> JobNode:
-    """Jobs one after the other: the **last** one runs first, the first one last, as in the original.
+    """Add jobs that run one after the other: the **last** of the list runs first, as in glide-mq for Node.
 
-    Each finds the result of the one before it by `Job.get_children_values`. Returns the node of the first.
-    Raises as `FlowProducer.add`.
+    Each job gets the result of the previous one with `Job.get_children_values`. Raises the errors of
+    `FlowProducer.add`.
+
+    Args:
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        connection: As for `FlowProducer`.
+        prefix: First part of every key.
+
+    Returns:
+        The node of the first job of the list, which runs last.
     """
     last, *others = reversed(_jobs(queue, jobs))
     for job in others:
@@ -50,8 +59,20 @@ async def chain(
 async def group(
     queue: str, jobs: Sequence[Spec], connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> JobNode:
-    """Jobs side by side, and one named ``__group__`` without data that waits for all of them: the worker's handler must
-    take that name. Returns its node. Raises as `FlowProducer.add`."""
+    """Add jobs that run in parallel, and a parent job that waits for all of them.
+
+    The parent is named ``__group__`` and has no data; the worker's handler must accept this name. Raises the errors of
+    `FlowProducer.add`.
+
+    Args:
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        connection: As for `FlowProducer`.
+        prefix: First part of every key.
+
+    Returns:
+        The node of the parent job.
+    """
     async with FlowProducer(connection, prefix=prefix) as producer:
         return await producer.add(FlowJob(GROUP_NAME, queue, {}, None, _jobs(queue, jobs)))
 
@@ -59,8 +80,20 @@ async def group(
 async def chord(
     queue: str, jobs: Sequence[Spec], callback: Spec, connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> JobNode:
-    """Jobs side by side, and then ``callback``, which finds their results by `Job.get_children_values`. Returns the
-    callback's node. Raises as `FlowProducer.add`."""
+    """Add jobs that run in parallel, and a callback job that runs after all of them.
+
+    The callback gets their results with `Job.get_children_values`. Raises the errors of `FlowProducer.add`.
+
+    Args:
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        callback: The callback job, in the same form.
+        connection: As for `FlowProducer`.
+        prefix: First part of every key.
+
+    Returns:
+        The node of the callback job.
+    """
     last = _jobs(queue, (callback,))[0]
     async with FlowProducer(connection, prefix=prefix) as producer:
         return await producer.add(FlowJob(last.name, queue, last.data, last.options, _jobs(queue, jobs)))
@@ -69,6 +102,6 @@ async def chord(
 async def dag(
     nodes: Iterable[DagNode | Mapping[str, Any]], connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> dict[str, Job[Any, Any]]:
-    """`FlowProducer.add_dag` with a connection of its own."""
+    """Add a DAG of jobs; see `FlowProducer.add_dag`."""
     async with FlowProducer(connection, prefix=prefix) as producer:
         return await producer.add_dag(nodes)

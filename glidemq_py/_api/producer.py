@@ -1,4 +1,4 @@
-"""`Producer`: adds jobs and hands back their ids."""
+"""`Producer`: adds jobs and returns their ids."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ DataT = TypeVar("DataT", default=Any)
 
 
 class Producer(Generic[DataT]):
-    """Adds jobs to one queue and answers with their ids; ``Producer[DataT]`` names what the jobs carry.
+    """Add jobs to a queue and return their ids.
 
-    It connects when it is first used. Close it, or use it as ``async with``.
+    In ``Producer[DataT]``, the parameter is the type of the jobs' data. A producer connects at first use. Close it, or
+    use it in an ``async with`` block.
 
     Args:
-        name: of the queue.
-        connection, prefix, default_job_options, compression, serializer, events: as for `Queue`.
+        name: Name of the queue.
+        connection: A URL, `ConnectionOptions`, an existing GLIDE client (never closed by the producer),
+            or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
+        prefix: First part of every key.
+        default_job_options: Options of added jobs; the options of a single job take precedence.
+        compression: "gzip" stores job data compressed; "none" (the default) does not.
+        serializer: Serializer of data: "json" (the default), "msgpack", or a `Serializer` object.
+        events: If False, no `added` events are written.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
     def __init__(
@@ -55,34 +62,45 @@ class Producer(Generic[DataT]):
 
     @property
     def is_closed(self) -> bool:
-        """True once `close` was called."""
+        """True after `close` was called."""
         return self._closed
 
     async def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> str | None:
-        """Add a job; arguments and errors are those of `Queue.add`.
+        """Add a job to the queue and return its id.
+
+        Raises the errors of `Queue.add`.
+
+        Args:
+            name: Name of the job: which handler or task processes it.
+            data: Any value that the serializer accepts.
+            **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
-            The job's id; None where nothing was added: one of that ``job_id`` or ``deduplication`` stands already.
+            The id of the job; None if a job with this ``job_id`` or ``deduplication`` id already exists.
         """
         return added_id(await self._queue.add(name, data, **options))
 
     async def add_bulk(
         self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
     ) -> list[str | None]:
-        """Add many jobs: ``(name, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
+        """Add many jobs in few round trips. They are sent in chunks, and each chunk is atomic.
+
+        Args:
+            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
 
         Returns:
-            For every position what `add` would have returned.
+            The return value of `Producer.add` per job, in the same order.
 
         Raises:
-            GlideMQValidationError: a row cannot be; it is named by its position, and nothing was sent.
-            BulkAddError: some rows were not added, or may not have been. Its ``results`` have for every position
-                the id, None, or the exception that kept the job out.
+            GlideMQValidationError: If a job is invalid. The option names its position (``jobs[3].delay``); nothing was
+                sent.
+            BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the id, None, or the
+                exception per position.
         """
         return await add_bulk_ids(self._queue, jobs)
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        """Send the pending adds, then close the connection unless it was passed as a client. Idempotent."""
         self._closed = True
         await self._queue.close()
 
@@ -98,18 +116,18 @@ class Producer(Generic[DataT]):
 
 
 def abandon(producer: Producer[Any]) -> None:
-    """Close the connection of a producer whose event loop has ended, where `close` cannot run any more."""
+    """Close the connection of a producer whose event loop has ended, so that `close` can no longer run."""
     producer._closed = True
     producer._queue._transport.abandon()
 
 
 def added_id(job: Job[Any, Any]) -> str | None:
-    """Id of a job that was added; None where another one stands."""
+    """Return the id of an added job; None if a job already existed."""
     return job.id if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED) else None
 
 
 async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any]) -> list[str | None]:
-    """`Queue.add_bulk` for those who want ids alone, in its results and in those of its failure."""
+    """Call `Queue.add_bulk` and return ids instead of jobs, also in the results of a `BulkAddError`."""
     try:
         added = await queue.add_bulk(jobs)
     except BulkAddError as error:
@@ -118,5 +136,5 @@ async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any]) -> list[str 
 
 
 def bulk_ids(results: Iterable[object]) -> list[object]:
-    """The same for the results of a bulk in which exceptions may stand."""
+    """Return the ids of the results of a bulk add; exceptions are kept."""
     return [each if isinstance(each, BaseException) else added_id(cast("Job[Any, Any]", each)) for each in results]

@@ -1,7 +1,7 @@
-"""Producers that outlive the call that asked for them: one for each queue and set of options.
+"""A pool of producers for serverless functions: one per queue and set of options.
 
-A cloud function that makes a producer for every event connects for every event. Here it asks a pool, which hands out
-the one it has. Which options a producer was made with is part of what it is found by: all of them (W99).
+A function that creates a producer per invocation also connects per invocation. The pool returns an existing producer
+if all its options are equal.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ P = TypeVar("P", bound=_Closable)
 
 
 def fingerprint(name: str, connection: object, options: QueueOptions) -> tuple[object, ...]:
-    """What tells one producer from another. Hashable, and not to be shown: it may hold a password.
+    """Return the cache key of a producer. It is hashable and must not be logged: it may contain a password.
 
-    Two ways to write the same connection are one. Clients and serializers of the user's own are told apart by
-    identity.
+    Different spellings of the same connection are equal. Client and serializer objects are compared by identity.
     """
     where: object = connection
     if connection is None:
@@ -55,69 +54,69 @@ def fingerprint(name: str, connection: object, options: QueueOptions) -> tuple[o
 
 
 class ProducerCache(Generic[P]):
-    """Open producers by fingerprint and owner; safe to use from many threads.
+    """Open producers by fingerprint and owner. Thread-safe.
 
-    The owner is the event loop that a producer belongs to, or a process id: whatever a connection cannot leave.
+    The owner is the event loop that a producer is bound to; None for blocking producers.
 
     Args:
-        make: the kind of producer, called as `Producer` is.
-        abandon: closes one whose event loop has ended.
+        make: Producer class, called like `Producer`.
+        abandon: Closes a producer whose event loop has ended.
     """
 
     def __init__(self, make: Callable[..., P], abandon: Callable[[P], None] | None = None) -> None:
         self._make = make
         self._abandon = abandon
-        self._held: dict[tuple[object, ...], tuple[P, object]] = {}
+        self._producers: dict[tuple[object, ...], tuple[P, object]] = {}
         self._lock = threading.Lock()
 
     def get(self, owner: object, name: str, connection: object, options: QueueOptions) -> P:
-        """The producer of that owner made with these arguments; made now where there is none."""
+        """Return the owner's producer with these arguments, creating it if necessary."""
         key = fingerprint(validate_queue_name(name), connection, options)
         with self._lock:
             self._sweep()
-            found = self._held.get((id(owner), *key))
+            found = self._producers.get((id(owner), *key))
             if found is None:
                 producer = self._make(
                     name, connection, prefix=options.prefix, default_job_options=options.default_job_options,
                     compression=options.compression, serializer=options.serializer, events=options.events,
                 )  # fmt: skip
-                found = self._held[(id(owner), *key)] = producer, owner
+                found = self._producers[(id(owner), *key)] = producer, owner
             return found[0]
 
     def take(self, owner: object) -> list[P]:
-        """Forget the producers of that owner and hand them out, to be closed."""
+        """Remove the owner's producers from the cache and return them for closing."""
         with self._lock:
             self._sweep()
-            mine = [key for key, (_, whose) in self._held.items() if whose is owner]
-            return [self._held.pop(key)[0] for key in mine]
+            mine = [key for key, (_, whose) in self._producers.items() if whose is owner]
+            return [self._producers.pop(key)[0] for key in mine]
 
     def __len__(self) -> int:
         with self._lock:
             self._sweep()
-            return len(self._held)
+            return len(self._producers)
 
     def _sweep(self) -> None:
-        """Forget producers that were closed, and let those go whose loop has ended: nobody can use them any more."""
+        """Remove closed producers, and abandon those whose event loop has ended."""
         gone = [
             key
-            for key, (producer, owner) in self._held.items()
+            for key, (producer, owner) in self._producers.items()
             if producer.is_closed or (isinstance(owner, asyncio.AbstractEventLoop) and owner.is_closed())
         ]
         for key in gone:
-            producer, _ = self._held.pop(key)
+            producer, _ = self._producers.pop(key)
             if self._abandon is not None and not producer.is_closed:
                 self._abandon(producer)
 
 
 class ServerlessPool:
-    """Hands out one open `Producer` for each queue and set of options; ``len`` is how many are open.
+    """Share one open `Producer` per queue and set of options; ``len(pool)`` is the number of open producers.
 
-    A producer belongs to the event loop in which it is used; another loop gets another one. The blocking pool,
-    `glidemq_py.sync.ServerlessPool`, has no such bound and suits handlers that are plain functions.
+    Each event loop has its own producers. The blocking pool, `glidemq_py.sync.ServerlessPool`, is not bound to event
+    loops and suits handlers that are plain functions.
     """
 
     def __init__(self) -> None:
-        self._shelf: ProducerCache[Producer[Any]] = ProducerCache(Producer, abandon)
+        self._cache: ProducerCache[Producer[Any]] = ProducerCache(Producer, abandon)
 
     def get_producer(
         self,
@@ -130,30 +129,31 @@ class ServerlessPool:
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
     ) -> Producer[Any]:
-        """The producer made with these arguments (those of `Producer`), or a new one. Do not close it after use.
+        """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
-        A client or serializer object of your own is known by its identity: make it once, not for every call.
+        The arguments are those of `Producer`. Client and serializer objects are compared by identity: create them once,
+        not per call.
 
         Raises:
-            GlideMQValidationError: an option cannot be.
-            RuntimeError: there is no running event loop.
+            GlideMQValidationError: If an option is invalid.
+            RuntimeError: If there is no running event loop.
         """
         options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events,
         )  # fmt: skip
-        return self._shelf.get(asyncio.get_running_loop(), name, connection, options)
+        return self._cache.get(asyncio.get_running_loop(), name, connection, options)
 
     async def close_all(self) -> None:
-        """Close the producers of the running event loop. One that cannot be closed is logged and forgotten."""
-        producers = self._shelf.take(asyncio.get_running_loop())
+        """Close the producers of the running event loop. Errors are logged, and the producer is removed."""
+        producers = self._cache.take(asyncio.get_running_loop())
         outcomes = await asyncio.gather(*(producer.close() for producer in producers), return_exceptions=True)
         for producer, outcome in zip(producers, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                _log.warning("%r could not be closed: %s", producer, outcome)
+                _log.warning("closing %r failed: %s", producer, outcome)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
 
 serverless_pool = ServerlessPool()

@@ -1,4 +1,4 @@
-"""`Queue`: what producers and operators hold. It names and delegates; the work is in the files beside it."""
+"""`Queue`: the client of producers and operators. It delegates to the other modules of this package and to features."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 _ADDS, _SWEEP = "adds", "sweep"
-"""What a queue has in each event loop beside its connection."""
+"""Parts that a queue has per event loop, in addition to its connection."""
 
 
 class Queue(
@@ -67,27 +67,29 @@ class Queue(
     QueueUsageReading, QueueVectors,
     Generic[DataT, ResultT],
 ):  # fmt: skip
-    """A queue of jobs; ``Queue[DataT, ResultT]`` names what its jobs carry and return.
+    """Add jobs to a queue, read them, and manage the queue.
 
-    It connects when it is first used. Close it, or use it as ``async with``. Any number of event loops and threads may
-    share it, and a forked process may use its parent's (docs/learn/event-loops.md): every loop gets a connection of its
-    own, which is closed with the loop.
+    In ``Queue[DataT, ResultT]``, the parameters are the types of the jobs' data and results.
+
+    A queue connects at first use. Close it, or use it in an ``async with`` block. Several event loops and threads may
+    share a queue, and a forked process may use its parent's (docs/learn/event-loops.md). Each event loop has its own
+    connection, which closes with the loop.
 
     Args:
-        name: of the queue.
-        connection: a URL, `ConnectionOptions`, an existing GLIDE client (never closed here), or None for
-            ``GLIDEMQ_URL``, else a private embedded server.
-        prefix: first part of every key.
-        default_job_options: what a job gets where its own options say nothing.
-        compression: "gzip" stores job data compressed.
-        serializer: for data and results: "json" (the default), "msgpack", or an object of your own.
-        events: False leaves out the `added` events.
-        dead_letter_queue: name of the queue that gets a dead letter for every job that fails for good, or
-            ``{"name": ..., "on": (...)}``; see `DeadLetterOptions`. It is a property of the queue: whoever ends a job
-            goes by what was said last, by a queue or a worker. None leaves it as it is, False takes it away.
+        name: Name of the queue.
+        connection: A URL, `ConnectionOptions`, an existing GLIDE client (never closed by the queue),
+            or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
+        prefix: First part of every key.
+        default_job_options: Options of added jobs; the options of a single job take precedence.
+        compression: "gzip" stores job data compressed; "none" (the default) does not.
+        serializer: Serializer of data and results: "json" (the default), "msgpack", or a `Serializer` object.
+        events: If False, no `added` events are written.
+        dead_letter_queue: Name of the queue that receives a dead-letter entry for every job that fails permanently, or
+            ``{"name": ..., "on": (...)}``; see `DeadLetterOptions`. The setting is stored with the queue and applies to
+            all workers; the value set last by a queue or worker wins. None keeps the stored setting, False removes it.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
     def __init__(
@@ -120,11 +122,16 @@ class Queue(
     _runtime: Runtime = ASYNC_RUNTIME
     _add_call: AddCall = staticmethod(add)
 
-    # -- life ---------------------------------------------------------------------------------------------
+    # -- connection ---------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect the running event loop now rather than at first use. Raises GlideMQConnectionError; a later use
-        tries again.
+        """Connect now instead of at first use.
+
+        The connection is that of the running event loop.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached. The next use tries again.
+            ClosedError: If the queue is closed.
         """
         link = await self._connected()
         if link.transport is self._transport:
@@ -146,7 +153,7 @@ class Queue(
         )  # fmt: skip
 
     async def _open_here(self, connection: LoopConnection) -> None:
-        """Connect the running event loop, and start what a queue runs in each."""
+        """Connect the running event loop and start the queue's tasks in it."""
         TELEMETRY.look()
         transport, adder = await self._open()
         link = self._link_over(transport)
@@ -163,12 +170,15 @@ class Queue(
             connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link)).start()
 
     async def _open(self) -> tuple[Transport, Adder]:
-        """Connect; the transport, and what sends single adds over it."""
+        """Connect, and return the transport and the adder that sends single adds over it."""
         transport = await open_transport(self._connection)
         return transport, AddCoalescer(transport, self._keys.meta, not self.options.events, self._add_call)
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close the connections of all event loops, if they are ours; idempotent."""
+        """Send the pending adds, then close the connections.
+
+        Closes the connections of all event loops, except a client passed by the caller. Idempotent.
+        """
         if self._closed:
             return
         self._closed = True
@@ -177,7 +187,7 @@ class Queue(
             await self._link.transport.close()
 
     async def _adder_here(self) -> Adder:
-        """What sends single adds in the running event loop."""
+        """Return the adder of the running event loop."""
         connection = await self._transport.connected()
         adder = connection.part(_ADDS, self._no_adder)
         self._adder = adder
@@ -203,25 +213,29 @@ class Queue(
         return JobOptions.of_job(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
     async def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
-        """Add a job. Adds that are awaited together travel together; a lone one waits for nothing.
+        """Add a job to the queue.
+
+        Concurrent adds of one event loop are sent in batches; a single add is sent immediately.
 
         Args:
-            name: what kind of work it is.
-            data: anything the serializer takes.
-            **options: see `JobOptions`.
+            name: Name of the job: which handler or task processes it.
+            data: Any value that the serializer accepts.
+            **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
-            The job; its ``outcome`` says ``added``, ``duplicate`` where one of that ``job_id`` stands already, or
-            what `deduplication` made of it: ``skipped`` (the job is the one that stands) or ``replaced``.
+            The job. Its ``outcome`` is ``added``; ``duplicate`` if a job with this ``job_id`` exists; with
+            ``deduplication`` also ``skipped`` (the returned job is the existing one) or ``replaced``.
 
         Raises:
-            GlideMQValidationError: an option or the data cannot be; nothing was sent.
-            JobCostError: it costs more than its group's token bucket holds; nothing was added.
-            JobNotFoundError, JobStateError: its parent is gone, or has ended; nothing was added.
-            ServerOutOfMemoryError: the server is at maxmemory; nothing was added.
-            AmbiguousResultError: the reply was lost: the job may have been added. With a ``job_id`` of your own,
-                adding it again is safe.
-            GlideMQConnectionError: the server cannot be reached. ClosedError: the queue is closed.
+            GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
+            JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
+            JobNotFoundError: If the job's parent does not exist. Nothing was added.
+            JobStateError: If the job's parent has already ended. Nothing was added.
+            ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
+            AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
+                set ``job_id``.
+            GlideMQConnectionError: If the server cannot be reached.
+            ClosedError: If the queue is closed.
         """
         link = self._link
         if link is None or self._closed:
@@ -254,16 +268,21 @@ class Queue(
     async def add_bulk(
         self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
     ) -> list[Job[DataT, ResultT]]:
-        """Add many jobs: ``(name, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
+        """Add many jobs in few round trips.
 
-        Everything is checked before anything is sent.
+        All jobs are validated before the first is sent. They are sent in chunks, and each chunk is atomic.
+
+        Args:
+            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
 
         Returns:
-            A job for every position, its ``outcome`` as in `add`.
+            One job per input, in the same order, with the ``outcome`` described in `Queue.add`.
 
         Raises:
-            GlideMQValidationError: a row cannot be; it is named by its position, and nothing was sent.
-            BulkAddError: some rows were not added, or may not have been; it holds the outcome of every position.
+            GlideMQValidationError: If a job is invalid. The option names its position (``jobs[3].delay``); nothing was
+                sent.
+            BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the job or the
+                exception per position.
         """
         link = await self._connected()
         bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
@@ -279,16 +298,26 @@ class Queue(
         wait_timeout: Milliseconds = 30_000,
         **options: Unpack[JobOptionsDict],
     ) -> ResultT:
-        """Add a job and return its result once a worker has completed it.
+        """Add a job, wait until a worker has completed it, and return its result.
+
+        Raises the errors of `Queue.add` as well.
 
         Args:
-            wait_timeout: how long to wait for the end, ms or timedelta; the job goes on if it is exceeded.
+            name: Name of the job: which handler or task processes it.
+            data: Any value that the serializer accepts.
+            wait_timeout: How long to wait for the job to end, in ms or as a timedelta, > 0. After a timeout the job
+                continues.
+            **options: Fields of `JobOptions`.
+
+        Returns:
+            The value that the handler returned.
 
         Raises:
-            JobFailedError: it failed for good. WaitTimeoutError: it did not end in time.
-            JobStateError: a job of that ``job_id`` or ``deduplication`` stands already.
-            UnsupportedOptionError: the job would be removed when it ends, so its result could not be read.
-            and what `add` raises.
+            JobFailedError: If the job failed permanently.
+            WaitTimeoutError: If the job did not end in time.
+            JobStateError: If a job with this ``job_id`` or ``deduplication`` id already exists.
+            UnsupportedOptionError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
+                cannot be read.
         """
         timeout = to_ms("wait_timeout", wait_timeout, minimum=1)
         job_options = self._options(cast("Mapping[str, Any]", options))
@@ -298,25 +327,38 @@ class Queue(
         await (await self._connected()).waiter.start()
         job = await self.add(name, data, **options)
         if job.outcome not in (JobOutcome.ADDED, JobOutcome.REPLACED):
-            raise JobStateError(job.id, f"there already ({job.outcome})", "add and wait for")
+            message = f"job {job.id!r} already exists ({job.outcome})"
+            raise JobStateError(job.id, str(job.outcome), "add and wait for", message)
         return await job.wait_until_finished(timeout)
 
     # -- reading ------------------------------------------------------------------------------------------
 
     async def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
-        """A job by its id; None if there is none. With ``exclude_data`` its data stays on the server, and is None."""
+        """Return the job with this id, or None.
+
+        Args:
+            job_id: Id of the job.
+            exclude_data: If True, the job's data is not read; `Job.data` is None.
+        """
         bare = check_bool("exclude_data", exclude_data)
         return await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
 
     def iter_jobs(
         self, state: str, page: int = 500, *, exclude_data: bool = False
     ) -> AsyncIterator[Job[DataT, ResultT]]:
-        """Iterate over the jobs in a state: waiting, active, delayed, prioritized, completed, failed, group-waiting,
-        suspended or waiting-children; with ``exclude_data`` without their data. A call brings at most ``page``
-        (1..1000) of them, and never more than 200, for the server's sake.
+        """Iterate over the jobs in a state.
 
-        A job that keeps its state all the while comes exactly once, whatever others do. A job that enters or
-        leaves the state meanwhile may come or not.
+        A job that stays in the state during the iteration is returned exactly once. A job that enters or leaves the
+        state during the iteration may be returned or not.
+
+        Args:
+            state: "waiting", "active", "delayed", "prioritized", "completed", "failed", "group-waiting", "suspended" or
+                "waiting-children".
+            page: Jobs per server call, 1 to 1000. A call never reads more than 200, to keep it short for the server.
+            exclude_data: If True, the jobs' data is not read; `Job.data` is None.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
         return self._iterate(reading.listable(state), page, check_bool("exclude_data", exclude_data))
 
@@ -327,27 +369,39 @@ class Queue(
     async def get_jobs(
         self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
     ) -> list[Job[DataT, ResultT]]:
-        """Jobs in a state by position, oldest (or most urgent) first; ``end`` inclusive, -1 = the last. With
-        ``exclude_data`` their data stays on the server, and is None."""
+        """Return the jobs in a state between two positions, oldest (or most urgent) first.
+
+        Args:
+            state: A state that `Queue.iter_jobs` accepts.
+            start: First position, >= 0.
+            end: Last position, inclusive; -1 is the last job.
+            exclude_data: If True, the jobs' data is not read; `Job.data` is None.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+        """
         bare = check_bool("exclude_data", exclude_data)
         return await get_slice(await self._connected(), reading.listable(state), start, end, bare=bare)
 
     async def get_job_counts(self) -> JobCounts:
-        """How many jobs are in each state. One call whose cost does not grow with the queue; where more than 500 groups
-        are there, or more than 256 priorities in use, one more for every 500, or 256, of them."""
+        """Return the number of jobs per state.
+
+        Makes one server call, whose cost does not depend on the number of jobs, plus one more per further 500 ordering
+        groups and per further 256 priorities in use.
+        """
         return await reading.get_counts(await self._connected())
 
     async def get_job_count_by_types(self) -> JobCounts:
-        """The same as `get_job_counts`, by the name that peers know."""
+        """Return the number of jobs per state: an alias of `Queue.get_job_counts`, named as in glide-mq for Node."""
         return await self.get_job_counts()
 
     async def count(self) -> int:
-        """Jobs that are yet to be taken: waiting, delayed, prioritized and parked in their groups."""
+        """Return the number of jobs that no worker has fetched: waiting, delayed, prioritized and group-waiting."""
         counts = await self.get_job_counts()
         return counts.waiting + counts.delayed + counts.prioritized + counts.group_waiting
 
     async def get_workers(self) -> list[WorkerInfo]:
-        """Live workers of this queue, in any process and language, oldest first."""
+        """Return the live workers of this queue, oldest first, including those of other processes and languages."""
         return await reading.get_workers(await self._connected())
 
     def iter_search_jobs(
@@ -358,17 +412,21 @@ class Queue(
         *,
         exclude_data: bool = False,
     ) -> AsyncIterator[Job[DataT, ResultT]]:
-        """Iterate over the jobs that match, page by page; each page is short for the server. Leave off when you like.
+        """Iterate over the jobs that match all given criteria.
+
+        Jobs are read page by page, so a search over a large queue does not block the server. It may be stopped at any
+        time.
 
         Args:
-            state: one that `iter_jobs` takes; None = all of these, one after the other.
-            name: the whole name.
-            data: pairs that the job's data, a mapping, must hold at its top level. Keys are texts as they are, no
-                paths; a value must be equal all through, as the serializer stores it.
-            exclude_data: those found have no data; without ``data``, it stays on the server.
+            state: A state that `Queue.iter_jobs` accepts; None searches all of them, one after the other.
+            name: The complete job name.
+            data: Keys and values that the job's data (a dict) must contain at its top level. Keys are literal strings,
+                not paths. Values match if they are equal in serialized form.
+            exclude_data: If True, `Job.data` of the results is None. Without ``data`` it is not read at all.
 
         Raises:
-            GlideMQValidationError: a state that cannot be listed, a key that is no text, a value that no job can hold.
+            GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
+                serialized.
         """
         bare, listed = check_bool("exclude_data", exclude_data), None if state is None else reading.listable(state)
         return self._found(Search(listed, name, data, bare, serializer_of(self.options.serializer)))
@@ -386,7 +444,19 @@ class Queue(
         *,
         exclude_data: bool = False,
     ) -> list[Job[DataT, ResultT]]:
-        """The first ``limit`` jobs of `iter_search_jobs`, which tells what the arguments mean and what it raises."""
+        """Return the first ``limit`` jobs that match all given criteria.
+
+        Args:
+            state: A state that `Queue.iter_jobs` accepts; None searches all of them, one after the other.
+            name: The complete job name.
+            data: Keys and values that the job's data must contain; see `Queue.iter_search_jobs`.
+            limit: Maximum number of jobs, >= 1.
+            exclude_data: If True, `Job.data` of the results is None.
+
+        Raises:
+            GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
+                serialized.
+        """
         most = check_int("limit", limit, 1, 2**31)
         found: list[Job[DataT, ResultT]] = []
         async for job in self.iter_search_jobs(state, name, data, exclude_data=exclude_data):
@@ -396,15 +466,24 @@ class Queue(
         return found
 
     async def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
-        """How many jobs ended, by the minute of the last day.
+        """Return how many jobs ended per minute, for the last 24 hours.
+
+        Only minutes in which jobs ended are stored. ``start`` and ``end`` select stored minutes by position; negative
+        numbers count from the newest: ``start=-60, end=-1`` are the last sixty.
 
         Args:
             kind: "completed" or "failed".
-            start, end: which minutes of those in which jobs ended, by position; ``end`` inclusive, negative
-                numbers count from the newest (-60, -1: the last sixty).
+            start: First position.
+            end: Last position, inclusive.
         """
         return await figures.get_metrics(await self._connected(), kind, start, end)
 
     async def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
-        """A job's log lines by position, ``end`` inclusive, negative numbers from the newest; and how many it has."""
+        """Return log lines of a job, and how many it has.
+
+        Args:
+            job_id: Id of the job.
+            start: First position, oldest line first; negative numbers count from the newest.
+            end: Last position, inclusive.
+        """
         return await figures.get_job_logs(await self._connected(), parse_job_id(job_id), start, end)

@@ -1,7 +1,7 @@
-"""Listening to what happens in a queue: the events stream, read without a gap.
+"""`QueueEvents`: reads the event stream of a queue without gaps.
 
-Events are news, not state: the stream keeps about the last thousand (data-model.md section 6), or as many as
-`Queue.set_event_retention` says. Whoever needs a job's result asks for the job.
+Events are notifications, not state: the stream keeps about the last 1000 (see `Queue.set_event_retention`). To get a
+job's result, read the job.
 """
 
 from __future__ import annotations
@@ -32,32 +32,30 @@ _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
 _NAME_LENGTH = 1_024
-_ANOTHER = "make another QueueEvents for another reader"
+_REMEDY = "make another QueueEvents for another reader"
 
 Listener = Callable[[QueueEvent], Awaitable[None] | None]
 
 
 class QueueEvents:
-    """The events of a queue, as an async iterator or by listeners.
+    """Receive the events of a queue, by iteration or with listeners.
 
-    ``async for event in QueueEvents("emails"): ...`` yields `QueueEvent`s from the moment the iteration starts;
-    or register listeners with `on` and enter it (``async with``). The position is resolved at the start, so
-    nothing that happens after it is missed, and a lost connection is taken up again where it broke off.
+    ``async for event in QueueEvents("emails"): ...`` yields `QueueEvent` objects from the start of the iteration.
+    Alternatively, register listeners with `on` and use the object in an ``async with`` block. No event after the start
+    is missed: after a lost connection, reading continues where it stopped.
 
-    One object is read in one way, by its listeners or by one iteration: its position is theirs. An iteration that is
-    left closes it. Make another one for another reader.
+    Use one object per reader: either listeners or one iteration. Leaving the iteration closes the object. It is bound
+    to the event loop of its first use; use in another loop raises `EventLoopError`.
 
     Args:
-        name: the queue.
-        connection: URL, options, or None (`GLIDEMQ_URL`, else the embedded server). A GLIDE client serves as
-            the pattern for a connection of its own.
-        prefix: first part of every key.
-        last_event_id: start after this entry id; None, or "$", is now.
-
-    It belongs to the event loop in which it is first used; another loop gets EventLoopError.
+        name: Name of the queue.
+        connection: A URL, `ConnectionOptions`, an existing GLIDE client, or None. None means ``GLIDEMQ_URL`` if set,
+            otherwise a private embedded server. A client is only the template for a separate connection.
+        prefix: First part of every key.
+        last_event_id: Start after this stream entry id; None or "$" starts now.
 
     Raises:
-        GlideMQValidationError: a name or id that cannot be.
+        GlideMQValidationError: If a name or id is invalid.
     """
 
     def __init__(
@@ -82,33 +80,46 @@ class QueueEvents:
         self._closed = False
 
     def on(self, event: str, listener: Listener) -> Listener:
-        """Call ``listener`` (plain or async) for every event of that name; "*" is all of them.
+        """Register a listener for an event.
+
+        Args:
+            event: Name of the event, such as "completed"; "*" is every event.
+            listener: Function or coroutine function, called with the `QueueEvent`. Its exceptions are logged.
+
+        Returns:
+            The listener.
 
         Raises:
-            GlideMQValidationError: no name, or nothing that can be called. GlideMQError: it is being iterated over.
+            GlideMQValidationError: If the event name is not a non-empty string, or the listener is not callable.
+            GlideMQError: If the object is being iterated over.
         """
         check_text("event", event, maximum=_NAME_LENGTH)
         check_callable("listener", listener, "event")
-        self._refuse_beside_a_loop()
+        self._reject_while_iterating()
         self._listeners.setdefault(event, []).append(listener)
         if self._entered:
             self._listen()
         return listener
 
     def off(self, event: str, listener: Listener) -> None:
-        """Take a listener away again."""
+        """Remove a listener; no effect if it is not registered."""
         with contextlib.suppress(ValueError):
             self._listeners.get(event, []).remove(listener)
 
     async def wait_until_ready(self) -> None:
-        """Connect and fix the position: what happens from now on will be seen. Raises GlideMQConnectionError."""
+        """Connect and set the start position: all later events will be received.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+            ClosedError: If the object is closed.
+        """
         if self._closed:
             raise ClosedError("these queue events are closed")
         if self._reader is not None:
             self._check_loop()
             return
         shared = await self._open()
-        # An injected client also carries other commands; a blocking read must not stand in their way.
+        # A client passed by the caller is used for other commands too, which a blocking read must not delay.
         self._transport = await shared.dedicated() if self._is_injected() else shared
         reader = EventReader(self._transport, self._keys.events)
         if self._start is None:
@@ -121,7 +132,7 @@ class QueueEvents:
     def _check_loop(self) -> None:
         """Raise EventLoopError if another event loop reads these events."""
         if self._reader is not None and self._loop is not self._runtime.current_loop():
-            raise EventLoopError(f"events of queue {self.name!r}", "another event loop reads them", _ANOTHER)
+            raise EventLoopError(f"events of queue {self.name!r}", "another event loop reads them", _REMEDY)
 
     _runtime: Runtime = ASYNC_RUNTIME
 
@@ -133,8 +144,8 @@ class QueueEvents:
 
     async def __aiter__(self) -> AsyncIterator[QueueEvent]:
         if self._task is not None and not self._closed:
-            raise GlideMQError(f"listeners are told of these events of queue {self.name!r} already: {_ANOTHER}")
-        self._refuse_beside_a_loop()
+            raise GlideMQError(f"events of queue {self.name!r}: already read by listeners; {_REMEDY}")
+        self._reject_while_iterating()
         self._iterating = True
         try:
             await self.wait_until_ready()
@@ -149,7 +160,7 @@ class QueueEvents:
             await self.close()
 
     async def _read(self) -> list[QueueEvent]:
-        """Read once; where the connection is down, wait for it with growing pauses."""
+        """Read once; if the connection is down, retry with growing pauses."""
         reader, pause = self._reader, 0.05
         assert reader is not None
         while not self._closed:
@@ -160,7 +171,7 @@ class QueueEvents:
             except EventLoopError:
                 raise
             except GlideMQError as error:
-                _log.warning("queue %r: reading events failed: %s; reading on in %.2f s", self.name, error, pause)
+                _log.warning("queue %r: reading events failed: %s; retrying in %.2f s", self.name, error, pause)
             await self._runtime.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, _MAX_PAUSE_S)
             with contextlib.suppress(GlideMQError):
@@ -174,12 +185,12 @@ class QueueEvents:
             self._listen()
         return self
 
-    def _refuse_beside_a_loop(self) -> None:
+    def _reject_while_iterating(self) -> None:
         if self._iterating and not self._closed:
-            raise GlideMQError(f"a loop reads these events of queue {self.name!r} already: {_ANOTHER}")
+            raise GlideMQError(f"events of queue {self.name!r}: already read by an iteration; {_REMEDY}")
 
     def _listen(self) -> None:
-        self._refuse_beside_a_loop()
+        self._reject_while_iterating()
         self._check_loop()
         if self._task is None and not self._closed:
             self._task = self._runtime.spawn(self._dispatch(), f"glidemq-events-{self.name}")
@@ -191,18 +202,18 @@ class QueueEvents:
         while not self._closed:
             for event in await self._read():
                 for listener in [*self._listeners.get(event.event, ()), *self._listeners.get("*", ())]:
-                    await self._tell(listener, event)
+                    await self._notify(listener, event)
 
-    async def _tell(self, listener: Listener, event: QueueEvent) -> None:
+    async def _notify(self, listener: Listener, event: QueueEvent) -> None:
         try:
             answer: Any = listener(event)
             if inspect.isawaitable(answer):
                 await answer
         except Exception:
-            _log.exception("a listener for %r events of queue %r failed", event.event, self.name)
+            _log.exception("queue %r: listener for %r events failed", self.name, event.event)
 
     async def close(self) -> None:
-        """Stop reading and close the connection; idempotent. Any event loop may do it."""
+        """Stop reading and close the connection. Idempotent; may be called from any event loop."""
         self._closed = True
         if self._transport is not None:
             if self._loop is self._runtime.current_loop():

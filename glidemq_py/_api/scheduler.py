@@ -1,4 +1,4 @@
-"""`Scheduler`: fires the schedulers of a queue in a process that runs no jobs of it."""
+"""`Scheduler`: adds the jobs of a queue's schedulers in a process without a worker."""
 
 from __future__ import annotations
 
@@ -11,46 +11,53 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Scheduler"]
 
-_LOOK_S: Final = 1.0
-"""A worker hears of changes with its jobs; here somebody has to look."""
+_POLL_S: Final = 1.0
+"""A worker learns of changed schedulers when it fetches jobs; this class has to poll."""
 
 
 class Scheduler:
-    """Fires the schedulers of a queue while it is open. Every `Worker` does that too; this is for the case that no
-    worker of ours runs, or that jobs are to be added while no worker is up.
+    """Add the due jobs of a queue's schedulers.
 
-    ``async with Scheduler(queue):`` fires while the block lasts, ``await Scheduler(queue).run()`` until cancelled.
+    Every `Worker` does this too. Use this class if only workers of other languages run, or if jobs must be added while
+    no worker runs.
+
+    ``async with Scheduler(queue):`` runs during the block, ``await Scheduler(queue).run()`` until canceled.
 
     Args:
-        queue: whose schedulers. It stays open when this is closed.
+        queue: The queue with the schedulers. Closing the scheduler does not close the queue.
 
     Raises:
-        GlideMQValidationError: it is no `Queue`.
+        GlideMQValidationError: If ``queue`` is not a `Queue`.
     """
 
     def __init__(self, queue: Queue[Any, Any]) -> None:
         if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
         self._queue = queue
-        self._duty: SchedulerTask | None = None
+        self._task: SchedulerTask | None = None
 
     async def start(self) -> None:
-        """Connect and begin. Raises GlideMQConnectionError; GlideMQError if it has been started."""
-        if self._duty is not None:
-            raise GlideMQError("the scheduler has been started already")
+        """Connect and start.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+            GlideMQError: If the scheduler was already started.
+        """
+        if self._task is not None:
+            raise GlideMQError("the scheduler was already started")
         link, quiet = await self._queue._connected(), not self._queue.options.events
-        self._duty = SchedulerTask(link=link, quiet=quiet, longest_s=_LOOK_S)
-        self._duty.start()
+        self._task = SchedulerTask(link=link, quiet=quiet, longest_s=_POLL_S)
+        self._task.start()
 
     async def run(self) -> None:
-        """Fire until cancelled."""
+        """Start, and run until canceled."""
         async with self:
             await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
-        """Stop; idempotent."""
-        if self._duty is not None:
-            await self._duty.close()
+        """Stop. Idempotent."""
+        if self._task is not None:
+            await self._task.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,7 +1,4 @@
-"""The job as users hold it, from an add, a read or a handler, and what can be done to it.
-
-Queues and workers make jobs; this room does not know either of them.
-"""
+"""The `Job` class and its parts. Queues and workers create jobs; this package imports neither of them."""
 
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.blocking import BlockingJob

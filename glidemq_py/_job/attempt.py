@@ -1,4 +1,4 @@
-"""One run of a job by a worker: its fencing token, and what the worker and the handler tell each other."""
+"""One attempt of a worker to run a job: its fencing token, and the state shared by the worker and the handler."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["Attempt"]
 
 
 class Attempt:
-    """The attempt that a worker makes at a job.
+    """One attempt of a worker to run a job.
 
     Attributes:
-        entry: stream entry id, or '' for a job from a list.
-        fence: the job's activation counter; with `processed_on` the token of this attempt.
-        processed_on: server time of the activation, epoch ms.
-        context: what the worker's lifespan yielded.
-        tokens: what `Job.report_tokens` said last.
-        discarded: the handler asked for no more attempts.
-        ended: the attempt is over for the worker (timed out, revoked, taken away); a later result is refused.
+        entry: Stream entry id, or '' for a job from a list.
+        fence: The job's activation counter; together with `processed_on` the fencing token of this attempt.
+        processed_on: Server time of the activation, epoch ms.
+        context: The value that the worker's lifespan yielded.
+        tokens: The last value passed to `Job.report_tokens`.
+        discarded: True if the handler called `Job.discard`: no further attempts.
+        ended: True if the attempt is over for the worker (timed out, canceled, lock lost); a later result is discarded.
     """
 
     __slots__ = ("_cancelled", "context", "discarded", "ended", "entry", "fence", "processed_on", "tokens")
@@ -35,12 +35,12 @@ class Attempt:
 
     @property
     def token(self) -> tuple[int, int]:
-        """What every call of this attempt carries."""
+        """The fencing token that every call of this attempt contains."""
         return self.fence, self.processed_on
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when the attempt's result is no longer wanted; for handlers in threads, which cannot be killed."""
+        """Event that is set when the attempt is canceled; for handlers in threads, which cannot be killed."""
         event = self._cancelled
         if event is None:
             with _creating:
@@ -52,12 +52,12 @@ class Attempt:
         return event
 
     def end(self) -> None:
-        """Refuse whatever this attempt still brings, and tell its handler."""
+        """End the attempt: its result will be discarded, and `cancelled` is set."""
         self.ended = True
         with _creating:
             if self._cancelled is not None:
                 self._cancelled.set()
 
 
-# Events are made only for attempts that ask for one, by the loop or by a handler's thread.
+# Events are created on first access, which may happen in the event loop or in a handler's thread.
 _creating = threading.Lock()

@@ -1,7 +1,7 @@
-"""Running a job's coroutines for code that blocks.
+"""Runs a job's coroutines for blocking code.
 
-A job of a worker belongs to the worker's event loop, and a handler's thread waits for it there. A job of a blocking
-queue has a transport that blocks, so its coroutines run in the calling thread.
+The coroutines of a worker's job run in the worker's event loop while the handler's thread waits. A job of a blocking
+queue has a blocking transport, so its coroutines run in the calling thread.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ __all__ = ["wait_for"]
 
 T = TypeVar("T")
 
-_LOOK_S = 1.0
-_STOPPED_LOOKS = 10
-"""A loop that has not run for so many looks is taken to have ended."""
+_POLL_S = 1.0
+_MAX_STOPPED_POLLS = 10
+"""An event loop found stopped in this many consecutive polls is considered ended."""
 
 
 def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of the job to its end, in the event loop of the worker that runs the job.
+    """Run a coroutine of the job in the worker's event loop and return its result.
 
     Raises:
-        EventLoopError: called on an event loop's own thread, outside a handler, or the worker's loop has ended.
+        EventLoopError: If called in an event loop's thread or outside a handler, or if the worker's event loop has
+            ended.
     """
     link = job._link
     if link.runtime is BLOCKING_RUNTIME:
@@ -54,12 +55,12 @@ def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
     stopped = 0
     while True:
         try:
-            return future.result(_LOOK_S)
+            return future.result(_POLL_S)
         except TimeoutError:
             if future.done():
                 return future.result()
             stopped = 0 if loop.is_running() else stopped + 1
-            if loop.is_closed() or stopped >= _STOPPED_LOOKS:
+            if loop.is_closed() or stopped >= _MAX_STOPPED_POLLS:
                 future.cancel()
                 raise _ended(subject) from None
 

@@ -1,7 +1,4 @@
-"""When a job has its turn, and whether at all: what anybody may do to one that has not ended.
-
-The calls are the library's; what its answers mean is said here once, for jobs and queues.
-"""
+"""Changes to a job that has not ended: priority, delay, promotion, cancellation. Shared by `Job` and `Queue`."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ RevokeOutcome = Literal["revoked", "flagged", "not_found"]
 
 MAX_PRIORITY: Final = 2_047
 
-_WHY: Final = {
-    "held": "being taken by a worker",
-    "lost": "not found where its state says",
+_REJECT_REASONS: Final = {
+    "held": "being fetched by a worker",
+    "lost": "missing from the structure of its state",
 }
 
 
@@ -31,35 +28,35 @@ async def _change(link: QueueLink, job_id: str, call: Call[str], action: str) ->
     if answer == "gone":
         raise JobNotFoundError(job_id)
     if answer not in ("ok", "no_op"):
-        raise JobStateError(job_id, _WHY.get(answer, answer), action)
+        raise JobStateError(job_id, _REJECT_REASONS.get(answer, answer), action)
 
 
 async def change_priority(link: QueueLink, job_id: str, priority: int) -> int:
-    """Give a job that has not begun another priority; returns it as checked."""
+    """Change the priority of a job that has not started, and return the validated value."""
     value = check_int("priority", priority, 0, MAX_PRIORITY)
     await _change(link, job_id, steering.reprioritize(link.keys.meta, job_id, value), "change the priority of")
     return value
 
 
 async def change_delay(link: QueueLink, job_id: str, delay: Milliseconds) -> int:
-    """Have a job that has not begun become due ``delay`` from now; returns it in ms."""
+    """Change the delay of a job that has not started, and return it in ms."""
     value = to_ms("delay", delay)
     await _change(link, job_id, steering.redelay(link.keys.meta, job_id, value), "change the delay of")
     return value
 
 
 async def promote(link: QueueLink, job_id: str) -> None:
-    """Have a delayed job become due at once."""
+    """Make a delayed job ready to run."""
     await _change(link, job_id, steering.promote(link.keys.meta, job_id), "promote")
 
 
 async def revoke(link: QueueLink, job_id: str) -> RevokeOutcome:
-    """Have a job not run, or stop running."""
+    """Cancel a job."""
     return cast("RevokeOutcome", await link.transport.call(steering.revoke(link.keys.meta, job_id)))
 
 
 class JobControl:
-    """The part of `Job` that steers it."""
+    """The methods of `Job` that change its priority or delay, or cancel it."""
 
     id: str
     priority: int
@@ -67,27 +64,52 @@ class JobControl:
     _link: QueueLink
 
     async def change_priority(self, priority: int) -> None:
-        """Give it another priority: 1 is most urgent, 2047 least, 0 none. For jobs that have not begun.
+        """Change the priority of the job, if it has not started.
+
+        Args:
+            priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
 
         Raises:
-            JobStateError: it is active, has ended, or waits in its group. JobNotFoundError: it is gone.
+            GlideMQValidationError: If ``priority`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
         """
         self.priority = await change_priority(self._link, self.id, priority)
 
     async def change_delay(self, delay: Milliseconds) -> None:
-        """Have it become due ``delay`` (ms or timedelta) from now; 0 = at once. Raises as `change_priority`."""
+        """Change when the job becomes due, if it has not started.
+
+        Args:
+            delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
+
+        Raises:
+            GlideMQValidationError: If ``delay`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
+        """
         self._delay = await change_delay(self._link, self.id, delay)
 
     async def promote(self) -> None:
-        """Have it become due at once. Raises JobStateError if it is not delayed, JobNotFoundError if it is gone."""
+        """Make the job ready to run now.
+
+        Raises:
+            JobStateError: If the job is not delayed.
+            JobNotFoundError: If the job does not exist.
+        """
         await promote(self._link, self.id)
         self._delay = 0
 
     async def revoke(self) -> RevokeOutcome:
-        """Have it not run, or stop running; see `Queue.revoke`."""
+        """Cancel the job: it does not start, or stops running.
+
+        Returns:
+            - "revoked": the job had not started. It has failed with the reason ``revoked``.
+            - "flagged": the job is active and its worker cancels it at the next heartbeat; see `Queue.revoke`.
+            - "not_found": the job does not exist.
+        """
         return await revoke(self._link, self.id)
 
     async def is_revoked(self) -> bool:
-        """True if it was revoked; a retry takes that back."""
+        """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
         reply: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self.id), "revoked")
         return reply == b"1"

@@ -1,4 +1,4 @@
-"""The job that the running code belongs to, as a context variable, and its id in log records."""
+"""The job of the running handler, as a context variable, and its id in log records."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ running_job: ContextVar[Job[Any, Any] | None] = ContextVar("glidemq_running_job"
 
 
 def current_job() -> Job[Any, Any] | None:
-    """The job whose handler is running here, in its task or thread; None outside a handler."""
+    """Return the job whose handler runs in the current task or thread; None outside a handler."""
     return running_job.get()
 
 
 def current_job_id() -> str | None:
-    """Id of `current_job()`."""
+    """Return the id of `current_job()`; None outside a handler."""
     job = running_job.get()
     return None if job is None else job.id
 
 
 _lock = threading.Lock()
-_labelling = False
+_installed = False
 
 
 def label_log_records() -> None:
-    """Give every log record ``job_id`` and ``job_name`` ('' outside a handler), so that a formatter may use
-    ``%(job_id)s``. Wraps the record factory in force, once a process; workers do it when they start.
+    """Add ``job_id`` and ``job_name`` to every log record, for formats such as ``%(job_id)s``.
+
+    Both are '' outside a handler. Wraps the current record factory, once per process. Workers call this when they
+    start.
     """
-    global _labelling
+    global _installed
     with _lock:
-        if _labelling:
+        if _installed:
             return
-        _labelling = True
+        _installed = True
         make = logging.getLogRecordFactory()
 
         def labelled(*args: Any, **kwargs: Any) -> logging.LogRecord:

@@ -1,6 +1,6 @@
-"""What a job's record says beside what every handler is given: where it stands, parents, group, scheduler, budget.
+"""Attributes of a job beyond those that every handler receives: state, parents, group, scheduler, budget.
 
-What was not read is not known, and asking for it is an error, never an answer: None means that there is none.
+Access to an attribute that was not read from the server raises `JobNotLoadedError`. None means that the job has none.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["JobDetails"]
 
 
 class JobDetails:
-    """The part of `Job` for what `Queue.get_job` and `Job.reload` read.
+    """The attributes of `Job` that `Queue.get_job` and `Job.reload` read.
 
-    Jobs of handlers, lists and adds lack most of it: they raise `JobNotLoadedError`.
+    Most of them are not loaded for jobs of handlers, lists and adds, and raise `JobNotLoadedError`.
     """
 
     _delay: int | None
@@ -45,12 +45,12 @@ class JobDetails:
 
     @property
     def state(self) -> JobState | None:
-        """Where it stood when it was read, ``active`` in a handler (`get_state` asks anew); None where not known."""
+        """State when the job was read, ``active`` in a handler; None if unknown. `get_state` reads it again."""
         return JobState.ACTIVE if self._is_run else self._state
 
     @property
     def stacktrace(self) -> tuple[str, ...]:
-        """Tracebacks of the last failures, newest last, bounded."""
+        """Tracebacks of the last failures, newest last; their number is limited."""
         if self._stacktrace_text is None:
             return () if self._record is None else self._record.stacktrace
         try:
@@ -62,84 +62,86 @@ class JobDetails:
 
     @property
     def delay(self) -> int:
-        """As stored, ms. Not known in a handler before `reload`."""
+        """Delay of the job in ms. In a handler, raises `JobNotLoadedError` before `reload`."""
         if self._delay is not None:
             return self._delay
         if not self._is_run and self.outcome is JobOutcome.ADDED:
-            return 0  # nothing was said of it when it was added
+            return 0  # added without a delay
         raise JobNotLoadedError("delay")
 
     @property
     def parent_id(self) -> str | None:
-        """Id of the job that waits for it, where that is one (`get_parents` asks for all)."""
+        """Id of the job's parent, if it has exactly one; else None. `get_parents` returns all."""
         record = self._known("parent_id", "parentId")
-        # In another slot of a cluster it is written as one of several.
+        # A parent in another cluster slot is stored in the list of parents.
         return record.parent_id or (record.parent_ids[0] if len(record.parent_ids) == 1 else None)
 
     @property
     def parent_queue(self) -> str | None:
-        """Name of that job's queue."""
+        """Name of the parent's queue, if the job has exactly one parent; else None."""
         record = self._known("parent_queue", "parentQueue")
         return record.parent_queue or (record.parent_queues[0] if len(record.parent_queues) == 1 else None)
 
     @property
     def parent_ids(self) -> tuple[str, ...]:
-        """Ids of the jobs that wait for it, for a job of a graph."""
+        """Ids of the job's parents, for a job of a DAG."""
         return self._known("parent_ids", "parentIds").parent_ids
 
     @property
     def parent_queues(self) -> tuple[str, ...]:
-        """Names of their queues, in the same order."""
+        """Names of the parents' queues, in the order of `parent_ids`."""
         return self._known("parent_queues", "parentQueues").parent_queues
 
     @property
     def group_key(self) -> str | None:
-        """Key of the group whose limits hold for it; None where it has none."""
+        """Key of the ordering group whose limits apply to the job; None without one."""
         return self._known("group_key", "groupKey").group_key
 
     @property
     def ordering_seq(self) -> int | None:
-        """Its place in a group that keeps order; None where it has none."""
+        """Sequence number of the job in its ordering group; None without one."""
         return self._known("ordering_seq", "orderingSeq").ordering_seq
 
     @property
     def cost(self) -> float | None:
-        """Tokens that it takes from its group's bucket; None where it does not say."""
+        """Tokens that the job takes from its group's token bucket; None if ``cost`` was not set."""
         cost = self._known("cost", "cost").cost
         if cost is None:
             return None
-        tokens = cost / 1_000  # the record has thousandths
+        tokens = cost / 1_000  # stored in thousandths
         return int(tokens) if tokens.is_integer() else tokens
 
     @property
     def expire_at(self) -> int | None:
-        """When its ``ttl`` is over, epoch ms; None without one."""
+        """Time at which the job's ``ttl`` expires, epoch ms; None without one."""
         return self._known("expire_at", "expireAt").expire_at
 
     @property
     def scheduler_name(self) -> str | None:
-        """The scheduler that waits for its end (`repeat_after_complete`); else None."""
+        """Name of the `repeat_after_complete` scheduler that waits for the end of this job; else None."""
         return self._known("scheduler_name", "schedulerName").scheduler_name
 
     @property
     def scheduled_for(self) -> int | None:
-        """The instant of its scheduler that it is for, epoch ms; of several missed ones that it stands for, the first.
-        None where no scheduler of ours has added it."""
+        """Scheduled time that the job was added for, epoch ms; the first, if it replaces several missed ones.
+
+        None if the job was not added by a scheduler of this library.
+        """
         return self._known("scheduled_for", "scheduledFor").scheduled_for
 
     @property
     def tpm_tokens(self) -> float | None:
-        """What its handler said with `report_tokens`; None where it said nothing."""
+        """Tokens that the handler reported with `report_tokens`; None if it reported none."""
         return self._known("tpm_tokens", "tpmTokens").tpm_tokens
 
     @property
     def budget_key(self) -> str | None:
-        """Key of the budget of its flow; None without one."""
+        """Key of the budget of the job's flow; None without one."""
         if self._budget_key is None and self._record is None and not self._is_run:
             raise JobNotLoadedError("budget_key")
         return self._budget_key
 
     @property
     def discarded(self) -> bool:
-        """In a handler: whether `discard` was called."""
+        """True in a handler that has called `discard`."""
         return self._attempt is not None and self._attempt.discarded

@@ -1,4 +1,4 @@
-"""`Job`: one unit of work, as added, read back, or being run."""
+"""`Job`: one unit of work, returned by adds and reads and passed to handlers."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 LOG_LINES_KEPT = 1_000
-"""Log lines kept a job unless `log` is told otherwise."""
+"""Log lines kept per job by default."""
 
-_FAR = 2**53
+_MAX_SAFE_INTEGER = 2**53
 _UNREAD: Any = object()
 
 
@@ -59,17 +59,23 @@ class Job(
     JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobDetails, JobReloading, JobStreams,
     JobUsageReports, JobVectors, Generic[DataT, ResultT],
 ):  # fmt: skip
-    """A job. Times are epoch ms by the server's clock, durations ms.
+    """A job: one unit of work in a queue.
+
+    Queues return jobs, and workers pass them to handlers. Times are epoch ms of the server's clock; durations are ms.
 
     Attributes:
-        id: unique in its queue.
-        name: what kind of work it is.
-        outcome: what `Queue.add` did: added, duplicate, skipped or replaced; `id` is the job that stands.
-        timestamp: when it was added; 0 where not known.
-        attempts_made: attempts that have failed so far.
-        priority: 0 = none, 1 = most urgent.
-        processed_on: when its last attempt began. finished_on: when it ended.
-        failed_reason, failed_type: message and type name of the last failure.
+        id: Id of the job, unique in its queue.
+        name: Name of the job: which handler or task processes it.
+        outcome: Result of `Queue.add`: added, duplicate, skipped or replaced. For duplicate and skipped, `id` is that
+            of the existing job.
+        timestamp: When the job was added; 0 if unknown.
+        attempts_made: Number of failed attempts so far.
+        priority: Priority of the job: 1 (most urgent) to 2047, or 0 for none.
+        stalled_count: How often a worker stopped renewing the job's lock.
+        processed_on: When the last attempt started; None before the first.
+        finished_on: When the job ended; None before.
+        failed_reason: Message of the last failure; None without one.
+        failed_type: Exception type name of the last failure; None without one.
     """
 
     id: str
@@ -90,23 +96,23 @@ class Job(
     _data_text: str | None = None
     _opts_text: str = "{}"
     _given: JobOptions | None = None
-    """What it was added with, for the job that `Queue.add` returned."""
+    """Options of the job, if it was returned by `Queue.add`."""
     _result_text: str | None = None
     _progress_text: str | None = None
     _attempt: Attempt | None = None
     _budget_key: str | None = None
     _read_result: Callable[[Any], Any] | None = None
-    """Makes a typed result of the plain one; set for jobs of a task."""
+    """Converts a decoded result to the task's result type; set for jobs of a task."""
 
     def __init__(self, link: QueueLink, job_id: str, name: str) -> None:
-        """Made by queues and workers; users get jobs from them."""
+        """Create a job; for queues and workers only."""
         self._link = link
         self.id = job_id
         self.name = name
 
     @classmethod
     def from_record(cls, link: QueueLink, record: JobRecord) -> Job[DataT, ResultT]:
-        """The job of a hash that was read."""
+        """Return the job of a record read from the server."""
         job = cls(link, record.id, record.name)
         job._apply(record)
         return job
@@ -133,23 +139,23 @@ class Job(
         self._budget_key = record.budget_key
         self._record = record
         if not self._is_run:
-            # In a handler it is what this attempt has reported: limits and budgets count it.
+            # In a handler, usage is what this attempt has reported; limits and budgets count it.
             self._usage = read_usage(record.usage)
 
-    # -- what it holds ------------------------------------------------------------------------------------
+    # -- contents -----------------------------------------------------------------------------------------
 
     @property
     def queue_name(self) -> str:
-        """The queue it belongs to."""
+        """Name of the job's queue."""
         return self._link.keys.name
 
     @property
     def data(self) -> DataT:
-        """What was given to `add`, decoded when first asked for.
+        """The job's data, decoded on first access.
 
         Raises:
-            JobDataError: the stored text is not what the serializer reads. In a handler this fails the job
-                for good, since another attempt would meet the same text.
+            JobDataError: If the serializer cannot decode the stored data. In a handler, this fails the job without
+                another attempt.
         """
         if self._data is _UNREAD:
             if self._data_text is None:
@@ -162,7 +168,7 @@ class Job(
 
     @property
     def opts(self) -> Mapping[str, Any]:
-        """The options as stored (camelCase, data-model.md section 4.1); empty where they cannot be read."""
+        """The stored options in camelCase (docs/reference/data-model.md); empty if they cannot be decoded."""
         given = self._given
         try:
             opts = json.loads(self._opts_text if given is None else given.to_wire_json())
@@ -172,7 +178,11 @@ class Job(
 
     @property
     def returnvalue(self) -> ResultT | None:
-        """What the handler returned, for a completed job that was read back. Raises SerializationError."""
+        """Result of a completed job as read from the server; None before.
+
+        Raises:
+            SerializationError: If the serializer cannot decode the stored result.
+        """
         if self._result_text is None:
             return None
         return self._decode_result(self._result_text)
@@ -186,19 +196,19 @@ class Job(
 
     @property
     def progress(self) -> Any:
-        """What `update_progress` wrote last; 0 before."""
+        """The last value passed to `update_progress`; 0 before."""
         return decode_progress(self._progress_text)
 
     @property
     def context(self) -> Any:
-        """What the worker's ``lifespan`` yielded (a database pool, say); None outside a handler."""
+        """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
         return None if self._attempt is None else self._attempt.context
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when this attempt's result is no longer wanted: it timed out, was revoked, or was taken away.
+        """Event that is set when this attempt is canceled: it timed out, was revoked, or lost its lock.
 
-        A handler in a thread cannot be killed; a long one looks here now and then.
+        A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
         """
         if self._attempt is None:
             self._attempt = Attempt("", 0, 0, None)
@@ -206,7 +216,7 @@ class Job(
 
     @property
     def blocking(self) -> BlockingJob[DataT, ResultT]:
-        """The same job for handlers that are plain functions: `log` and the others block instead of await."""
+        """This job with blocking methods, for handlers that are plain functions."""
         from glidemq_py._job.blocking import BlockingJob
 
         return BlockingJob(self)
@@ -214,34 +224,60 @@ class Job(
     def __repr__(self) -> str:
         return f"<Job {self.id!r} {self.name!r} of queue {self.queue_name!r}>"
 
-    # -- what a handler writes ----------------------------------------------------------------------------
+    # -- writes of a handler ------------------------------------------------------------------------------
 
     async def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
-        """Append a line to the job's log; the newest ``keep`` lines stay (0 = all).
+        """Append a line to the job's log.
+
+        Args:
+            line: Text of at most 1 MiB.
+            keep: Number of newest lines to keep; 0 keeps all.
 
         Raises:
-            GlideMQValidationError: the line is no text. PayloadTooLargeError: it exceeds 1 MiB.
-            JobNotFoundError: the job is gone. StaleAttemptError: another worker has it now.
+            GlideMQValidationError: If the line is not a string.
+            PayloadTooLargeError: If the line exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
         """
         check_line("log line", line)
-        check_int("keep", keep, 0, _FAR)
+        check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
         await self._write(control.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
 
     async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
-        """Store progress (a number or anything JSON) and tell listeners. Raises as `log`."""
+        """Store the job's progress and publish a `progress` event.
+
+        Args:
+            progress: A number or any other JSON value.
+
+        Raises:
+            SerializationError: If the value cannot be serialized as JSON.
+            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
         text = encode_json("progress", progress)
         await self._write(control.update_job_progress(self._link.keys.meta, self.id, text, self._token))
         self._progress_text = text
 
     async def update_data(self, data: DataT) -> None:
-        """Replace the job's data, for its next attempt too. Raises as `log`, and SerializationError."""
+        """Replace the job's data, also for later attempts.
+
+        Args:
+            data: Any value that the serializer accepts.
+
+        Raises:
+            SerializationError: If the data cannot be serialized.
+            PayloadTooLargeError: If the serialized data exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
         text = encode_data(data, self._link.serializer, self._link.compression)
         await self._write(control.update_job_data(self._link.keys.meta, self.id, text, self._token))
         self._data = data
         self._data_text = text
 
     def discard(self) -> None:
-        """No more attempts: if this one fails, the job fails for good. Only means something in a handler."""
+        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
         if self._attempt is not None:
             self._attempt.discarded = True
 
@@ -250,18 +286,18 @@ class Job(
         return control.NO_TOKEN if self._attempt is None else self._attempt.token
 
     async def _write(self, call: Any) -> None:
-        self._refused(await self._link.transport.call(call))
+        self._check_status(await self._link.transport.call(call))
 
-    def _refused(self, status: AttemptStatus) -> None:
+    def _check_status(self, status: AttemptStatus) -> None:
         if status is AttemptStatus.GONE:
             raise JobNotFoundError(self.id)
         if status is not AttemptStatus.OK:
             raise StaleAttemptError(self.id)
 
-    # -- what anybody may ask or do -----------------------------------------------------------------------
+    # -- state and administration -------------------------------------------------------------------------
 
     async def get_state(self) -> JobState | None:
-        """Where it stands now; None if it is gone (or in a state that this version does not know)."""
+        """Return the job's current state; None if the job does not exist or its state is unknown to this version."""
         reply = await self._link.transport.command("HGET", self._link.keys.job(self.id), "state")
         try:
             return JobState(reply.decode()) if reply else None
@@ -269,36 +305,43 @@ class Job(
             return None
 
     async def is_completed(self) -> bool:
-        """True if it is completed now."""
+        """Return True if the job is completed."""
         return await self.get_state() is JobState.COMPLETED
 
     async def is_failed(self) -> bool:
-        """True if it has failed for good."""
+        """Return True if the job has failed permanently."""
         return await self.get_state() is JobState.FAILED
 
     async def is_active(self) -> bool:
-        """True if a worker has it now."""
+        """Return True if a worker is running the job."""
         return await self.get_state() is JobState.ACTIVE
 
     async def is_waiting(self) -> bool:
-        """True if it is ready and waits for a worker."""
+        """Return True if the job is ready and waits for a worker."""
         return await self.get_state() is JobState.WAITING
 
     async def is_delayed(self) -> bool:
-        """True if it is due later, a retry's backoff included."""
+        """Return True if the job is due later, including the backoff of a retry."""
         return await self.get_state() is JobState.DELAYED
 
     async def logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """Log lines, oldest first; ``end`` inclusive, -1 = the last."""
-        first, last = check_int("start", start, -_FAR, _FAR), check_int("end", end, -_FAR, _FAR)
+        """Return log lines of the job, oldest first.
+
+        Args:
+            start: First position; negative numbers count from the newest.
+            end: Last position, inclusive; -1 is the newest line.
+        """
+        first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
+        last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
         reply = await self._link.transport.command("LRANGE", self._link.keys.log(self.id), str(first), str(last))
         return [line.decode("utf-8", "replace") for line in reply]
 
     async def retry(self) -> None:
-        """Run a failed job again, with all its attempts.
+        """Requeue the failed job with all its attempts.
 
         Raises:
-            JobStateError: it has not failed. JobNotFoundError: it is gone.
+            JobStateError: If the job has not failed.
+            JobNotFoundError: If the job does not exist.
         """
         answer = await self._link.transport.call(control.retry(self._link.keys.meta, self.id))
         if answer == "gone":
@@ -307,18 +350,22 @@ class Job(
             raise JobStateError(self.id, answer, "retry")
 
     async def remove(self) -> bool:
-        """Delete it with everything that belongs to it, whatever its state; False if it was gone already.
+        """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
 
-        A worker that is running it is told at its next heartbeat, and its result is dropped.
+        If the job is active, its worker notices at the next heartbeat and discards the result.
         """
         return await self._link.transport.call(control.remove(self._link.keys.meta, self.id))
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> ResultT:
-        """The job's result, once it is completed.
+        """Wait until the job is completed and return its result.
+
+        Args:
+            timeout: How long to wait, in ms or as a timedelta, > 0.
 
         Raises:
-            JobFailedError: it failed for good. JobNotFoundError: it is gone.
-            WaitTimeoutError: it did not end in ``timeout`` (ms or timedelta).
+            JobFailedError: If the job failed permanently.
+            JobNotFoundError: If the job does not exist.
+            WaitTimeoutError: If the job did not end in time.
         """
         outcome = await self._link.waiter.wait(self.id, to_ms("timeout", timeout, minimum=1))
         if outcome.state == JobState.FAILED:

@@ -1,4 +1,4 @@
-"""What a job needs to reach its queue: connection, key names, codecs."""
+"""`QueueLink`: a job's access to its queue: connection, key names, serializer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Outcome", "QueueLink", "Waiter"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended: the texts of its hash."""
+    """How a job ended: the fields of its hash."""
 
     state: str
     returnvalue: str | None
@@ -26,28 +26,33 @@ class Outcome:
 
 
 class Waiter(Protocol):
-    """Something that knows when a job has ended."""
+    """Waits for the end of jobs."""
 
     async def start(self) -> None:
-        """Be ready: of a job that is added after this, no end is missed."""
+        """Start, so that the end of a job added afterwards is not missed."""
         ...
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
-        """The job's end. Raises WaitTimeoutError, JobNotFoundError."""
+        """Wait for the job to end and return its outcome.
+
+        Raises:
+            WaitTimeoutError: If it did not end in time.
+            JobNotFoundError: If it does not exist.
+        """
         ...
 
     def beside(self, keys: QueueKeys) -> Waiter:
-        """The same for another queue on this connection."""
+        """Return a waiter for another queue on the same connection."""
         ...
 
     async def close(self) -> None:
-        """Be ready no more."""
+        """Stop."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class QueueLink:
-    """The queue's side of its jobs; one is shared by all of them."""
+    """A queue as its jobs use it; all jobs of a queue share one."""
 
     transport: Transport
     keys: QueueKeys
@@ -56,8 +61,8 @@ class QueueLink:
     compression: Compression = "none"
     runtime: Runtime = ASYNC_RUNTIME
     has_usage: bool = False
+    """True if the queue is listed in the registry of queues with usage."""
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     no_continuations: str | None = None
-    """Why handlers of this link's jobs cannot be gone on with by a function (``on_resume``); None where they can."""
-    """The queue's name stands among those that have usage."""
+    """Why this link's jobs do not support ``on_resume``; None if they do."""

@@ -1,4 +1,4 @@
-"""Looking into a queue: single jobs, pages, iteration, counts, workers."""
+"""Reads a queue: single jobs, pages, iteration, counts, workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RowT = TypeVar("_RowT")
 
 MAX_PAGE = 1_000
 ROWS_A_CALL = 200
-"""A job's record takes the server about ten microseconds to read; more than this many would hold it for too long."""
+"""Maximum jobs per call. Reading a job takes the server about ten microseconds, and a call must not block it."""
 
 _LISTABLE = (
     JobState.WAITING,
@@ -48,12 +48,18 @@ _LISTABLE = (
 )
 
 _IN_ANY_ORDER = (JobState.ACTIVE, JobState.GROUP_WAITING)
-"""States whose rows may come again anywhere: a heartbeat moves active jobs that came from a list; the scan of the
-groups may meet one twice."""
+"""States in which a page may repeat a row of any earlier page.
+
+A heartbeat moves active jobs that came from a list, and the scan over ordering groups may return a group twice.
+"""
 
 
 def listable(state: str) -> JobState:
-    """The state as an enumeration member. Raises GlideMQValidationError for one that cannot be listed."""
+    """Return the state as a `JobState`.
+
+    Raises:
+        GlideMQValidationError: If the state is unknown or cannot be listed.
+    """
     for known in _LISTABLE:
         if state == known:
             return known
@@ -61,7 +67,7 @@ def listable(state: str) -> JobState:
 
 
 def listed_states() -> tuple[JobState, ...]:
-    """The states that can be listed."""
+    """Return the states that can be listed."""
     return _LISTABLE
 
 
@@ -70,13 +76,17 @@ def _wanted(fields: tuple[str, ...], bare: bool) -> tuple[str, ...]:
 
 
 async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job[Any, Any] | None:
-    """A job by its id, ``bare``: without its data; None if there is none."""
+    """Return the job with this id, or None; ``bare`` omits its data."""
     record = await read_record(link, job_id, _wanted(RECORD_FIELDS, bare))
     return None if record is None else Job.from_record(link, record)
 
 
 async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_RowT]:
-    """Those from one position to another; ``end`` inclusive, -1 = the last. Raises GlideMQValidationError."""
+    """Return the rows from ``start`` to ``end`` (inclusive; -1 is the last).
+
+    Raises:
+        GlideMQValidationError: If a position is invalid.
+    """
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
     found: list[_RowT] = []
     position = 0
@@ -93,8 +103,17 @@ async def iterate(
     link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = (),
     cursor: str = "",
 ) -> AsyncIterator[Job[Any, Any]]:  # fmt: skip
-    """Every job in ``state`` (and called ``name``; ``bare``: without data; ``also``: with these fields of
-    `RECORD_FIELDS`), page by page, from ``cursor`` on; one that keeps its state comes exactly once."""
+    """Iterate over the jobs in a state; a job that stays in the state is returned exactly once.
+
+    Args:
+        link: The queue's link.
+        state: State of the jobs.
+        page: Jobs per call, 1 to 1000; limited to `ROWS_A_CALL`.
+        name: If not empty, only jobs with this name.
+        bare: If True, omit the jobs' data.
+        also: Further fields of `RECORD_FIELDS` to read.
+        cursor: Where to start; '' is the beginning.
+    """
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
     seen_at = ""
@@ -104,14 +123,14 @@ async def iterate(
         usages = await _usages(link, [row for row in found.rows if row[2][-1]])
         for job_id, position, values in found.rows:
             if position != seen_at and state not in _IN_ANY_ORDER:
-                # Only neighbours of one score (or of a list, which has none) can come twice.
+                # Only neighbors with the same score (or in a list, which has no scores) can be repeated.
                 seen_at, seen = position, set[str]()
             if job_id in seen:
                 continue
             seen.add(job_id)
             job = _listed(link, job_id, wanted, values, usages.get(job_id))
             if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
-                job._state = state  # its time has come, and its record says so when a worker takes it
+                job._state = state  # it is due; its record changes when a worker fetches it
             yield job
         cursor = found.cursor
         if not cursor:
@@ -119,7 +138,10 @@ async def iterate(
 
 
 async def _usages(link: QueueLink, rows: list[tuple[str, str, list[str | bool]]]) -> dict[str, JobUsage | None]:
-    """Usage of those jobs of a page that have reported any: few of most queues, so the page does not bring it."""
+    """Return the usage of those jobs of a page that have reported any.
+
+    Few jobs have usage, so the page itself does not contain it.
+    """
     if not rows:
         return {}
     ids = [job_id for job_id, _, _ in rows]
@@ -136,7 +158,7 @@ def _listed(
 
 
 async def get_counts(link: QueueLink) -> JobCounts:
-    """How many jobs are in each state."""
+    """Return the number of jobs per state."""
     meta = link.keys.meta
     numbers = await complete_counts(link.transport, meta, await link.transport.call(reading.counts(meta)))
     waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
@@ -148,7 +170,7 @@ async def get_counts(link: QueueLink) -> JobCounts:
 
 
 async def get_workers(link: QueueLink) -> list[WorkerInfo]:
-    """Workers whose registration has not run out, oldest first; those of Node peers too."""
+    """Return the workers whose registration has not expired, oldest first, including those of Node peers."""
     seconds, microseconds = await link.transport.command("TIME")
     now = int(seconds) * 1000 + int(microseconds) // 1000
     found: list[WorkerInfo] = []
@@ -158,7 +180,7 @@ async def get_workers(link: QueueLink) -> list[WorkerInfo]:
         except SerializationError:
             continue
         if isinstance(info, dict):
-            with contextlib.suppress(TypeError, ValueError, OverflowError):  # what no worker of ours or Node's writes
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # not written by this library or Node
                 found.append(_worker(consumer, cast("dict[str, Any]", info), now))
     return sorted(found, key=lambda worker: worker.started_at)
 
@@ -172,17 +194,20 @@ def _worker(consumer: str, info: dict[str, Any], now: int) -> WorkerInfo:
 
 
 _RANKED: Final = (JobState.COMPLETED, JobState.FAILED, JobState.SUSPENDED, JobState.WAITING_CHILDREN)
-"""States in which the server finds a position at once."""
+"""States whose structure gives direct access to a position."""
 
-_PASSED_A_CALL: Final = 500
-"""Positions passed over by one call: half a millisecond of the server's time, where no record is read."""
+_SKIPPED_PER_CALL: Final = 500
+"""Positions skipped per call, which takes half a millisecond of server time because no record is read."""
 
 
 async def get_slice(
     link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, also: tuple[str, ...] = ()
 ) -> list[Job[Any, Any]]:
-    """Those from one position to another; ``end`` inclusive, -1 = the last. See `reading.iterate` for ``bare`` and
-    ``also``. Raises GlideMQValidationError."""
+    """Return the jobs from ``start`` to ``end`` (inclusive; -1 is the last); see `iterate` for the other arguments.
+
+    Raises:
+        GlideMQValidationError: If a position is invalid.
+    """
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
     most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
     found: list[Job[Any, Any]] = []
@@ -197,12 +222,12 @@ async def get_slice(
 
 
 async def _cursor_at(link: QueueLink, state: JobState, position: int) -> str | None:
-    """Where a position begins; None where there are not so many jobs."""
+    """Return the cursor of a position; None if there are fewer jobs."""
     if state in _RANKED:
         return f"r:{position}"
     cursor = ""
     while position:
-        call = reading.page(link.keys.meta, state, cursor, min(position, _PASSED_A_CALL), ())
+        call = reading.page(link.keys.meta, state, cursor, min(position, _SKIPPED_PER_CALL), ())
         found = await link.transport.call(call)
         position, cursor = position - len(found.rows), found.cursor
         if not cursor:

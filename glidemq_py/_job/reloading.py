@@ -1,4 +1,4 @@
-"""Reading a job's whole record, which the job of a handler, of a list or of an add has not been given."""
+"""Reads a job's complete record, which jobs of handlers, lists and adds do not have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORIGIN: Final = (
     "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
     "schedulerName", "scheduledFor", "tpmTokens",
 )  # fmt: skip
-"""Asked for of single jobs alone: most jobs have none of them, and each is looked for in the whole record."""
+"""Read for single jobs only: most jobs have none of these fields, and each costs a search through the record."""
 RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
 
 
@@ -33,7 +33,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 async def read_record(link: QueueLink, job_id: str, wanted: Sequence[str] = RECORD_FIELDS) -> JobRecord | None:
-    """Those fields of a job's record, state and name among them; None if there is none."""
+    """Return these fields of a job's record, or None; ``wanted`` must include state and name."""
     values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
     fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
     if fields["state"] is None and fields["name"] is None:
@@ -42,7 +42,7 @@ async def read_record(link: QueueLink, job_id: str, wanted: Sequence[str] = RECO
 
 
 class JobReloading:
-    """The part of `Job` that reads it again."""
+    """The methods of `Job` that read it again."""
 
     id: str
     _link: QueueLink
@@ -52,14 +52,14 @@ class JobReloading:
         def _apply(self, record: JobRecord) -> None: ...
 
     async def reload(self) -> None:
-        """Read the job's record, as it is now: everything that `Queue.get_job` would read.
+        """Read the job's complete record from the server, like `Queue.get_job`.
 
-        A handler's job is given what every handler needs. What is beside that (`parent_id`, `group_key`, `delay` and
-        the others that raise `JobNotLoadedError`) is known after this. In a handler, `usage` stays what this attempt
-        has reported.
+        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
+        reported.
 
         Raises:
-            JobNotFoundError: the job is gone.
+            JobNotFoundError: If the job does not exist.
         """
         record: Any = await read_record(self._link, self.id)
         if record is None:

@@ -1,4 +1,4 @@
-"""From what a user adds to the row of an `add` call."""
+"""Encodes jobs as rows of an `add` call."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ __all__ = ["encode_row", "stored_row"]
 
 
 def encode_row(link: QueueLink, name: str, data: Any, options: JobOptions, where: str = "data") -> Row:
-    """Row of one job; ``where`` is what its data is called in an error.
+    """Return the row of one job; ``where`` is the name of its data in errors.
 
     Raises:
-        SerializationError, PayloadTooLargeError: about the data.
-        GlideMQValidationError: options that say nothing without another one.
+        SerializationError: If the data cannot be serialized.
+        PayloadTooLargeError: If the serialized data is too large.
+        GlideMQValidationError: If an option requires another one that is not set.
     """
     text = encode_data(data, link.serializer, link.compression, option=where)
     if options is NO_OPTIONS:
         return [name, text, "{}"]
     cost = options.cost
     if cost is not None and options.ordering is None:
-        raise GlideMQValidationError(where.removesuffix("data") + "cost", cost, "needs an 'ordering': its group pays")
+        problem = "requires 'ordering' (the group's token bucket is charged)"
+        raise GlideMQValidationError(where.removesuffix("data") + "cost", cost, problem)
     return stored_row(name, text, options.to_wire_json(), options)
 
 
 def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
-    """Row of a job whose data and options are there as stored texts; ``options`` are what ``opts`` says."""
+    """Return the row of a job whose data and options are already encoded; ``opts`` is the encoded ``options``."""
     ordering, deduplication = options.ordering, options.deduplication
     return row(
         name,

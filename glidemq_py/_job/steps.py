@@ -1,7 +1,6 @@
-"""What a handler may decide about its own job beside returning and failing: later, not now, its group not now.
+"""How a handler can end its attempt other than by returning or failing: delay the job, or rate limit its group.
 
-These methods do nothing by themselves: they raise a signal, in a coroutine and in a thread alike, and the worker does
-what it says when the handler has ended with it.
+These methods only raise a signal, in coroutines and threads alike. The worker acts when the handler ends with it.
 """
 
 from __future__ import annotations
@@ -31,14 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["SAME", "STEP_KEY", "JobSteps", "next_data"]
 
 SAME: Final[Any] = object()
-"""Stands for data that is not given."""
+"""Default of the ``data`` argument: keep the job's data."""
 
 STEP_KEY: Final = "step"
-"""Where a job's data has its step, here and in glide-mq for Node."""
+"""Key of the step in a job's data, here and in glide-mq for Node."""
 
 
 def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]:
-    """The data with which a job goes on, and whether it is to be written. Raises GlideMQValidationError."""
+    """Return the job's data for its next attempt, and whether it must be stored.
+
+    Raises:
+        GlideMQValidationError: If ``next_step`` is invalid, or the data is not a mapping.
+    """
     replace = data is not SAME
     if next_step is None:
         return (data, True) if replace else (None, False)
@@ -46,12 +49,12 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
     if replace:
         before = data
     if before is not None and not isinstance(before, Mapping):
-        raise GlideMQValidationError("next_step", next_step, "needs data that is a mapping")
+        raise GlideMQValidationError("next_step", next_step, "requires job data that is a mapping")
     return {**cast("Mapping[str, Any]", before or {}), STEP_KEY: next_step}, True
 
 
 class JobSteps:
-    """The part of `Job` for its own handler."""
+    """The methods of `Job` that end an attempt, for handlers only."""
 
     id: str
     _attempt: Attempt | None
@@ -64,11 +67,11 @@ class JobSteps:
 
         @property
         def data(self) -> Any:
-            """See `Job`."""
+            """The job's data; see `Job`."""
 
         @property
         def opts(self) -> Mapping[str, Any]:
-            """See `Job`."""
+            """The stored options; see `Job`."""
             ...
 
         async def _write(self, call: Any) -> None: ...
@@ -78,20 +81,24 @@ class JobSteps:
 
     @property
     def step(self) -> str | None:
-        """The ``next_step`` with which an earlier attempt ended; None before.
+        """The last ``next_step`` that an earlier attempt set; None before.
 
-        In `data` and on the wire it is the key ``step``, as glide-mq for Node writes and reads it. The arguments of a
-        task do not contain it, unless the task has a parameter of that name.
+        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
+        argument, unless the task has a parameter of that name.
 
         Raises:
-            JobDataError: the data cannot be read.
+            JobDataError: If the data cannot be decoded.
         """
         data: Any = self.data
         step: object = cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
         return step if isinstance(step, str) else None
 
     def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]:
-        """What `next_data` returns for this job. Raises GlideMQValidationError."""
+        """Return the result of `next_data` for this job.
+
+        Raises:
+            GlideMQValidationError: If ``next_step`` is invalid or does not fit the task's parameter ``step``.
+        """
         if next_step is None:
             return next_data(None, None, data)
         result = next_data(self.data, next_step, data)
@@ -101,35 +108,37 @@ class JobSteps:
 
     @property
     def ordering_key(self) -> str | None:
-        """Key of the group it belongs to; None for a job without `ordering`."""
+        """Key of the job's ordering group; None for a job without `ordering`."""
         ordering = self.opts.get("ordering")
         key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
         return key if isinstance(key, str) and key else None
 
     def _in_handler(self, what: str) -> Attempt:
         if self._attempt is None or self._attempt.fence == 0:
-            raise GlideMQError(f"{what} is for the handler that runs the job")
+            raise GlideMQError(f"{what} may only be called by the handler that runs the job")
         return self._attempt
 
     def _own(self, signal: JobSignal) -> JobSignal:
-        """Marked as this job's, since a batch has several."""
+        """Set the signal's job id, because a batch has several jobs."""
         signal.job_id = self.id
         return signal
 
     def move_to_delayed(
         self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
     ) -> NoReturn:
-        """End this attempt here and go on later, without spending an attempt. It always raises, so call it last.
+        """End this attempt and run the job again later. The attempt is not counted.
+
+        The method always raises, so code after it does not run.
 
         Args:
-            when: how long from now (ms or timedelta), or at which moment (a datetime; naive is local time).
-            next_step: what `step` returns from now on. It is written into the job's data, which must be a mapping, as
-                ``step``.
-            data: the job's data from now on; not given, it stays.
+            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
+            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping.
+            data: New data of the job; by default the data is kept.
 
         Raises:
-            DelayedError: the signal; let it pass.
-            GlideMQValidationError, GlideMQError: it cannot be done.
+            DelayedError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If called outside the job's handler.
         """
         self._in_handler("move_to_delayed")
         delay = until = None
@@ -148,21 +157,24 @@ class JobSteps:
         position: Literal["front", "back"] = "front",
         extend: Literal["max", "replace"] = "max",
     ) -> NoReturn:
-        """Let no job of this job's group begin for a while, and end this attempt here without spending it.
+        """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
+
+        No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
 
         Args:
-            duration: ms or timedelta, > 0.
-            current_job: "requeue": this job goes on when the group does; "fail": it fails for good.
-            position: "front": it is the group's next; "back": it goes behind those that wait now.
-            extend: "max" keeps a later end that is set already, "replace" does not.
+            duration: How long, in ms or as a timedelta, > 0.
+            current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
+            position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
+            extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
 
         Raises:
-            GroupRateLimitError: the signal; let it pass.
-            GlideMQValidationError: an argument cannot be. GlideMQError: the job belongs to no group.
+            GroupRateLimitError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If the job has no ``ordering``, or if called outside its handler.
         """
         self._in_handler("rate_limit_group")
         if self.ordering_key is None:
-            raise GlideMQError(f"job {self.id!r} belongs to no group: it was added without `ordering`")
+            raise GlideMQError(f"job {self.id!r} has no ordering group: it was added without `ordering`")
         signal = GroupRateLimitError(
             to_ms("duration", duration, minimum=1),
             check_choice("current_job", current_job, ("requeue", "fail")),
@@ -172,17 +184,20 @@ class JobSteps:
         raise self._own(signal)
 
     def move_to_failed(self, reason: str | Exception) -> NoReturn:
-        """Fail here and for good, whatever attempts are left.
+        """Fail the job permanently, without further attempts.
+
+        The method always raises, so code after it does not run.
 
         Args:
-            reason: what `failed_reason` will say, or the exception to fail with.
+            reason: The text of `failed_reason`, or the exception to fail with.
 
         Raises:
-            UnrecoverableError: or the exception given; let it pass.
-            GlideMQValidationError: the reason is neither; the attempt goes on as it was.
+            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
+            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
+            GlideMQError: If called outside the job's handler.
         """
         if isinstance(reason, JobSignal):
-            raise GlideMQValidationError("reason", reason, "is no failure: it says what else becomes of the job")
+            raise GlideMQValidationError("reason", reason, "must be a string or an exception, not a job signal")
         if not isinstance(reason, Exception):
             check_line("reason", reason)
             if not reason:
@@ -191,15 +206,19 @@ class JobSteps:
         raise reason if isinstance(reason, Exception) else UnrecoverableError(reason)
 
     async def report_tokens(self, tokens: int) -> None:
-        """Say how many tokens (of a language model, say) this attempt has used; the last report counts.
+        """Report how many tokens (of a language model, for example) this attempt has used.
 
-        They are stored with the job, and counted by a worker's ``token_limiter`` when the attempt ends.
+        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
+        ends.
 
         Args:
-            tokens: >= 0.
+            tokens: Number of tokens, >= 0.
 
         Raises:
-            GlideMQValidationError: not a number that can be. And what `Job.log` raises.
+            GlideMQValidationError: If ``tokens`` is invalid.
+            GlideMQError: If called outside the job's handler.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
         """
         attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
         await self._write(control.note_tokens(self._link.keys.meta, self.id, number, self._token))

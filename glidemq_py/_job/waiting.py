@@ -1,7 +1,7 @@
-"""Waiting for the end of jobs: by the events stream for speed, by the job's hash for certainty.
+"""Waits for the end of jobs: by the event stream for low latency, and by polling the job's hash for reliability.
 
-Events may be switched off, trimmed or missed (W81); the hash is asked when a wait begins and then at growing
-intervals, so a wait never depends on the stream alone.
+Events may be disabled, trimmed or missed. The hash is read when a wait starts and then at growing intervals, so a wait
+never depends on events alone.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _ENDS = frozenset(("completed", "failed", "expired", "revoked", "removed"))
 _FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.2, 2.0, 1.5
 _IDLE_S = 10.0
 _READY_S = 30.0
-"""How long a wait is held up by its reader's start; polling remains."""
+"""How long a wait waits for its event reader to start; then it polls only."""
 
 
 class LoopWaiter:
     """A `Waiter` with one `ResultWaiter` per event loop.
 
     Args:
-        transport: of the queue.
-        keys: of the queue.
-        pace: how to wait.
+        transport: The queue's transport.
+        keys: The queue's keys.
+        runtime: Runtime to wait with.
     """
 
     def __init__(self, transport: LoopTransport, keys: QueueKeys, runtime: Runtime) -> None:
@@ -60,24 +60,24 @@ class LoopWaiter:
         return LoopWaiter(self._transport, keys, self._runtime)
 
     async def close(self) -> None:
-        """Close that of the running loop; the others are closed with their connections."""
+        """Close the waiter of the running event loop; the others close with their connections."""
         await (await self._transport.connected()).close_part(self)
 
 
 class ResultWaiter:
-    """One reader of a queue's events for all who wait for its jobs; it runs only while somebody waits.
+    """One reader of a queue's events, shared by all waits for its jobs; it runs only while there are waits.
 
     Args:
-        transport: where job hashes are read, and the pattern for the reader's own connection.
-        keys: of the queue.
-        pace: how to wait.
+        transport: Reads the job hashes, and is the template for the reader's own connection.
+        keys: The queue's keys.
+        runtime: Runtime to wait with.
     """
 
     def __init__(self, transport: Transport, keys: QueueKeys, runtime: Runtime = ASYNC_RUNTIME) -> None:
         self._transport = transport
         self._keys = keys
         self._runtime = runtime
-        self._lock = threading.Lock()  # for the twins' threads; nobody awaits anything while holding it
+        self._lock = threading.Lock()  # for threads of the blocking API; never held across an await
         self._waiting: dict[str, set[Signal]] = {}
         self._reader: Background | None = None
         self._ready: Signal | None = None
@@ -89,8 +89,10 @@ class ResultWaiter:
         return ResultWaiter(self._transport, keys, self._runtime)
 
     async def start(self) -> None:
-        """Have the reader's position fixed, so that a job added after this is not missed. Failure to do so is
-        no failure of the wait: polling remains."""
+        """Start the event reader, so that the end of a job added afterwards is not missed.
+
+        If the reader cannot start, waits poll.
+        """
         if self._closed:
             return
         with self._lock:
@@ -101,10 +103,11 @@ class ResultWaiter:
             await self._ready.wait(_READY_S)
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
-        """The end of a job.
+        """Wait for the job to end and return its outcome.
 
         Raises:
-            WaitTimeoutError: it did not end in time. JobNotFoundError: it is gone.
+            WaitTimeoutError: If it did not end in time.
+            JobNotFoundError: If it does not exist.
         """
         await self.start()
         happened = self._runtime.signal()
@@ -128,9 +131,9 @@ class ResultWaiter:
         while True:
             happened.clear()
             try:
-                outcome = await self._look(job_id)
+                outcome = await self._poll(job_id)
             except GlideMQConnectionError as error:
-                # A server that restarts comes back; how long that may take is for the wait's time limit to say.
+                # The server may be restarting; the wait's timeout limits how long to wait for it.
                 _log.debug("waiting for job %r of queue %r: %s", job_id, self._keys.name, error)
                 outcome = None
             if outcome is not None:
@@ -141,7 +144,7 @@ class ResultWaiter:
             await happened.wait(min(interval, left))
             interval = min(interval * _GROWTH, _LAST_POLL_S)
 
-    async def _look(self, job_id: str) -> Outcome | None:
+    async def _poll(self, job_id: str) -> Outcome | None:
         fields = ("state", "returnvalue", "failedReason", "failedType")
         values = await self._transport.command("HMGET", self._keys.job(job_id), *fields)
         state, result, reason, kind = (None if v is None else v.decode("utf-8", "surrogateescape") for v in values)
@@ -154,7 +157,7 @@ class ResultWaiter:
             await self._follow(ready)
         except GlideMQError as error:
             if not self._closed:
-                _log.warning("queue %r: waiting for results by polling only: %s", self._keys.name, error)
+                _log.warning("queue %r: reading result events failed; polling for results: %s", self._keys.name, error)
         finally:
             ready.set()
             if self._dedicated is not None:
@@ -179,7 +182,7 @@ class ResultWaiter:
                 return
 
     async def close(self) -> None:
-        """Stop the reader. Waits that are under way go on by polling until their connection is closed."""
+        """Stop the reader. Pending waits continue by polling until their connection is closed."""
         self._closed = True
         reader, dedicated = self._reader, self._dedicated
         if reader is not None:

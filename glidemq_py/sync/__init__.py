@@ -1,8 +1,8 @@
-"""Queues, producers and events for code that blocks: the same names, arguments and errors, over valkey-glide-sync.
+"""Blocking API: queues, producers and events for code without an event loop, over valkey-glide-sync.
 
-For scripts, and web frameworks that know no event loop. Any number of threads may share one of these objects, and a
-process that was forked may go on using it. Nothing is written twice: a method here runs the coroutine of the
-asynchronous class over a transport that blocks.
+For scripts and synchronous web frameworks. Names, arguments and errors are those of the asynchronous classes. Threads
+may share an object, and a forked process may continue to use it. Each method runs the coroutine of the asynchronous
+class over a blocking transport.
 """
 
 from glidemq_py._job import BlockingJob as Job

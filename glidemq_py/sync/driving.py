@@ -1,4 +1,4 @@
-"""The queue, producer and events that the blocking twins hold: the asynchronous ones, over a transport that blocks."""
+"""The objects inside the blocking classes: the asynchronous classes over a blocking transport."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT", default=Any)
 
 
 class _Adds:
-    """Single adds of threads: each is sent by itself, and GLIDE carries them over one connection."""
+    """Sends each add of a thread as one call; GLIDE multiplexes the threads over one connection."""
 
     __slots__ = ("_add_call", "_meta", "_quiet", "_transport")
 
@@ -92,27 +92,27 @@ class EventsCore(QueueEvents):
 
 
 def twin_of(job: Job[DataT, ResultT]) -> BlockingJob[DataT, ResultT]:
-    """A job for code that blocks."""
+    """Return the job as a `BlockingJob`."""
     return BlockingJob(job)
 
 
 def twin_if_any(job: Job[DataT, ResultT] | None) -> BlockingJob[DataT, ResultT] | None:
-    """The same where there may be none."""
+    """Return the job as a `BlockingJob`, or None."""
     return None if job is None else BlockingJob(job)
 
 
 def twins_of(jobs: list[Job[DataT, ResultT]]) -> list[BlockingJob[DataT, ResultT]]:
-    """The same for many."""
+    """Return the jobs as `BlockingJob` objects."""
     return [BlockingJob(job) for job in jobs]
 
 
 def twins_by_name(jobs: dict[str, Job[DataT, ResultT]]) -> dict[str, BlockingJob[DataT, ResultT]]:
-    """The same for those of a flow."""
+    """Return the jobs of a DAG as `BlockingJob` objects."""
     return {name: BlockingJob(job) for name, job in jobs.items()}
 
 
 def twins_in_matches(
     matches: list[VectorMatch[Job[DataT, ResultT]]],
 ) -> list[VectorMatch[BlockingJob[DataT, ResultT]]]:
-    """The same for those that a vector search found."""
+    """Return the results of a vector search with `BlockingJob` objects."""
     return [VectorMatch(BlockingJob(match.job), match.score) for match in matches]

@@ -1,4 +1,4 @@
-"""`QueueEvents` for code that blocks."""
+"""`QueueEvents` for blocking code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,25 @@ Listener = Callable[[QueueEvent], None]
 
 
 class QueueEvents:
-    """The events of a queue, as an iterator or by listeners, which are called in a thread of their own.
+    """Receive the events of a queue, by iteration or with listeners. Listeners are called in a separate thread.
 
-    ``for event in QueueEvents("emails"): ...`` yields from now on and for ever; another thread's `close` ends it within
-    a second. Arguments and errors are those of `glidemq_py.QueueEvents`.
+    ``for event in QueueEvents("emails"): ...`` yields `QueueEvent` objects from the start of the iteration, without
+    end; a `close` in another thread ends it within a second. Alternatively, register listeners with `on` and use the
+    object in a ``with`` block. No event after the start is missed: after a lost connection, reading continues where it
+    stopped.
+
+    Use one object per reader: either listeners or one iteration. Leaving the iteration closes the object.
+
+    Args:
+        name: Name of the queue.
+        connection: A URL, `ConnectionOptions`, an existing client of valkey-glide-sync, or None. None means
+            ``GLIDEMQ_URL`` if set, otherwise a private embedded server. A client is only the template for a separate
+            connection.
+        prefix: First part of every key.
+        last_event_id: Start after this stream entry id; None or "$" starts now.
+
+    Raises:
+        GlideMQValidationError: If a name or id is invalid.
     """
 
     def __init__(
@@ -35,20 +50,37 @@ class QueueEvents:
 
     @property
     def name(self) -> str:
-        """The queue."""
+        """Name of the queue."""
         return self._core.name
 
     def on(self, event: str, listener: Listener) -> Listener:
-        """Call ``listener`` for every event of that name, in a thread; "*" is all of them."""
+        """Register a listener for an event.
+
+        Args:
+            event: Name of the event, such as "completed"; "*" is every event.
+            listener: Function, called with the `QueueEvent` in a separate thread. Its exceptions are logged.
+
+        Returns:
+            The listener.
+
+        Raises:
+            GlideMQValidationError: If the event name is not a non-empty string, or the listener is not callable.
+            GlideMQError: If the object is being iterated over.
+        """
         found: Any = self._core.on(event, listener)
         return found  # type: ignore[no-any-return]
 
     def off(self, event: str, listener: Listener) -> None:
-        """Take a listener away again."""
+        """Remove a listener; no effect if it is not registered."""
         self._core.off(event, listener)
 
     def wait_until_ready(self) -> None:
-        """Connect and fix the position: what happens from now on will be seen. Raises GlideMQConnectionError."""
+        """Connect and set the start position: all later events will be received.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+            ClosedError: If the object is closed.
+        """
         run_immediately(self._core.wait_until_ready())
 
     def __iter__(self) -> Iterator[QueueEvent]:
@@ -62,7 +94,7 @@ class QueueEvents:
         self.close()
 
     def close(self) -> None:
-        """Stop reading and close the connection; idempotent."""
+        """Stop reading and close the connection. Idempotent."""
         run_immediately(self._core.close())
 
 

@@ -1,4 +1,4 @@
-"""`ServerlessPool` for code that blocks: its producers outlive event loops, so it suits plain functions."""
+"""`ServerlessPool` for blocking code: its producers are not bound to event loops."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _log = get_logger(__name__)
 
 
 class ServerlessPool:
-    """Hands out one open `Producer` for each queue and set of options, to any thread; ``len`` is how many are open."""
+    """Share one open `Producer` per queue and set of options; ``len(pool)`` is the number of open producers.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
-        self._shelf: ProducerCache[Producer[Any]] = ProducerCache(Producer)
+        self._cache: ProducerCache[Producer[Any]] = ProducerCache(Producer)
 
     def get_producer(
         self,
@@ -35,29 +38,30 @@ class ServerlessPool:
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
     ) -> Producer[Any]:
-        """The producer made with these arguments (those of `Producer`), or a new one. Do not close it after use.
+        """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
-        A client or serializer object of your own is known by its identity: make it once, not for every call.
+        The arguments are those of `Producer`. Client and serializer objects are compared by identity: create them once,
+        not per call.
 
         Raises:
-            GlideMQValidationError: an option cannot be.
+            GlideMQValidationError: If an option is invalid.
         """
         options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events,
         )  # fmt: skip
-        return self._shelf.get(None, name, connection, options)
+        return self._cache.get(None, name, connection, options)
 
     def close_all(self) -> None:
-        """Close the producers. One that cannot be closed is logged and forgotten."""
-        for producer in self._shelf.take(None):
+        """Close all producers. Errors are logged, and the producer is removed."""
+        for producer in self._cache.take(None):
             try:
                 producer.close()
             except GlideMQError as error:
-                _log.warning("%r could not be closed: %s", producer, error)
+                _log.warning("closing %r failed: %s", producer, error)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
 
 serverless_pool = ServerlessPool()

@@ -315,7 +315,7 @@ async def test_a_loop_beside_listeners_is_refused(queue: Queue, url: str):
     heard = Heard()
     events.on("added", heard)
     async with events:
-        with pytest.raises(GlideMQError, match=r"listeners are told .* make another QueueEvents"):
+        with pytest.raises(GlideMQError, match=r"already read by listeners; make another QueueEvents"):
             await anext(aiter(events))
         jobs = await queue.add_bulk([("n",)] * 3)
         assert [event.job_id for event in await heard.wait(3)] == [job.id for job in jobs]
@@ -328,11 +328,11 @@ async def test_listeners_and_a_second_loop_beside_a_loop_are_refused(queue: Queu
     loop = aiter(events)
     job = await queue.add("n")
     assert (await anext(loop)).job_id == job.id
-    with pytest.raises(GlideMQError, match="a loop reads"):
+    with pytest.raises(GlideMQError, match="already read by an iteration"):
         await anext(aiter(events))
-    with pytest.raises(GlideMQError, match="a loop reads"):
+    with pytest.raises(GlideMQError, match="already read by an iteration"):
         events.on("*", Heard())
-    with pytest.raises(GlideMQError, match="a loop reads"):
+    with pytest.raises(GlideMQError, match="already read by an iteration"):
         await events.__aenter__()
     job = await queue.add("n")
     assert (await anext(loop)).job_id == job.id

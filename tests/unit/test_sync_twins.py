@@ -1,6 +1,6 @@
-"""The blocking twins have the names and signatures of what they stand for.
+"""The blocking classes have the names, signatures and docstrings of the asynchronous classes.
 
-Where a public method of `Queue`, `Producer` or `Job` was changed, ``python -m tests.twins`` writes its twin anew.
+After a change of a public method or docstring, run ``python -m tools.generate_sync``.
 """
 
 import inspect
@@ -11,6 +11,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import sync
+from tools.generate_sync import blocking_doc
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
     (glidemq_py.Queue, sync.Queue),
@@ -22,24 +23,26 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (glidemq_py.ServerlessPool, sync.ServerlessPool),
 ]
 
-AFTER_A_CHANGE = "python -m tests.twins writes the twins anew"
+AFTER_A_CHANGE = "run python -m tools.generate_sync"
+
+GENERATED = (glidemq_py.Queue, glidemq_py.Producer, glidemq_py.FlowProducer, glidemq_py.Broadcast, glidemq_py.Job)
 
 MISSING: dict[type[Any], dict[str, str]] = {
     glidemq_py.Job: {
-        "blocking": "it blocks already",
-        "from_record": "jobs of the twins are made from those of queues",
+        "blocking": "its methods already block",
+        "from_record": "blocking jobs are created from jobs",
     },
     glidemq_py.Broadcast: {
-        "queue": "it is `glidemq_py.sync.Queue` of the same name",
+        "queue": "use `glidemq_py.sync.Queue` with the same name",
     },
 }
-"""What a twin has not, and why."""
+"""Names without a blocking counterpart, and why."""
 
 OTHER_TYPES = {
     "Connection": "BlockingConnection",
     "AsyncIterator": "Iterator",
 }
-"""Words of annotations that differ, and what stands in their place."""
+"""Names in annotations that differ, and their replacements."""
 
 
 def members(cls: type[Any]) -> dict[str, Any]:
@@ -65,14 +68,14 @@ def in_words(annotation: Any) -> str:
 
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_the_same_names(cls: type[Any], twin: type[Any]) -> None:
-    attributes = {"name", "options"} & set(members(twin))  # set by __init__ there, properties here
+def test_names_are_equal(cls: type[Any], twin: type[Any]) -> None:
+    attributes = {"name", "options"} & set(members(twin))  # here properties, there set by __init__
     assert set(members(cls)) - set(MISSING.get(cls, {})) | attributes == set(members(twin)), AFTER_A_CHANGE
 
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_the_same_signatures(cls: type[Any], twin: type[Any]) -> None:
-    if cls is not glidemq_py.Job:  # nobody makes those
+def test_signatures_are_equal(cls: type[Any], twin: type[Any]) -> None:
+    if cls is not glidemq_py.Job:  # jobs are created internally
         assert signature(cls.__init__) == signature(twin.__init__)
     theirs = members(twin)
     for name, member in members(cls).items():
@@ -82,20 +85,28 @@ def test_the_same_signatures(cls: type[Any], twin: type[Any]) -> None:
         if inspect.isfunction(member):
             assert signature(member) == signature(other), f"{name}: {AFTER_A_CHANGE}"
             assert not inspect.iscoroutinefunction(other), name
-            answer, found = (in_words(inspect.signature(each).return_annotation) for each in (member, other))
-            assert answer == found, name
+            expected, found = (in_words(inspect.signature(each).return_annotation) for each in (member, other))
+            assert expected == found, name
         elif isinstance(member, property):
             assert isinstance(other, property), name
 
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
-def test_the_same_protocols(cls: type[Any], twin: type[Any]) -> None:
+def test_protocols_are_equal(cls: type[Any], twin: type[Any]) -> None:
     for asynchronous, blocking in (("__aenter__", "__enter__"), ("__aexit__", "__exit__"), ("__aiter__", "__iter__")):
         assert hasattr(cls, asynchronous) == hasattr(twin, blocking)
     assert hasattr(cls, "__len__") == hasattr(twin, "__len__")
 
 
-def test_everything_says_what_it_is() -> None:
+@pytest.mark.parametrize(("cls", "twin"), [pair for pair in PAIRS if pair[0] in GENERATED])
+def test_docstrings_are_current(cls: type[Any], twin: type[Any]) -> None:
+    for name, member in members(cls).items():
+        if name not in MISSING.get(cls, {}) and inspect.isfunction(member):
+            expected = blocking_doc(inspect.getdoc(member) or "")
+            assert inspect.getdoc(members(twin)[name]) == expected, f"{name}: {AFTER_A_CHANGE}"
+
+
+def test_every_public_member_has_a_docstring() -> None:
     for _, twin in PAIRS:
         assert inspect.getdoc(twin)
         for name, member in inspect.getmembers(twin):
