@@ -1,10 +1,10 @@
-"""The Spark data source ``glidemq``: frames become jobs, jobs and events become frames.
+"""The Spark data source ``glidemq``: write DataFrames as jobs, read jobs and events as DataFrames.
 
-PySpark finds it without being told (``pyspark_glidemq``). Where another package's broken ``pyspark_*`` module keeps it
-from looking: ``spark.dataSource.register(GlideMQDataSource)``.
+PySpark discovers it through ``pyspark_glidemq``. If a broken ``pyspark_*`` module of another package prevents this,
+call ``spark.dataSource.register(GlideMQDataSource)``.
 
-Needs the extra ``spark``, and Java 17 or later for Spark itself. Adding jobs is the library's and the wire's business
-as everywhere else; here is only what Spark asks for.
+It needs the extra ``spark``, and Java 17 or later for Spark itself. Jobs are added by the same server functions as
+everywhere else; this package implements Spark's interfaces only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["GlideMQDataSource"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    # PySpark is imported by whoever asks for the class, not by whoever looks at a submodule.
+    # Importing a submodule must not import PySpark; accessing the class does.
     if name == "GlideMQDataSource":
         try:
             from pyspark_glidemq import DefaultSource
         except ImportError as error:
-            raise ImportError('the data source needs PySpark: pip install "glidemq-py[spark]"') from error
+            raise ImportError('the data source requires PySpark: pip install "glidemq-py[spark]"') from error
 
         return DefaultSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

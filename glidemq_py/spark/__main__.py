@@ -1,4 +1,4 @@
-"""``python -m glidemq_py.spark``: what Spark lacks here, if anything."""
+"""``python -m glidemq_py.spark``: print the missing requirements of the data source."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""What we use of PySpark and PyArrow, in one place: type checkers see these shapes, and a run sees the real classes.
+"""The names used from PySpark and PyArrow: stubs for type checkers, the real classes at run time.
 
-Names that came with later versions of PySpark are looked for, and have a stand-in where they are not there.
+Names of later PySpark versions have a substitute if they are missing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
     "task_context",
 ]  # fmt: skip
 
-# None brings types for what we use of it.
+# None of them has type stubs for the names used here.
 pa: Any = importlib.import_module("pyarrow")
 np: Any = importlib.import_module("numpy")
 pc: Any = importlib.import_module("pyarrow.compute")
 
 ADMISSION = True
-"""PySpark tells a stream reader where its micro-batch begins, and bounds it."""
+"""True if PySpark passes a stream reader the start and the limit of its micro-batch (4.2 and later)."""
 
 if TYPE_CHECKING:
 
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
         """Writes a stream."""
 
     class SupportsTriggerAvailableNow:
-        """Of stream readers."""
+        """Marker of stream readers."""
 
     class WriterCommitMessage:
-        """What a task tells the driver."""
+        """Message of a task to the driver."""
 
     class InputPartition:
         """What one task reads."""
@@ -93,7 +93,7 @@ else:
 
         @dataclass
         class ReadMaxRows:
-            """At most so many rows."""
+            """A limit in rows."""
 
             max_rows: int
 
@@ -103,7 +103,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """Of the running task."""
+    """Facts about the running task."""
 
     partition: int
     attempt: int
@@ -112,7 +112,7 @@ class TaskFacts:
 
 
 def task_context() -> TaskFacts:
-    """The running task's partition and attempt, and the streaming query and micro-batch that it belongs to."""
+    """Return the running task's partition, attempt, streaming query and micro-batch."""
     context: Any = cast("Any", importlib.import_module("pyspark")).TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") or ""
     batch = context.getLocalProperty("streaming.sql.batchId") or "-1"
@@ -120,7 +120,7 @@ def task_context() -> TaskFacts:
 
 
 def arrow_types(fields: Sequence[tuple[str, str]]) -> Any:
-    """The Arrow schema of columns by Spark's names of types."""
+    """Return the Arrow schema of columns given with Spark's type names."""
     return pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in fields])
 
 

@@ -1,7 +1,7 @@
-"""Connections of Spark's processes: one for each server and process, kept from task to task.
+"""Connections of Spark's processes: one per server and process, kept between tasks.
 
-What is pickled to the executors is how to connect, never a connection; a password that is to be taken from the
-environment is looked up where it is used.
+Executors receive pickled connection options, never a connection. A password from the environment is read in the process
+that uses it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ __all__ = ["Place", "transport_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the server is.
+    """The server to connect to.
 
     Attributes:
-        options: how to reach it.
-        password_env: name of an environment variable of the executors that holds the password, or ''.
+        options: connection options.
+        password_env: name of the executors' environment variable that holds the password, or ''.
     """
 
     options: ConnectionOptions
     password_env: str = field(default="")
 
     def resolve(self) -> ConnectionOptions:
-        """The options, with the password of this process's environment. Raises GlideMQValidationError."""
+        """Return the options with the password from this process's environment.
+
+        Raises:
+            GlideMQValidationError: if the environment variable is not set, or the password is invalid.
+        """
         if not self.password_env:
             return self.options
         password = os.environ.get(self.password_env)
@@ -49,11 +53,15 @@ class Place:
 
 
 _open: dict[tuple[int, Place, int], ThreadTransport] = {}
-"""By process: a fork must not use its parent's."""
+"""Open connections by process id, place and lane: a fork must not use its parent's connection."""
 
 
 def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
-    """The connection of this process, or a further one, for a thread beside. Raises GlideMQConnectionError."""
+    """Return the connection of this process; a lane other than 0 is a further connection for another thread.
+
+    Raises:
+        GlideMQConnectionError: if the server cannot be reached.
+    """
     key = (os.getpid(), place, lane)
     found = _open.get(key)
     if found is None:
@@ -70,7 +78,7 @@ def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
 
 
 def forget(place: Place) -> None:
-    """Close the connection of this process; the next one who needs it makes a new one."""
+    """Close the connection of this process; the next use opens a new one."""
     found = _open.pop((os.getpid(), place, 0), None)
     if found is not None:
         with contextlib.suppress(ClosedError, OSError):

@@ -1,4 +1,4 @@
-"""From Arrow batches to the rows of an add. What a row is, is the library's business (`_job/rows.py`)."""
+"""Encode Arrow batches as the rows of an add; `_job/rows.py` defines a row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["RowEncoder"]
 
-_REMEMBERED: Final = 4_096
+_CACHE_SIZE: Final = 4_096
 _PART_ROWS: Final = 1_000
-_FANNED_ROWS: Final = 10_000  # to many queues: each shall have several rows of a part
+_FANNED_ROWS: Final = 10_000  # many queues: each should get several rows of a part
 _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
@@ -30,17 +30,17 @@ _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
 _SOME_ID: Final = JobOptions(job_id="x")
 
 _Tail = tuple[bytes, bytes]
-"""Of a packed row: what stands before its name, and what behind its data."""
+"""The parts of a packed row before its name and after its data."""
 
 
 class _Named(NamedTuple):
-    """What rows have in common that differ in their id alone."""
+    """The common parts of rows that differ only in their id."""
 
     head: bytes
     options: str
     """The end of their stored options."""
     behind: bytes
-    """What comes after the id."""
+    """The part after the id."""
 
     @classmethod
     def of(cls, options: JobOptions) -> _Named:
@@ -53,7 +53,11 @@ class _Named(NamedTuple):
         return cls(array_head(len(row)), text[len(before) :], b"".join(map(pack, row[4:])))
 
     def tail(self, job_id: str) -> _Tail:
-        """Of one row. Raises GlideMQValidationError."""
+        """Return the parts of the row with this id.
+
+        Raises:
+            GlideMQValidationError: if the id is invalid.
+        """
         options = f'{{"jobId":{json.dumps(validate_job_id(job_id))}{self.options}'
         return self.head, pack(options) + pack(job_id) + self.behind
 
@@ -62,8 +66,8 @@ class RowEncoder:
     """Encodes the batches of one task.
 
     Args:
-        plan: what the columns are.
-        options: of the write.
+        plan: assignment of the columns.
+        options: options of the write.
     """
 
     def __init__(self, plan: WritePlan, options: WriteOptions) -> None:
@@ -78,12 +82,12 @@ class RowEncoder:
         self._constant = self._tail(options.defaults)
 
     def encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
-        """Queue and rows of the jobs of an Arrow batch, in order for each queue.
+        """Yield queue and rows of the jobs of an Arrow batch, in order per queue.
 
         Raises:
-            GlideMQValidationError: names the column, the row in its partition, and the value.
+            GlideMQValidationError: if a value is invalid; names the column, the row in its partition, and the value.
         """
-        # In small parts: the server has work at once, and what is made of a part fits into the processor's cache.
+        # In small parts: the server gets work sooner, and the data of a part fits into the CPU cache.
         most = _FANNED_ROWS if "queue" in self._plan.columns else _PART_ROWS
         step = max(1, min(most, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, step):
@@ -121,7 +125,7 @@ class RowEncoder:
         )
 
     def _json_texts(self, column: Any, where: str) -> Any:
-        """Texts that are JSON: looked at all together, and one by one only where that says no."""
+        """Return validated JSON strings: checked all at once, and one by one only if that fails."""
         texts = column.fill_null("null")
         compression = self._write.compression
         plain = compression == "none" and longest(texts) <= _SURELY_SMALL
@@ -129,7 +133,7 @@ class RowEncoder:
             return texts
 
         def check(text: str) -> str:
-            json.loads(text, where)  # a job whose data nobody can read must not be added
+            json.loads(text, where)  # reject data that no reader can decode
             return encode_text(text, compression, option=where)
 
         return self._each(texts.to_pylist(), where, check)
@@ -173,7 +177,7 @@ class RowEncoder:
                 check(value, name)
             except GlideMQValidationError as error:
                 raise self._at(error, name, pc.index(column, value).as_py()) from None
-            if len(known) < _REMEMBERED:
+            if len(known) < _CACHE_SIZE:
                 known.add(value)
 
     # -- options ------------------------------------------------------------------------------------------------
@@ -184,7 +188,7 @@ class RowEncoder:
         return pa.array([head for head, _ in found], pa.binary()), pa.array([tail for _, tail in found], pa.binary())
 
     def _tail_of(self, values: Sequence[Any], i: int) -> _Tail:
-        """What stands before and behind name and data; remembered for the values of all columns but the id."""
+        """Return the parts before the name and after the data; cached by the values of all columns except the id."""
         job_id: str | None = None
         key = tuple(values)
         if "jobId" in self._plan.columns:
@@ -196,7 +200,7 @@ class RowEncoder:
             if found is None:
                 options = self._options(key)
                 found = (self._tail(options), _Named.of(options))
-                if len(self._known_options) < _REMEMBERED:
+                if len(self._known_options) < _CACHE_SIZE:
                     self._known_options[key] = found
             return found[0] if job_id is None else found[1].tail(job_id)
         except GlideMQValidationError as error:
@@ -225,7 +229,7 @@ class RowEncoder:
 
 
 def _read_opts(text: str) -> JobOptions:
-    """Options from the JSON of a column: named as they are stored, or as Python names them."""
+    """Return options from the JSON of a column, with stored or Python names."""
     given = json.loads(text, "opts")
     if not isinstance(given, dict):
         raise GlideMQValidationError("opts", text, 'must be a JSON object such as {"attempts": 3}')

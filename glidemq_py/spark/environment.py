@@ -1,7 +1,7 @@
-"""What Spark needs around itself: Java, PySpark, and worker processes whose Python has this package too.
+"""Check Spark's requirements: Java, PySpark, and worker processes whose Python has this package.
 
-Spark's own messages about these are poor (``JAVA_GATEWAY_EXITED``, ``DATA_SOURCE_NOT_FOUND``), and come before any code
-of ours runs. So there is something to ask: ``python -m glidemq_py.spark``, or `missing` in a program.
+Spark's own messages about them are unclear (``JAVA_GATEWAY_EXITED``, ``DATA_SOURCE_NOT_FOUND``) and appear before any
+code of this package runs. Run ``python -m glidemq_py.spark``, or call `missing`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PATIENCE_S: Final = 60
 
 
 def missing(*, workers: bool = True) -> list[str]:
-    """What keeps Spark from starting here, or from finding the data source: sentences, none where all is well.
+    """Return a message per missing requirement; an empty list if Spark and the data source can start.
 
     Args:
-        workers: look at the Python of Spark's processes too.
+        workers: check the Python of Spark's worker processes as well.
     """
     return [problem for problem in (_packages(), _java(), _worker_python() if workers else "") if problem]
 
@@ -40,7 +40,7 @@ def _packages() -> str:
         return f'not installed: {", ".join(absent)}; pip install "glidemq-py[spark]"'
     version = importlib.metadata.version("pyspark")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < (4, 1):
-        return f'PySpark is {version}, and must be 4.1 or later; pip install "glidemq-py[spark]"'
+        return f'PySpark is {version}: must be 4.1 or later; pip install "glidemq-py[spark]"'
     return ""
 
 
@@ -49,27 +49,27 @@ def _java() -> str:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     need = f"Spark needs Java {OLDEST_JAVA} or later"
     if java is None:
-        return f"there is no Java: {need}. Install one (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+        return f"Java not found: {need}. Install it (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
     where = f"{java} (from JAVA_HOME)" if home else java
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{need}, and {where} cannot be run: {error}"
+        return f"{need}; {where} cannot be run: {error}"
     found = re.search(r'version "(\d+)', done.stderr + done.stdout)
     if found is None:
-        return f"{need}, and {where} does not tell its version"
-    return f"{need}, and {where} is Java {found[1]}" if int(found[1]) < OLDEST_JAVA else ""
+        return f"{need}; {where} printed no version"
+    return f"{need}; {where} is Java {found[1]}" if int(found[1]) < OLDEST_JAVA else ""
 
 
 def _worker_python() -> str:
-    """Spark's Python processes run what PYSPARK_PYTHON names, else `python3`: not the Python of the program."""
+    """Check the Python of Spark's workers: PYSPARK_PYTHON, else `python3`, not the Python of the program."""
     named = os.environ.get("PYSPARK_PYTHON")
     command = named or "python3"
     python = shutil.which(command)
     cure = f"set PYSPARK_PYTHON={sys.executable}"
     what = f"PYSPARK_PYTHON={named}" if named else "PYSPARK_PYTHON is not set, and `python3`"
     if python is None:
-        return f"{what} is not there: {cure}"
+        return f"{what} not found: {cure}"
     if Path(python).absolute() == Path(sys.executable).absolute():
         return ""
     code = "import sys; del sys.path[0]; import pyspark_glidemq, pyarrow; print(*sys.version_info[:2])"
@@ -78,17 +78,17 @@ def _worker_python() -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{what} ({python}) cannot be run: {error}. {cure[0].upper()}{cure[1:]}"
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["it ended"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["it exited"])[-1]
         return f"{what} ({python}) cannot import the data source ({reason}): {cure}"
     if done.stdout.split() != [str(number) for number in sys.version_info[:2]]:
-        return f"{what} ({python}) is another version of Python than this: {cure}"
+        return f"{what} ({python}) has another Python version than this process: {cure}"
     return ""
 
 
 def main() -> int:
-    """Print what is missing; 1 if anything is."""
+    """Print the missing requirements; return 1 if there are any."""
     problems = missing()
     sys.stderr.writelines(f"{escape_control(problem)}\n" for problem in problems)
     if not problems:
-        sys.stdout.write("Spark finds everything that the data source needs\n")
+        sys.stdout.write("all requirements of the Spark data source are met\n")
     return 1 if problems else 0

@@ -38,7 +38,7 @@ Offset = dict[str, Any]
 
 @dataclass
 class Slice(InputPartition):
-    """Events behind one offset, up to another."""
+    """Events after one offset, up to and including another."""
 
     after: str
     after_number: int
@@ -50,8 +50,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the events of a queue.
 
     Args:
-        options: of the read.
-        columns: that are to be read.
+        options: options of the read.
+        columns: requested columns.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
@@ -64,29 +64,29 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets, on the driver ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:  # noqa: N802  # PySpark's name
-        """Where a query without a checkpoint begins. Asked for twice, so it is remembered."""
+        """Return the start of a query without a checkpoint; cached, because Spark calls it twice."""
         if self._initial is None:
             self._initial = self._start()
         return self._initial
 
     def _start(self) -> Offset:
         transport, starting = transport_of(self._options.place), self._options.starting
-        now = self._look(transport, _BEGINNING, 0)
+        now = self._page(transport, _BEGINNING, 0)
         if starting == "latest":
             return _offset(now.last, now.added)
         if starting == "earliest":
             return _offset(_BEGINNING, now.added - now.kept)
         after = starting if "-" in starting else f"{starting}-0"
-        # The number of an event follows from how many come behind it.
-        behind, at, page = 0, after, self._look(transport, after, _PAGE)
+        # The number of an event follows from the number of later events.
+        behind, at, page = 0, after, self._page(transport, after, _PAGE)
         while page.entries:
             behind += len(page.entries)
             at = page.entries[-1][0]
-            page = self._look(transport, at, _PAGE)
+            page = self._page(transport, at, _PAGE)
         return _offset(after, page.added - behind)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # PySpark's name
-        """How far the next micro-batch goes."""
+        """Return the end of the next micro-batch."""
         start = start or self._last or self.initialOffset()
         end = self._target or self._newest()
         most = self._options.max_offsets
@@ -99,24 +99,24 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ahead(start, most)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # PySpark's name
-        """`maxOffsetsPerTrigger`."""
+        """Return the limit set by `maxOffsetsPerTrigger`."""
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # PySpark's name
-        """The newest event, for the query's progress."""
+        """Return the newest event, for the query's progress report."""
         return self._newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
-        """Nothing that comes from now on is read."""
+        """Stop at the newest event that exists now."""
         self._target = self._newest()
 
     def _newest(self) -> Offset:
-        now = self._look(transport_of(self._options.place), _BEGINNING, 0)
+        now = self._page(transport_of(self._options.place), _BEGINNING, 0)
         return _offset(now.last, now.added)
 
     def _after_reset(self, start: Offset, end: Offset) -> Offset:
-        """Fewer events were ever written than have been read: the queue was deleted, and has begun anew."""
+        """Handle a total below the number of events read: the queue was deleted and recreated."""
         self._lost(end["number"] - start["number"])
         return end
 
@@ -124,7 +124,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         transport = transport_of(self._options.place)
         after, number, left = start["id"], start["number"], most
         while left > 0:
-            page = self._look(transport, after, min(left, _PAGE), ids_only=True)
+            page = self._page(transport, after, min(left, _PAGE), ids_only=True)
             if not page.entries:
                 break
             number = max(number, page.added - page.kept) + len(page.entries)
@@ -133,32 +133,32 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(after, number)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """One slice: events are in one order."""
+        """Return one slice: events are read in order."""
         self._last = end
         if start == end:
             return []
         number = start["number"]
         after = start["id"]
-        if end["number"] < number:  # begun anew
+        if end["number"] < number:  # the queue was recreated
             after, number = _BEGINNING, 0
         return [Slice(after=after, after_number=number, until=end["id"], until_number=end["number"])]
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: events go by themselves."""
+        """Do nothing: the server trims events."""
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     # -- reading, in tasks --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The events of a slice, in Arrow batches."""
+        """Yield the events of a slice as Arrow batches."""
         assert isinstance(partition, Slice)
         transport, frame = transport_of(self._options.place), Frame(self._columns)
         after, number = partition.after, partition.after_number
         more = True
         while more:
-            page = self._look(transport, after, _PAGE)
+            page = self._page(transport, after, _PAGE)
             trimmed = min(page.added - page.kept, partition.until_number)
             if trimmed > number:
                 self._lost(trimmed - number)
@@ -173,7 +173,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(partition.until_number - number)
 
     def _lost(self, count: int) -> None:
-        """Of a negative number: there are more than there can be, so the queue was deleted, and has begun anew."""
+        """Report lost events; a negative count means that the queue was deleted and recreated."""
         error = EventsLostError(self._options.keys.name, count if count > 0 else None)
         if self._options.fail_on_loss:
             raise error
@@ -194,7 +194,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.append([each.get(field) for each in pairs])
         return frame.batch(found, len(entries))
 
-    def _look(self, transport: BlockingTransport, after: str, count: int, *, ids_only: bool = False) -> EventSlice:
+    def _page(self, transport: BlockingTransport, after: str, count: int, *, ids_only: bool = False) -> EventSlice:
         return transport.call(event_slice(self._options.keys.meta, after, count, ids_only))
 
 

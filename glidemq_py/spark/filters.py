@@ -1,8 +1,9 @@
-"""Filters that Spark pushes down, as far as they say which jobs need not be looked at. Spark applies all of them again.
+"""Filters that Spark pushes down, as far as they exclude jobs. Spark applies all filters again.
 
-Also the one place that leans on how PySpark looks for them: a reader with a method `pushFilters` is refused while
-``spark.sql.python.filterPushdown.enabled`` is off, which it is by default. PySpark asks whether the method is that of
-the base class, by ``__func__``; the attribute that `offer_filters` sets answers yes, and is called where it is on.
+This is the only module that depends on PySpark's detection of filter pushdown: PySpark rejects a reader with a method
+`pushFilters` while ``spark.sql.python.filterPushdown.enabled`` is off, which is the default. It compares ``__func__``
+of the method with that of the base class; the attribute set by `offer_filters` passes this check and is still called
+if pushdown is on.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ _MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs may be wanted.
+    """Which jobs may match.
 
     Attributes:
-        states: None = all.
-        ids: None = all.
-        finished_from, finished_to: ms since 1970, inclusive; None = any.
+        states: matching states; None = all.
+        ids: matching ids; None = all.
+        finished_from: earliest finish time, epoch ms, inclusive; None = any.
+        finished_to: latest finish time, epoch ms, inclusive; None = any.
     """
 
     states: frozenset[str] | None = None
@@ -34,7 +36,7 @@ class Wanted:
 
 
 def read_filters(filters: Iterable[Any]) -> Wanted:
-    """What filters that all hold say together."""
+    """Return the jobs that can match all of these filters."""
     wanted = Wanted()
     for each in filters:
         path = tuple(getattr(each, "attribute", ()))
@@ -62,7 +64,7 @@ def _bound(wanted: Wanted, kind: str, value: Any) -> Wanted:
     if at is None:
         return wanted
     low, high = wanted.finished_from, wanted.finished_to
-    # A millisecond wider than asked for: Spark compares again, and times of a job are whole milliseconds.
+    # One millisecond wider than the filter: Spark compares again, and times of jobs are whole milliseconds.
     if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
         low = at if low is None else max(low, at)
     if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
@@ -76,7 +78,7 @@ def _ms(value: Any) -> int | None:
     if isinstance(value, int):
         return value
     if isinstance(value, datetime):
-        # A time without a zone is what Spark makes of a timestamp in its own zone, which is this process's.
+        # Spark gives timestamps as naive datetimes in its own time zone, which is that of this process.
         aware = value if value.tzinfo is not None else value.astimezone(UTC)
         return int(aware.timestamp() * _MS)
     if isinstance(value, date):
@@ -85,7 +87,7 @@ def _ms(value: Any) -> int | None:
 
 
 class _Offer:
-    """Callable, and in PySpark's eyes the base class's own method."""
+    """A callable that PySpark takes for the method of the base class."""
 
     def __init__(self, method: Any, take: Callable[[list[Any]], None]) -> None:
         self.__func__ = method
@@ -97,12 +99,12 @@ class _Offer:
 
 
 def offer_filters(reader: Any, base: type, take: Callable[[list[Any]], None]) -> None:
-    """Have ``take`` called with the filters where pushing down is on. Not to be pickled: see `without_filters`."""
+    """Call ``take`` with the filters if pushdown is on. The reader must be pickled through `without_filters`."""
     method = getattr(base, "pushFilters", None)
     if method is not None:
         reader.pushFilters = _Offer(method, take)
 
 
 def without_filters(state: dict[str, Any]) -> dict[str, Any]:
-    """A reader's attributes but that one, for `__getstate__`."""
+    """Return a reader's attributes without that of `offer_filters`, for `__getstate__`."""
     return {name: value for name, value in state.items() if name != "pushFilters"}

@@ -1,4 +1,4 @@
-"""From the texts of records to Arrow batches with exactly the types that Spark was promised."""
+"""Convert the strings of records to Arrow batches with exactly the declared types."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Frame"]
 
 
 class Frame:
-    """Makes batches of given columns.
+    """Builds Arrow batches.
 
     Args:
-        columns: names and types.
+        columns: names and types of the columns.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -27,7 +27,7 @@ class Frame:
         self._schema = arrow_types(columns)
 
     def batch(self, values: Sequence[Sequence[Any]], rows: int) -> Any:
-        """A batch of one list for each column: texts, None or False for what is absent."""
+        """Return a batch from one list per column: strings; None or False if absent."""
         arrays = [
             _array(list(column), kind, self._schema.field(i).type)
             for i, (column, (_, kind)) in enumerate(zip(values, self._columns, strict=True))
@@ -58,7 +58,7 @@ def _numbers(column: list[Any]) -> Any:
     texts = [value or None for value in column]
     with contextlib.suppress(pa.ArrowInvalid, UnicodeEncodeError):
         return pa.array(texts, pa.string()).cast(pa.int64())
-    # A peer has written a fraction, or junk.
+    # Another client wrote a fraction, or an invalid number.
     return pa.array([None if text is None else whole_number(text) for text in texts], pa.int64())
 
 
@@ -71,7 +71,7 @@ def _clean(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def plain_data(column: list[Any]) -> list[Any]:
-    """Data as it was before it was compressed; what cannot be unpacked is left as it is stored."""
+    """Return decompressed data; values that cannot be decompressed are returned as stored."""
     return [_unpacked(text) if text and text.startswith("gz:") else text for text in column]
 
 

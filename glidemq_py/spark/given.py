@@ -1,7 +1,7 @@
-"""Reading Spark's options: all of them are texts, their names in lower case. Every value is checked, every name known.
+"""Parse Spark's options: all of them are strings, with lower-case names. Unknown names and invalid values are rejected.
 
-The options of a view (``CREATE TEMPORARY VIEW ... USING glidemq``) serve reading and writing alike, so the options of
-either are known to both.
+The options of a view (``CREATE TEMPORARY VIEW ... USING glidemq``) serve reads and writes, so each accepts the options
+of the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from glidemq_py.spark.connection import Place
 __all__ = ["NAMES", "Given"]
 
 NAMES: Final = (
-    # where
+    # server
     "queue", "prefix", "url", "addresses", "host", "port", "username", "password", "passwordEnv", "tls", "cluster",
     "database", "requestTimeout",
     # writing
@@ -35,10 +35,10 @@ NAMES: Final = (
     # reading
     "view", "state", "numPartitions", "fetchSize", "startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss",
 )  # fmt: skip
-"""Every option, as it is written in the documents."""
+"""Every option, as spelled in the documentation."""
 
 _SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
-"""What Spark adds by itself. `path` is what `save("name")` and `load("name")` give: the queue."""
+"""Options that Spark adds. `path` is the argument of `save("name")` and `load("name")`: the queue."""
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 _URL_PARTS: Final = (
     "addresses",
@@ -55,13 +55,13 @@ _DEFAULT_TIMEOUT_MS: Final = 30_000
 
 
 class Given:
-    """The options that were given.
+    """The given options.
 
     Args:
-        options: as PySpark hands them over.
+        options: options as passed by PySpark.
 
     Raises:
-        UnknownOptionError: there is no option of a name.
+        UnknownOptionError: if an option does not exist.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -79,21 +79,21 @@ class Given:
         return name in self._texts
 
     def text(self, name: str, default: str = "") -> str:
-        """The text as it was given."""
+        """Return an option as given."""
         return self._texts.get(name, default)
 
     def whole(self, name: str, default: int, minimum: int, maximum: int) -> int:
-        """A whole number."""
+        """Return an integer option."""
         text = self._texts.get(name)
         if text is None:
             return default
         digits = text.strip().removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-            raise GlideMQValidationError(name, text, "must be a whole number")
+            raise GlideMQValidationError(name, text, "must be an integer")
         return check_int(name, int(text), minimum, maximum)
 
     def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """Return a boolean option."""
         text = self._texts.get(name)
         if text is None:
             return default
@@ -102,11 +102,11 @@ class Given:
         raise GlideMQValidationError(name, text, "must be true or false")
 
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        """One of a few words."""
+        """Return an option with fixed choices."""
         return check_choice(name, self._texts.get(name, default).strip().lower(), choices)
 
     def value(self, name: str) -> Any:
-        """JSON, such as ``{"type": "exponential", "delay": 1000}``, a number or true."""
+        """Return a JSON option, such as ``{"type": "exponential", "delay": 1000}``, a number or true."""
         try:
             return json.loads(self._texts[name], name)
         except GlideMQValidationError:
@@ -114,15 +114,19 @@ class Given:
             raise GlideMQValidationError(name, self._texts[name], problem) from None
 
     def checked(self, name: str, check: Callable[[str], Any]) -> Any:
-        """What `check` makes of the text, None where it was not given; its error names this option."""
+        """Return an option converted by `check`, or None if it is not given."""
         text = self._texts.get(name)
         return None if text is None else check(text)
 
-    # -- where ------------------------------------------------------------------------------------------------
+    # -- server -----------------------------------------------------------------------------------------------
 
     @property
     def queue(self) -> str:
-        """The queue's name. Raises GlideMQValidationError where there is none."""
+        """Return the queue's name.
+
+        Raises:
+            GlideMQValidationError: if no queue is given, or the name is invalid.
+        """
         name = self._texts.get("queue", self._texts.get("path", ""))
         if not name:
             problem = (
@@ -137,12 +141,12 @@ class Given:
 
     @property
     def prefix(self) -> str:
-        """First part of every key."""
+        """Return the first part of every key."""
         return validate_prefix(self._texts.get("prefix", DEFAULT_PREFIX))
 
     @property
     def place(self) -> Place:
-        """Where the server is: the option ``url`` or its parts, else GLIDEMQ_URL of the driver, else localhost."""
+        """Return the server: the option ``url`` or its parts, else the driver's GLIDEMQ_URL, else localhost."""
         given = [name for name in _URL_PARTS if name in self._texts]
         url = self._texts.get("url") or (None if given else os.environ.get(URL_VARIABLE))
         password_env = self._texts.get("passwordEnv", "")
@@ -166,7 +170,7 @@ class Given:
             cluster=self.flag("cluster", False),
             tls=self.flag("tls", False),
             username=self._texts.get("username"),
-            # Something in its place where it is in the executors' environment.
+            # A placeholder if the password comes from the executors' environment.
             password=self._texts.get("password") or ("?" if password_env else None),
             database_id=self.whole("database", 0, 0, 2**31 - 1),
             request_timeout=self.whole("requestTimeout", _DEFAULT_TIMEOUT_MS, 1, 86_400_000),

@@ -1,4 +1,4 @@
-"""Rows of an add, packed by the column: Arrow lays the parts of all rows end to end, none is touched in Python."""
+"""Rows of an add, packed by column: Arrow concatenates the parts of all rows; Python touches no row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class PackedRows:
     """Rows of one queue, in order.
 
     Args:
-        data: all of them, end to end, and maybe others.
-        offsets: where each begins, and where the last one ends: an array of NumPy.
+        data: concatenated rows; may contain other rows too.
+        offsets: start of each row and end of the last one, a NumPy array.
     """
 
     __slots__ = ("_data", "_offsets")
@@ -30,7 +30,7 @@ class PackedRows:
 
     @classmethod
     def of(cls, array: Any) -> PackedRows:
-        """Of an Arrow array of type binary without nulls: a packed row each."""
+        """Return the rows of an Arrow binary array without nulls, one packed row per element."""
         _, offsets, data = array.buffers()
         found: Any = np.frombuffer(offsets, np.int32)
         return cls(memoryview(data), found[array.offset : array.offset + len(array) + 1])
@@ -39,33 +39,33 @@ class PackedRows:
         return len(self._offsets) - 1
 
     def part(self, first: int, end: int) -> PackedRows:
-        """Some of them."""
+        """Return a range of the rows."""
         return PackedRows(self._data, self._offsets[first : end + 1])
 
     def size(self, first: int, end: int) -> int:
-        """Bytes of some of them."""
+        """Return the size of a range of the rows, bytes."""
         return int(self._offsets[end]) - int(self._offsets[first])
 
     def fitting(self, first: int, room: int) -> int:
-        """The end of those from ``first`` on that fit into so many bytes together."""
+        """Return the end of the longest range from ``first`` on that fits into ``room`` bytes."""
         if self.size(first, len(self)) <= room:
             return len(self)
         end = np.searchsorted(self._offsets, int(self._offsets[first]) + room, side="right")
         return max(first, int(end) - 1)
 
     def copy(self, first: int, end: int) -> bytes:
-        """Some of them, end to end."""
+        """Return a range of the rows, concatenated."""
         return bytes(self._data[self._offsets[first] : self._offsets[end]])
 
 
 def pack_rows(parts: Sequence[Any]) -> Any:
-    """The rows whose parts these are: bytes are the same in each; at least one part is an array."""
+    """Return the rows made of these parts; bytes are the same in every row, and at least one part is an array."""
     given = [pa.scalar(part) if isinstance(part, bytes) else part for part in parts]
     return pc.binary_join_element_wise(*given, _NOTHING)
 
 
 def packed_texts(texts: Any) -> tuple[Any, Any]:
-    """The two parts that make a packed text of each text of an array without nulls."""
+    """Return the two parts of the packed form of each string of an array without nulls."""
     count = len(texts)
     heads = np.empty(count, _HEAD)
     heads["mark"] = TEXT_MARK
@@ -76,18 +76,18 @@ def packed_texts(texts: Any) -> tuple[Any, Any]:
 
 
 def longest(texts: Any) -> int:
-    """Bytes of the longest text of an array; 0 of none."""
+    """Return the size of the longest string of an array, bytes; 0 if it is empty."""
     return int(pc.max(pc.binary_length(texts)).as_py() or 0)
 
 
 def join_texts(texts: Any, separator: str) -> bytes:
-    """All of an array's texts, which fit into one."""
+    """Return the joined strings of an array; they must fit into one buffer."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     return bytes(pc.binary_join(whole, pa.scalar(separator, texts.type))[0].as_buffer())
 
 
 def by_key(keys: Any, rows: Any) -> Iterator[tuple[str, PackedRows]]:
-    """The rows of each key, in their order; keys: an Arrow array of texts without nulls."""
+    """Yield the rows of each key in order; ``keys`` is an Arrow array of strings without nulls."""
     encoded = keys.dictionary_encode()
     names: list[str] = encoded.dictionary.to_pylist()
     if len(names) > 1:

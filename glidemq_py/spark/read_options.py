@@ -1,4 +1,4 @@
-"""The options of a read, checked on the driver."""
+"""The options of a read, validated on the driver."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STATES: Final = (
     "completed", "failed", "waiting", "active", "delayed", "prioritized", "group-waiting", "suspended",
     "waiting-children",
 )  # fmt: skip
-"""States that a queue has an index of."""
+"""States that have an index."""
 _STREAM_ID: Final = re.compile(r"\d{1,15}(-\d{1,15})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a read was asked for; the meaning of each is in ``docs/reference/spark.md``."""
+    """The options of a read; see ``docs/reference/spark.md``."""
 
     keys: QueueKeys
     place: Place
@@ -38,7 +38,11 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-        """Raises GlideMQValidationError, which names the option and the value."""
+        """Parse Spark's options.
+
+        Raises:
+            GlideMQValidationError: if an option is invalid.
+        """
         given = Given(options)
         view = given.choice("view", "jobs", ("jobs", "events"))
         if view == "jobs" and streaming:

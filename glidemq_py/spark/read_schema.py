@@ -1,4 +1,4 @@
-"""The columns of a read: all there are, or those that a schema of the user's names. Fewer columns are read faster."""
+"""The columns of a read: all of them, or those in the user's schema. Fewer columns are faster to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glidemq_py.spark.given import Given
 __all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "read_columns", "schema_of"]
 
 Columns = tuple[tuple[str, str], ...]
-"""Name of each column as ours, and its type as Spark calls it."""
+"""Name of each column as in the user's schema, and its Spark type."""
 
 JOB_COLUMNS: Final = {
     "id": ("string",),
@@ -30,7 +30,7 @@ JOB_COLUMNS: Final = {
     "parentId": ("string",),
     "groupKey": ("string",),
 }
-"""Columns of jobs, and the types that they may have, the usual one first."""
+"""Columns of jobs with their allowed types, the default first."""
 
 EVENT_COLUMNS: Final = {
     "eventId": ("string",),
@@ -39,22 +39,22 @@ EVENT_COLUMNS: Final = {
     "jobId": ("string",),
     "fields": ("map",),
 }
-"""Columns of events."""
+"""Columns of events with their allowed types, the default first."""
 
 _SQL: Final = {"integer": "int", "long": "bigint", "map": "map<string,string>"}
 
 
 def schema_of(options: Mapping[str, str]) -> str:
-    """The columns of a read that names none, as SQL."""
+    """Return the columns of a read without a schema, as SQL."""
     columns = EVENT_COLUMNS if Given(options).choice("view", "jobs", ("jobs", "events")) == "events" else JOB_COLUMNS
     return ", ".join(f"{name} {_SQL.get(kinds[0], kinds[0])}" for name, kinds in columns.items())
 
 
 def read_columns(schema: Any, view: str) -> Columns:
-    """Check the columns that are to be read.
+    """Check the requested columns.
 
     Raises:
-        ColumnError: names a column there is not, or one of another type.
+        ColumnError: if a column does not exist or has another type.
     """
     known = JOB_COLUMNS if view == "jobs" else EVENT_COLUMNS
     by_lower = {name.lower(): name for name in known}
@@ -62,7 +62,7 @@ def read_columns(schema: Any, view: str) -> Columns:
     for field in schema.fields:
         name = by_lower.get(field.name.lower())
         if name is None:
-            problem = f"is not there: {view} have {', '.join(known)}"
+            problem = f"does not exist: {view} have {', '.join(known)}"
             raise ColumnError(field.name, None, problem)
         kind = field.dataType.typeName()
         if kind not in known[name] or (kind == "map" and field.dataType.simpleString() != _SQL["map"]):
@@ -74,6 +74,6 @@ def read_columns(schema: Any, view: str) -> Columns:
 
 
 def ours(name: str, view: str) -> str:
-    """A column as we write it, however its user did."""
+    """Return the canonical name of a column, whatever its case."""
     known = JOB_COLUMNS if view == "jobs" else EVENT_COLUMNS
     return next(each for each in known if each.lower() == name.lower())

@@ -1,8 +1,8 @@
-"""Reading jobs as a frame: planned on the driver by ranges of an index, read in tasks, a page a call.
+"""Read jobs as a DataFrame: planned on the driver as ranges of an index, read in tasks, one page per call.
 
-An index that is ordered by time (finished, delayed, prioritized, suspended jobs) is cut where its quantiles are: at a
-score and a member, not at a rank, so that jobs which come and go meanwhile move no boundary. Waiting jobs are cut by
-the times at which they came, in equal parts of it. The others are one partition each.
+An index that is ordered by time (finished, delayed, prioritized, suspended jobs) is split at its quantiles: at a score
+and a member, not at a rank, so that jobs added or removed meanwhile move no boundary. Waiting jobs are split into equal
+ranges of their add time. Other states are one partition each.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ _IDS_A_PARTITION: Final = 10_000
 _FINISHED: Final = ("completed", "failed")
 
 Place = tuple[float, bytes]
-"""Score and member: the order of a sorted set."""
+"""Score and member: a position in a sorted set."""
 
 
 @dataclass
 class Range(InputPartition):
-    """What one task reads.
+    """The jobs that one task reads.
 
     Attributes:
-        state: the index; '' = the ids.
-        after: behind this place of it; None = from its beginning.
-        until: up to this place, inclusive; None = to its end.
-        lowest, highest: of the scores, inclusive.
-        ids: of jobs.
+        state: the index to read; '' = the jobs in `ids`.
+        after: exclusive start; None = the beginning of the index.
+        until: inclusive end; None = the end of the index.
+        lowest: lowest score, inclusive.
+        highest: highest score, inclusive.
+        ids: ids of jobs.
     """
 
     state: str
@@ -56,8 +57,8 @@ class JobsReader(DataSourceReader):
     """Reads the jobs of a queue.
 
     Args:
-        options: of the read.
-        columns: that are to be read.
+        options: options of the read.
+        columns: requested columns.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
@@ -75,7 +76,7 @@ class JobsReader(DataSourceReader):
     # -- planning, on the driver --------------------------------------------------------------------------------
 
     def partitions(self) -> list[InputPartition]:
-        """What the tasks are to read."""
+        """Return the ranges that the tasks read."""
         wanted, options = self._wanted, self._options
         if wanted.ids is not None:
             ids = sorted(wanted.ids)
@@ -121,7 +122,7 @@ class JobsReader(DataSourceReader):
         return _ranges(state, places, lowest, highest)
 
     def _times(self, transport: BlockingTransport) -> list[tuple[str, str] | None]:
-        """Ids in the stream of waiting jobs between which about as much time lies. What is not in it comes last."""
+        """Return stream ids that split the waiting jobs into equal time ranges; jobs outside the stream come last."""
         options, stream = self._options, self._options.keys.stream
         places: list[tuple[str, str] | None] = [None]
         cuts = min(options.partitions, -(-int(transport.command("XLEN", stream)) // options.fetch_size))
@@ -135,7 +136,7 @@ class JobsReader(DataSourceReader):
     # -- reading, in tasks --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The jobs of one partition, in Arrow batches."""
+        """Yield the jobs of one partition as Arrow batches."""
         assert isinstance(partition, Range)
         fields = [ours(name, "jobs") for name, _ in self._columns]
         asked = [field for field in fields if field not in ("id", "state")]
@@ -156,7 +157,7 @@ class JobsReader(DataSourceReader):
         for i in range(0, len(partition.ids), options.fetch_size):
             ids = partition.ids[i : i + options.fetch_size]
             found = transport.call(reading.records(options.keys.meta, ids, ["state", *asked]))
-            # Spark looks at its own conditions again, not at the option `state`.
+            # Spark applies its own filters again, but not the option `state`.
             rows = [(job_id, str(values[0] or ""), values[1:]) for job_id, values in found]
             yield [row for row in rows if row[1] in options.states]
 
@@ -198,7 +199,7 @@ class JobsReader(DataSourceReader):
 def _ranges(
     state: str, places: list[tuple[str, str] | None], lowest: int | None = None, highest: int | None = None
 ) -> list[Range]:
-    """From each place to the next, and from the last one to the end."""
+    """Return the ranges between consecutive places; the last one is open."""
     return [
         Range(state=state, after=after, until=until, lowest=lowest, highest=highest)
         for after, until in pairwise([*places, None])
@@ -206,12 +207,12 @@ def _ranges(
 
 
 def _time_of(entries: Any) -> int:
-    """Ms of the first entry's id; 0 where there is none any more."""
+    """Return the time of the first entry's id, ms; 0 if there is no entry."""
     return next((int(bytes(entry).partition(b"-")[0]) for entry in entries or ()), 0)
 
 
 def _place(member: Any) -> tuple[str, str] | None:
-    """Score and member of what ZRANGE WITHSCORES answers, in any of the forms in which GLIDE gives it."""
+    """Return score and member of a ZRANGE WITHSCORES reply, in any of the forms that GLIDE returns."""
     if not member:
         return None
     pair: Any = member
@@ -229,12 +230,12 @@ def _first_cursor(partition: Range) -> str:
     if partition.after is not None:
         score, member = partition.after
         return score if partition.state == "waiting" else f"{score}@{member}"
-    # No job has an empty id, so this is the first one of that score.
+    # No job has an empty id, so this position is before the first job of that score.
     return "" if partition.lowest is None else f"{partition.lowest}@"
 
 
 class _Bounds:
-    """Whether a member of an index lies within a partition."""
+    """Checks whether a member of an index is within a partition."""
 
     def __init__(self, partition: Range) -> None:
         self._in_stream = partition.state == "waiting"
@@ -259,11 +260,11 @@ class _Bounds:
         return True
 
     def past(self, cursor: str) -> bool:
-        """Whether a page that begins there has nothing of a partition of the stream, whatever was not waiting."""
+        """Return whether a page from this cursor on is behind the end of a stream partition."""
         return self._last is not None and (not cursor[0].isdigit() or _entry(cursor) >= self._last)
 
     def _holds_entry(self, position: str) -> bool:
-        """Pages begin behind a partition's beginning. A job without an entry is in a list, which the last one reads."""
+        """Check the end only: pages start in the partition. The last partition reads jobs without an entry (lists)."""
         self.ended = self._last is not None and (not position or _entry(position) > self._last)
         return not self.ended
 
@@ -278,7 +279,7 @@ def _order(place: tuple[str, str] | None) -> Place | None:
 
 
 class _Seen:
-    """Jobs of this page and the one before: where a cursor's job has left, some come again (`reading.page`)."""
+    """Jobs of this page and the previous one; some repeat if the job at the cursor left (`reading.page`)."""
 
     def __init__(self) -> None:
         self._before: set[str] = set()

@@ -1,4 +1,4 @@
-"""What ``mode("overwrite")`` means with ``overwrite=drain``: the jobs that wait make room for those of the frame."""
+"""``mode("overwrite")`` with ``overwrite=drain``: delete the waiting jobs before adding those of the DataFrame."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PIECE: Final = 100
 
 
 def drain_first(write: WriteId, queues: Iterable[str]) -> Steps[int]:
-    """Delete the jobs that are ready to run, of the write's home and of the queues that it touches; their number.
+    """Delete the waiting jobs of the write's home queue and of its other queues; return their number.
 
-    A write that has been decided before drains nothing: what waits may be its own jobs.
+    A write that was already decided deletes nothing: the waiting jobs may be its own.
     """
     deleted = 0
     if (yield staging.open_write(write, create=False)) != "open":

@@ -1,4 +1,4 @@
-"""Where a task's rows go: by guarantee, through the same calls as every other add. Bounded in rows and bytes a call."""
+"""Sinks of a task's rows, one class per guarantee; calls are bounded in rows and bytes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,30 @@ __all__ = ["Batches", "Sink", "WriteOver", "make_sink"]
 _ENDED: Final = ("committed", "done")
 
 
-class WriteOver(Exception):  # noqa: N818  # a signal is no error
-    """The write has been decided without this task: nothing of it is needed any more."""
+class WriteOver(Exception):  # noqa: N818  # a signal, not an error
+    """Raised when the write was decided without this task; its rows are not needed."""
 
 
 class Sink(Protocol):
-    """Takes a task's batches."""
+    """Receives the batches of a task."""
 
     @property
     def pieces(self) -> dict[str, int]:
-        """Queue -> pieces staged there."""
+        """Return the number of staged pieces per queue."""
         ...
 
     @property
     def added(self) -> int:
-        """Jobs added so far."""
+        """Return the number of jobs added so far."""
         ...
 
     def send(self, queue: str, request: bytes) -> None:
-        """Send one batch, as an `add` takes it. Raises GlideMQError; WriteOver where the write needs nothing more."""
+        """Send one batch, packed as for `add`.
+
+        Raises:
+            GlideMQError: if the call fails or a job is rejected.
+            WriteOver: if the write was already decided.
+        """
         ...
 
 
@@ -59,7 +64,7 @@ class _Sink:
 
 
 class AppendSink(_Sink):
-    """Each batch is added at once; a task that is run again adds its rows again."""
+    """Adds each batch immediately; a retried task adds its rows again."""
 
     def send(self, queue: str, request: bytes) -> None:
         """Add the batch."""
@@ -68,7 +73,7 @@ class AppendSink(_Sink):
 
 
 class OnceSink(_Sink):
-    """Each batch is added at once, and by its number only once, however often its task is run."""
+    """Adds each batch immediately, and once by its number, however often its task runs."""
 
     def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
         super().__init__(transport, options, task)
@@ -76,7 +81,7 @@ class OnceSink(_Sink):
         self._numbers: dict[str, int] = {}
 
     def send(self, queue: str, request: bytes) -> None:
-        """Add the batch, if it has not been."""
+        """Add the batch unless it was added before."""
         number = self._numbers.get(queue, 0)
         call = staging.add_once(self._keys_of(queue), self._write, str(self._task.partition), number, request)
         reply = self._transport.call(call)
@@ -87,16 +92,16 @@ class OnceSink(_Sink):
 
 
 class StagedSink(_Sink):
-    """Each batch is put down; the driver decides."""
+    """Stages each batch; the driver commits or aborts."""
 
     def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
         super().__init__(transport, options, task)
         self._write = write
-        # Attempts are counted from zero again in an application that was restarted, so a random part is needed.
+        # A restarted application counts attempts from zero again, so the name has a random part.
         self.attempt = f"{task.partition}.{task.attempt}.{secrets.token_hex(6)}"
 
     def begin(self, create: bool, queue: str = "") -> None:
-        """Ask whether the write still takes anything, and tell its home of a further queue."""
+        """Check that the write is open, and register a further queue at its home queue."""
         state = self._transport.call(staging.open_write(self._write, create=create, queue=queue))
         if state in _ENDED:
             raise WriteOver
@@ -104,14 +109,14 @@ class StagedSink(_Sink):
             raise StagedWriteError(self._write.id, self._write.home.name, state)
 
     def send(self, queue: str, request: bytes) -> None:
-        """Put the batch down."""
+        """Stage the batch."""
         keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
         if seq == 0 and keys != self._write.home:
             self.begin(False, queue)
         call = staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique)
         reply = self._transport.call(call)
         if reply.state == "duplicate":
-            raise ColumnError("jobId", reply.id, f"is {reply.id!r}, and queue {queue!r} has a job of this id already")
+            raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
         if reply.state in _ENDED:
             raise WriteOver
         if reply.state != "open":
@@ -120,7 +125,7 @@ class StagedSink(_Sink):
 
 
 class _Batch:
-    """Rows of a queue that wait for more of them."""
+    """Buffered rows of a queue."""
 
     __slots__ = ("count", "parts", "size")
 
@@ -130,7 +135,7 @@ class _Batch:
 
 
 class Batches:
-    """Collects rows by queue, and sends a queue's batch when it is full."""
+    """Collects rows by queue and sends full batches."""
 
     def __init__(self, sink: Sink, options: WriteOptions) -> None:
         self._sink = sink
@@ -141,13 +146,13 @@ class Batches:
         self.rows = 0
 
     def put(self, queue: str, rows: PackedRows) -> None:
-        """Rows of one queue. How they fall into batches follows from the rows alone, not from how they come here."""
+        """Add rows of one queue. The split into batches depends on the rows only, not on the calls."""
         batch = self._waiting.setdefault(queue, _Batch())
         first, count = 0, len(rows)
         while first < count:
             end = min(count, first + self._rows_max - batch.count, rows.fitting(first, self._bytes_max - batch.size))
             if end == first and not batch.count:
-                end += 1  # larger than a batch may be: alone
+                end += 1  # a row larger than a batch is sent alone
             batch.count += end - first
             batch.size += rows.size(first, end)
             batch.parts.append(rows.copy(first, end))
@@ -157,7 +162,7 @@ class Batches:
             first = end
 
     def end(self) -> None:
-        """Send what is left."""
+        """Send the incomplete batches."""
         for queue, batch in self._waiting.items():
             if batch.count:
                 self._send(queue, batch)
@@ -170,7 +175,7 @@ class Batches:
 def make_sink(
     transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId | None
 ) -> AppendSink | OnceSink | StagedSink:
-    """The sink of the write's guarantee."""
+    """Return the sink for the write's guarantee."""
     if write is None or options.guarantee == "append":
         return AppendSink(transport, options, task)
     kind = OnceSink if options.guarantee == "task" else StagedSink

@@ -1,5 +1,4 @@
-"""What the data source answers to Spark: which columns, and who reads and writes. Everything is checked here, on the
-driver, before a task starts."""
+"""Entry points of the data source: columns, readers and writers. Options and columns are validated on the driver."""
 
 from __future__ import annotations
 
@@ -17,19 +16,18 @@ Options = Mapping[str, str]
 
 
 def make_writer(options: Options, schema: Any, overwrite: bool) -> FrameWriter:
-    """The writer of a frame."""
+    """Return the writer of a DataFrame."""
     chosen = WriteOptions.parse(options, streaming=False)
     if overwrite and not chosen.drain:
         problem = (
-            'is not supported: a queue is not replaced by a frame. Write .mode("append"); or '
-            '.option("overwrite", "drain"), which deletes the jobs that wait'
+            'is not supported: use .mode("append"), or .option("overwrite", "drain"), which deletes the waiting jobs'
         )
         raise UnsupportedOptionError("mode", "overwrite", problem)
     return FrameWriter(chosen, plan_write(schema, chosen), overwrite)
 
 
 def make_stream_writer(options: Options, schema: Any, overwrite: bool) -> StreamWriter:
-    """The writer of a streaming query."""
+    """Return the writer of a streaming query."""
     if overwrite:
         raise UnsupportedOptionError("outputMode", "complete", "is not supported: jobs can only be appended")
     chosen = WriteOptions.parse(options, streaming=True)
@@ -37,14 +35,14 @@ def make_stream_writer(options: Options, schema: Any, overwrite: bool) -> Stream
 
 
 def default_schema(options: Options) -> str:
-    """Columns of a read that names none."""
+    """Return the columns of a read without a schema."""
     from glidemq_py.spark.read_schema import schema_of
 
     return schema_of(options)
 
 
 def make_reader(options: Options, schema: Any) -> Any:
-    """The reader of jobs."""
+    """Return the reader of jobs."""
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.read_schema import read_columns
     from glidemq_py.spark.reader import JobsReader
@@ -54,7 +52,7 @@ def make_reader(options: Options, schema: Any) -> Any:
 
 
 def make_stream_reader(options: Options, schema: Any) -> Any:
-    """The reader of events."""
+    """Return the reader of events."""
     from glidemq_py.spark import api
     from glidemq_py.spark.events_reader import EventsReader
     from glidemq_py.spark.read_options import ReadOptions
@@ -62,6 +60,6 @@ def make_stream_reader(options: Options, schema: Any) -> Any:
 
     chosen = ReadOptions.parse(options, streaming=True)
     if chosen.max_offsets is not None and not api.ADMISSION:
-        # Without it the reader is not told where a query that is restarted goes on, and availableNow is one batch.
-        raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "needs PySpark 4.2 or later")
+        # Older versions do not pass the start offset of a restarted query, and run availableNow as one batch.
+        raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "requires PySpark 4.2 or later")
     return EventsReader(chosen, read_columns(schema, "events"))

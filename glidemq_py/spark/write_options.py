@@ -1,4 +1,4 @@
-"""The options of a write, checked on the driver before a task starts."""
+"""The options of a write, validated on the driver before a task starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Guarantee", "WriteOptions", "job_options", "renamed"]
 Guarantee = Literal["atomic", "task", "append"]
 
 BATCH_ROWS: Final = 250
-"""Some 1.5 ms of the server a call: full speed, and others hardly notice."""
+"""Rows per call: about 1.5 ms of server time, which gives full speed and barely delays other clients."""
 BATCH_BYTES: Final = 256 * 1024
 _MAX_BATCH_ROWS: Final = 5_000
 _MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
@@ -47,7 +47,7 @@ _LARGE: Final = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What a write was asked for; the meaning of each is in ``docs/reference/spark.md``."""
+    """The options of a write; see ``docs/reference/spark.md``."""
 
     keys: QueueKeys
     place: Place
@@ -68,7 +68,11 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Raises GlideMQValidationError, which names the option and the value."""
+        """Parse Spark's options.
+
+        Raises:
+            GlideMQValidationError: if an option is invalid.
+        """
         given = Given(options)
         guarantee: Any = given.choice("guarantee", "atomic", ("atomic", "task", "append"))
         data_format: Any = given.choice("dataFormat", "auto", ("auto", "json", "text"))
@@ -104,7 +108,7 @@ class WriteOptions:
             unique=unique,
             drain=drain,
             staging_ttl=ttl,
-            # A write that nobody will name again need only be remembered while a task of it may still be alive.
+            # A write without a reusable id is only remembered as long as one of its tasks may be alive.
             remember=given.whole("rememberWrites", _MONTH_MS if write_id or streaming else ttl, _MINUTE_MS, _YEAR_MS),
             defaults=_defaults(given),
         )
@@ -126,7 +130,7 @@ def _defaults(given: Given) -> JobOptions:
 
 
 def job_options(chosen: dict[str, Any], where: str) -> JobOptions:
-    """Job options whose errors are named as Spark's users write them, behind ``where``."""
+    """Return job options; errors name them as Spark users write them, after the prefix ``where``."""
     try:
         return JobOptions.parse(chosen)
     except GlideMQValidationError as error:
@@ -134,6 +138,6 @@ def job_options(chosen: dict[str, Any], where: str) -> JobOptions:
 
 
 def renamed(error: GlideMQValidationError, where: str) -> GlideMQValidationError:
-    """The same complaint about an option as it is called here."""
+    """Return the error with the option name that Spark users write."""
     name, dot, rest = error.option.partition(".")
     return GlideMQValidationError(f"{where}{_OPTION_OF.get(name, name)}{dot}{rest}", error.value, error.problem)

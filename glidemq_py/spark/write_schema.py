@@ -1,4 +1,4 @@
-"""Which columns of a frame are what: decided on the driver, so that a frame which cannot be written starts no task."""
+"""Assign the columns of a DataFrame to options and data, on the driver: an invalid DataFrame starts no task."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ COLUMNS: Final = {
     "lifo": ("boolean",),
     "opts": ("string",),
 }
-"""Columns with a meaning, and the types that they may have. What is left is data."""
+"""Columns that are job options, with their allowed types. All other columns are data."""
 _BY_LOWER: Final = {name.lower(): name for name in COLUMNS}
 _NO_JSON: Final = {
-    "binary": "has no JSON; base64() makes a text of it",
-    "variant": "cannot be written; to_json() makes a text of it",
-    "void": "holds nothing but null; give it a type with cast()",
-    "interval": "has no JSON; cast it to a number",
+    "binary": "has no JSON form; convert it with base64()",
+    "variant": "has no JSON form; convert it with to_json()",
+    "void": "is always null; give it a type with cast()",
+    "interval": "has no JSON form; cast it to a number",
 }
 
 DataKind = Literal["none", "json", "text", "value", "object"]
@@ -39,13 +39,13 @@ DataKind = Literal["none", "json", "text", "value", "object"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """Positions of the columns of a frame.
+    """Positions of the columns of a DataFrame.
 
     Attributes:
-        columns: position of each column with a meaning.
-        data_kind: how data is made: none; a column of JSON texts; a column of plain texts; a column of any values; an
-            object of several columns.
-        data_columns: their positions and names.
+        columns: position of each column that is a job option.
+        data_kind: source of the data: none; a column of JSON strings; a column of plain strings; a column of any
+            values; an object of several columns.
+        data_columns: positions and names of the data columns.
     """
 
     columns: dict[str, int]
@@ -54,18 +54,18 @@ class WritePlan:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The columns that are options of a job."""
+        """Return the columns that are job options, without queue and name."""
         return tuple(name for name in self.columns if name not in ("queue", "name"))
 
 
 def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
-    """Check the columns of a frame.
+    """Check the columns of a DataFrame and plan the write.
 
     Raises:
-        GlideMQValidationError: names a column that cannot be, or that is missing.
+        GlideMQValidationError: if a column is invalid or missing.
     """
     if not schema.fields:
-        raise ColumnError("data", None, "is needed: the frame has no columns, and Spark does not hand over its rows")
+        raise ColumnError("data", None, "is required: the DataFrame has no columns, and Spark passes no rows")
     found: dict[str, int] = {}
     others: list[tuple[int, Any]] = []
     data: tuple[int, Any] | None = None
@@ -73,7 +73,7 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
     for position, each in enumerate(schema.fields):
         lower = each.name.lower()
         if lower in seen:
-            raise ColumnError(each.name, None, "is there twice: columns must differ by more than case")
+            raise ColumnError(each.name, None, "is duplicated: column names must differ by more than case")
         seen.add(lower)
         if lower == options.data_column.lower():
             data = (position, each)
@@ -84,9 +84,9 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
         else:
             others.append((position, each))
     if "name" not in found and options.job_name is None:
-        raise GlideMQValidationError("jobName", None, "is needed where there is no column 'name'")
+        raise GlideMQValidationError("jobName", None, "is required without a column 'name'")
     if data is None and options.data_column != "data":
-        problem = f"there is no such column; there are {_listed([each.name for each in schema.fields])}"
+        problem = f"column does not exist; columns: {_listed([each.name for each in schema.fields])}"
         raise GlideMQValidationError("dataColumn", options.data_column, problem)
     kind, columns = _data(data, others, options)
     return WritePlan(columns=found, data_kind=kind, data_columns=columns)
@@ -102,13 +102,13 @@ def _data(
         if field.dataType.typeName() == "string" or field.dataType.typeName().startswith(("varchar", "char")):
             return ("text" if options.data_format == "text" else "json"), ((position, field.name),)
         if options.data_format != "auto":
-            problem = f"needs a column of strings, and {field.name!r} is {field.dataType.simpleString()}"
+            problem = f"requires a string column; {field.name!r} is {field.dataType.simpleString()}"
             raise GlideMQValidationError("dataFormat", options.data_format, problem)
         _check_json(field.dataType, field.name)
         return "value", ((position, field.name),)
     if options.data_format != "auto":
         raise GlideMQValidationError(
-            "dataFormat", options.data_format, f"there is no column {options.data_column!r} of strings"
+            "dataFormat", options.data_format, f"requires a string column {options.data_column!r}"
         )
     for _, field in others:
         _check_json(field.dataType, field.name)
@@ -134,7 +134,7 @@ def _check_type(field: Any, allowed: tuple[str, ...]) -> None:
 
 
 def _check_json(kind: Any, where: str) -> None:
-    """Refuse types that have no JSON, however deep they are."""
+    """Reject types that have no JSON form, at any depth."""
     name = kind.typeName()
     for stem, problem in _NO_JSON.items():
         if name.startswith(stem) or (stem == "interval" and "interval" in name):

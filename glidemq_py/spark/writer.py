@@ -1,7 +1,7 @@
-"""Writing frames, and the micro-batches of streams: what runs on the driver, and what runs in each task.
+"""Write DataFrames and micro-batches of streams: the parts on the driver and in the tasks.
 
-One writer is made on the driver for each save; the same, pickled, writes in every task, and commits or aborts. A stream
-has a new one for each phase of each micro-batch, so what they must share goes through the messages.
+The driver creates one writer per save; pickled copies write in the tasks, and the original commits or aborts. A stream
+has a new writer for each phase of each micro-batch, so shared values are passed in the messages.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ _MANY_PIECES = 20
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has done.
+    """Result of a task.
 
     Attributes:
-        rows: rows read.
-        added: jobs that were added at once.
-        attempt: its name among the write's attempts.
-        pieces: queue -> pieces staged there.
-        over: the write had been decided before.
-        query, batch: of a stream.
+        rows: number of rows read.
+        added: number of jobs added immediately.
+        attempt: name of the attempt within the write.
+        pieces: number of staged pieces per queue.
+        over: whether the write was already decided.
+        query: id of the streaming query, or ''.
+        batch: number of the micro-batch, or -1.
     """
 
     rows: int = 0
@@ -65,9 +66,9 @@ class Written(WriterCommitMessage):
 def _run_task(
     options: WriteOptions, plan: WritePlan, write: WriteId | None, batches: Iterator[Any], *, create: bool
 ) -> Written:
-    """The share of one task of a frame, or where ``write`` is None of a micro-batch, which has its name from Spark.
+    """Write one task's rows of a DataFrame, or of a micro-batch if ``write`` is None.
 
-    A frame that is written within `foreachBatch` runs in a query too, and goes by its own name all the same.
+    Spark names a micro-batch. A DataFrame written in `foreachBatch` runs in a query too, but keeps its own write id.
     """
     task = task_context()
     if write is None:
@@ -87,7 +88,7 @@ def _run_task(
             collected.end()
         except WriteOver:
             message.over = True
-            for _ in batches:  # Spark wants its rows taken
+            for _ in batches:  # Spark requires the rows to be consumed
                 pass
     except GlideMQError:
         forget(options.place)
@@ -106,13 +107,13 @@ def _winners(messages: Sequence[Written | None]) -> dict[str, list[Winner]]:
 
 
 def _end(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> Published:
-    """Commit a staged write; one that had been decided before is published to its end."""
+    """Commit a staged write; finish publishing it if it was already decided."""
     transport, winners = transport_of(options.place), _winners(messages)
     if not any(message is not None and message.over for message in messages):
         run_blocking(transport, decide_write(write, winners))
     if sum(pieces for each in winners.values() for _, pieces in each) < _MANY_PIECES:
         return run_blocking(transport, publish_write(write))
-    # A second lane, so that the server does not wait for us between two pieces. Whoever publishes, it counts once.
+    # A second connection keeps the server busy between two pieces. A piece is published once, whoever publishes it.
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(_publish_beside, options, write)
         return max(run_blocking(transport, publish_write(write)), beside.result())
@@ -122,24 +123,24 @@ def _publish_beside(options: WriteOptions, write: WriteId) -> Published:
     try:
         return run_blocking(transport_of(options.place, 1), publish_write(write))
     except GlideMQError as error:
-        _log.debug("the second lane of write %s: %s", write.id, error)  # the first one tells of what matters
+        _log.debug("write %s: second publishing connection failed: %s", write.id, error)  # the first raises its errors
         return Published(0, 0)
 
 
-def _tell(options: WriteOptions, published: Published) -> None:
+def _log_published(options: WriteOptions, published: Published) -> None:
     _log.info("queue %r: added %d jobs, skipped %d rows", options.keys.name, published.jobs, published.others)
 
 
 class FrameWriter(DataSourceArrowWriter):
-    """Writes one frame.
+    """Writes one DataFrame.
 
     Args:
-        options: of the write.
-        plan: what its columns are.
-        replace: the jobs that wait are deleted before the frame's are there.
+        options: options of the write.
+        plan: assignment of the columns.
+        replace: whether to delete the waiting jobs first.
 
     Raises:
-        GlideMQError: the server cannot be reached, or is not to be used so: before any task starts.
+        GlideMQError: before any task starts, if the server cannot be reached or its configuration is rejected.
     """
 
     def __init__(self, options: WriteOptions, plan: WritePlan, replace: bool = False) -> None:
@@ -160,20 +161,22 @@ class FrameWriter(DataSourceArrowWriter):
                 run_blocking(transport, publish_write(self._write))
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """One task's share."""
+        """Write the rows of one task."""
         return _run_task(self._options, self._plan, self._write, iterator, create=False)
 
     def commit(self, messages: list[Written | None]) -> None:
-        """All tasks have done their share."""
+        """Commit the write after all tasks succeeded."""
         if self._options.guarantee == "atomic":
             if self._replace:
                 run_blocking(transport_of(self._options.place), drain_first(self._write, _winners(messages)))
-            _tell(self._options, _end(self._options, self._write, messages))
+            _log_published(self._options, _end(self._options, self._write, messages))
         else:
-            _tell(self._options, Published(sum(message.added for message in messages if message is not None), 0))
+            _log_published(
+                self._options, Published(sum(message.added for message in messages if message is not None), 0)
+            )
 
     def abort(self, messages: list[Written | None]) -> None:
-        """A task failed for good, or `commit` did: what was decided is published all the same."""
+        """Abort the write after a task or `commit` failed; a decided write is still published."""
         if self._options.guarantee == "atomic":
             run_blocking(transport_of(self._options.place), abort_write(self._write))
 
@@ -184,20 +187,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, plan: WritePlan) -> None:
         self._options = options
         self._plan = plan
-        transport_of(options.place).call(staging.writes(options.keys))  # a server that is not there is told of at once
+        transport_of(options.place).call(staging.writes(options.keys))  # fail now if the server is unreachable
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """One task's share of a micro-batch."""
+        """Write the rows of one task of a micro-batch."""
         return _run_task(self._options, self._plan, None, iterator, create=True)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        """All tasks of the micro-batch have done their share."""
+        """Commit the micro-batch after all its tasks succeeded."""
         write = self._write_of(messages)
         if write is not None and self._options.guarantee == "atomic":
-            _tell(self._options, _end(self._options, write, messages))
+            _log_published(self._options, _end(self._options, write, messages))
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        """The micro-batch has failed, and will come again under its number. What no message tells of runs out."""
+        """Abort a failed micro-batch; Spark retries it with its number. Staged rows without a message expire."""
         write = self._write_of(messages)
         if write is not None and self._options.guarantee == "atomic":
             run_blocking(transport_of(self._options.place), abort_write(write))

@@ -31,7 +31,7 @@ def put(path: Path, script: str) -> Path:
 
 def test_no_java(place: Path):
     (problem,) = environment.missing()
-    assert problem.startswith("there is no Java: Spark needs Java 17 or later. Install one")
+    assert problem.startswith("Java not found: Spark needs Java 17 or later. Install it")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_no_java(place: Path):
     [
         ("echo 'openjdk version \"1.8.0_392\"' >&2", "is Java 1"),
         ("echo 'openjdk version \"11.0.21\" 2023' >&2", "is Java 11"),
-        ("echo hello", "does not tell its version"),
+        ("echo hello", "printed no version"),
         ("echo 'openjdk version \"17.0.15\" 2025' >&2", None),
         ("echo 'openjdk version \"25\" 2025' >&2", None),
     ],
@@ -71,7 +71,7 @@ def test_a_java_home_without_java(place: Path, monkeypatch: pytest.MonkeyPatch):
             "echo 'ModuleNotFoundError: nothing of that kind' >&2; exit 1",
             "cannot import the data source (ModuleNotFoundError",
         ),
-        ("echo 2 7", "is another version of Python than this"),
+        ("echo 2 7", "has another Python version than this process"),
         (None, "is not there"),
     ],
 )
@@ -91,7 +91,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch):
     assert environment._packages() == 'not installed: pyspark, pyarrow, pandas; pip install "glidemq-py[spark]"'
     monkeypatch.setattr(importlib.util, "find_spec", str)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.5.4")
-    assert "PySpark is 3.5.4, and must be 4.1 or later" in environment._packages()
+    assert "PySpark is 3.5.4: must be 4.1 or later" in environment._packages()
 
 
 def test_as_a_program(place: Path):
@@ -100,4 +100,4 @@ def test_as_a_program(place: Path):
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 1
-    assert "there is no Java" in done.stderr
+    assert "Java not found" in done.stderr

@@ -244,7 +244,7 @@ def test_a_bound_that_pyspark_does_not_honour_is_refused(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(api, "ADMISSION", False)
     options = {"url": url, "queue": queue_name, "view": "events", "maxoffsetspertrigger": "5"}
-    with pytest.raises(UnsupportedOptionError, match=r"'maxOffsetsPerTrigger' = 5: needs PySpark 4\.2"):
+    with pytest.raises(UnsupportedOptionError, match=r"'maxOffsetsPerTrigger' = 5: requires PySpark 4\.2"):
         source.make_stream_reader(options, None)
 
 

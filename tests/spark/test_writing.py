@@ -105,10 +105,10 @@ def test_data(
 @pytest.mark.parametrize(
     ("select", "options", "problem"),
     [
-        (["1 as id"], {"jobName": None}, "'jobName' = None: is needed"),
-        ([], {}, "column 'data' is needed: the frame has no columns"),
+        (["1 as id"], {"jobName": None}, "'jobName' = None: is required"),
+        ([], {}, "column 'data' is required: the DataFrame has no columns"),
         (["1 as id"], {"atempts": 5}, "'atempts'.*did you mean 'attempts'"),
-        (["1 as id"], {"attempts": "many"}, "'attempts' = 'many': must be a whole number"),
+        (["1 as id"], {"attempts": "many"}, "'attempts' = 'many': must be an integer"),
         (["1 as id"], {"priority": 5_000}, "'priority' = 5000: must be an integer from 0 to 2,047"),
         (["1 as id"], {"removeOnComplete": "all"}, "'removeOnComplete' = 'all': must be JSON"),
         (["1 as id"], {"guarantee": "exactly"}, "'guarantee' = 'exactly': must be one of 'atomic', 'task', 'append'"),
@@ -121,7 +121,7 @@ def test_data(
         ),
         (["1 as id"], {"guarantee": "append", "writeId": "x"}, "'writeId' = 'x': says nothing"),
         (["1 as id"], {"duplicates": "fail", "guarantee": "task"}, "'duplicates' = 'fail': needs guarantee"),
-        (["1 as id"], {"dataColumn": "body"}, "'dataColumn' = 'body': there is no such column; there are 'id'"),
+        (["1 as id"], {"dataColumn": "body"}, "'dataColumn' = 'body': column does not exist; columns: 'id'"),
         (["1 as id"], {"batchSize": 0}, "'batchSize' = 0: must be an integer from 1 to"),
         (["1 as id"], {"host": "x"}, "'host' = .*: cannot be given together with 'url'"),
         (["1 as id"], {"url": "valkey://127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
@@ -129,8 +129,8 @@ def test_data(
         (["'{}' as data", "1 as prioriti"], {}, "column 'prioriti' is neither .*did you mean 'priority'"),
         (["binary('x') as data"], {}, "column 'data' is binary, which has no JSON"),
         (["named_struct('a', array(map(1, 2))) as x"], {}, r"column 'x.a\[\]' has keys of type int"),
-        (["1 as id", "2 as ID"], {}, "column 'ID' is there twice"),
-        (["1 as data"], {"dataFormat": "json"}, "'dataFormat' = 'json': needs a column of strings"),
+        (["1 as id", "2 as ID"], {}, "column 'ID' is duplicated"),
+        (["1 as data"], {"dataFormat": "json"}, "'dataFormat' = 'json': requires a string column"),
     ],
 )
 def test_refused_on_the_driver(
