@@ -52,7 +52,7 @@ def test_java(place: Path, monkeypatch: pytest.MonkeyPatch, script: str, problem
     found = environment.missing()
     assert len(found) == (problem is not None)
     if problem is not None:
-        assert found[0].startswith("Spark needs Java 17 or later, and ")
+        assert found[0].startswith("Spark needs Java 17 or later; ")
         assert str(java) in found[0]
         assert found[0].endswith(problem)
 
@@ -72,7 +72,7 @@ def test_a_java_home_without_java(place: Path, monkeypatch: pytest.MonkeyPatch):
             "cannot import the data source (ModuleNotFoundError",
         ),
         ("echo 2 7", "has another Python version than this process"),
-        (None, "is not there"),
+        (None, "not found"),
     ],
 )
 def test_workers_with_another_python(place: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, problem: str):

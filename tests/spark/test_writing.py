@@ -112,7 +112,7 @@ def test_data(
         (["1 as id"], {"priority": 5_000}, "'priority' = 5000: must be an integer from 0 to 2,047"),
         (["1 as id"], {"removeOnComplete": "all"}, "'removeOnComplete' = 'all': must be JSON"),
         (["1 as id"], {"guarantee": "exactly"}, "'guarantee' = 'exactly': must be one of 'atomic', 'task', 'append'"),
-        (["1 as id"], {"queue": ""}, "'queue' = None: is needed"),
+        (["1 as id"], {"queue": ""}, "'queue' = None: is required"),
         (["1 as id"], {"queue": "a:b"}, "'queue' = 'a:b': must not contain"),
         (
             ["1 as id"],
