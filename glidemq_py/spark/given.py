@@ -130,8 +130,8 @@ class Given:
         name = self._texts.get("queue", self._texts.get("path", ""))
         if not name:
             problem = (
-                'is required: .option("queue", "emails"), or .save("emails"). With a column "queue" too: rows with null '
-                "there go to this queue, and the write is committed there"
+                'is required: .option("queue", "emails"), or .save("emails"). With a column "queue" too: rows '
+                "with null there go to this queue, and the write is committed there"
             )
             raise GlideMQValidationError("queue", None, problem)
         path = self._texts.get("path")
