@@ -1,7 +1,7 @@
-"""A duty that one worker does for all: deleting builds of our function library that nobody uses any more.
+"""A maintenance task, run by one worker at a time: deletes unused builds of our function library.
 
-Every worker process says hourly which build it uses; one of them, under a lock, deletes those that have not been
-heard of for a day. What is deleted and how is _maintenance/libraries.py's business.
+Every worker process registers hourly which build it uses. One of them, under a lock, deletes the builds that were not
+registered for a day.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ __all__ = [
     "UNUSED_MS",
     "UnusedLibrariesTask",
     "delete_unused",
-    "say_used",
+    "register_use",
 ]
 
 REGISTRY: Final = "glidemq_py:libraries"
 UNUSED_MS: Final = DAY_MS
-"""A library that nobody has used for this long is deleted. Whoever still wants it loads it again by itself."""
+"""A library that was not used for this long is deleted. A client that still needs it loads it again."""
 
 _REGISTRY_TTL_MS: Final = 8 * DAY_MS
 _OURS: Final = re.compile(r"glidemq_py_[0-9a-f]{12}")
 
 
-async def say_used(transport: AsyncTransport) -> None:
+async def register_use(transport: AsyncTransport) -> None:
     """Register the transport's library as in use now. Raises as `Transport.command` does."""
     now = await _now(transport)
     await transport.call(registry_use(REGISTRY, transport.library.name, now, "GT", _REGISTRY_TTL_MS))
 
 
 async def delete_unused(transport: AsyncTransport) -> list[str]:
-    """Delete the libraries of ours that have not been used for `UNUSED_MS`; returns their names.
+    """Delete our libraries that were not used for `UNUSED_MS`, and return their names.
 
-    A library that is on a server but not in the registry is registered as used now: it gets a day of grace.
+    A library that is on a server but not in the registry is registered as used now, so it is kept for another day.
 
     Raises:
-        LibraryError: this user may not use FUNCTION, or not this key.
-        GlideMQConnectionError: the server cannot be reached.
+        LibraryError: If this user lacks permission for FUNCTION or for the registry key.
+        GlideMQConnectionError: If the server cannot be reached.
     """
     now = await _now(transport)
     by_node = await published(transport, "glidemq_py_*")
@@ -84,14 +84,14 @@ LOCK_KEY: Final = "glidemq_py:lock:libraries"
 
 _EVERY_S: Final = 3600.0
 _FIRST_AFTER_S: Final = (2.0, 10.0)
-"""Not at the start itself: a worker that comes and goes has better things to do."""
+"""Range of the delay of the first round: short-lived workers skip it."""
 
-_said: dict[tuple[str, str], float] = {}
-"""Server and library -> when this process last said that it uses it: its workers need not all say so."""
+_registered: dict[tuple[str, str], float] = {}
+"""(server, library) -> time of this process's last registration, which its workers share."""
 
 
 class UnusedLibrariesTask(BackgroundTask):
-    """Sweeps every hour, give or take a tenth, for as long as its worker lives."""
+    """Runs every hour (±10%) until its worker closes."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         super().__init__("library-sweep")
@@ -103,7 +103,7 @@ class UnusedLibrariesTask(BackgroundTask):
             try:
                 await self.sweep()
             except LibraryError as error:
-                # Not every user may do this, and none has to: another worker's may, or an administrator does it.
+                # Missing permission is not an error: another worker or an administrator can delete them.
                 _log.debug("this worker does not delete old function libraries: %s", error)
                 return
             except GlideMQError as error:
@@ -111,24 +111,28 @@ class UnusedLibrariesTask(BackgroundTask):
             await asyncio.sleep(_EVERY_S * random.uniform(0.9, 1.1))
 
     async def sweep(self) -> list[str]:
-        """One round: say what is used; delete what is not, unless another worker does that this hour.
+        """Register the library as used; delete unused ones unless another worker does so this hour.
 
-        Returns the names of what was deleted. Raises GlideMQError.
+        Returns:
+            Names of the deleted libraries.
+
+        Raises:
+            GlideMQError: If a call fails.
         """
         transport = self._transport
         where = (",".join(f"{each.host}:{each.port}" for each in transport.config.addresses), transport.library.name)
-        last = _said.get(where)
+        last = _registered.get(where)
         if last is None or time.monotonic() - last > _EVERY_S * 0.8:
-            await say_used(transport)
-            _said[where] = time.monotonic()
-        # Held until it runs out, not given back: once an hour is often enough for all workers together.
+            await register_use(transport)
+            _registered[where] = time.monotonic()
+        # The lock is not released: until it expires, no other worker deletes libraries.
         token = secrets.token_hex(8)
         if not await transport.call(control.lock(LOCK_KEY, token, int(_EVERY_S * 800))):
             return []
         try:
             deleted = await delete_unused(transport)
         except LibraryError:
-            await transport.call(control.unlock(LOCK_KEY, token))  # somebody else may be allowed to
+            await transport.call(control.unlock(LOCK_KEY, token))  # another worker's user may have permission
             raise
         for name in deleted:
             _log.info("deleted function library %s (unused for a day)", name)

@@ -1,9 +1,10 @@
-"""A duty that one worker does for all: delivering what the queue owes to other queues, its dead letters above all.
-The same look tells of staged writes that were decided and not finished; they are published then.
+"""A maintenance task: delivers the queue's outbox (dead-letter entries, child results) to other queues.
 
-Every exchange reports whether the outbox has entries, and they are delivered at once. A call that is no exchange (an
-operator's remove, revoke or drain) wakes an idle worker, whose exchange then reports them. The periodic look finds what
-was not reported: no worker was idle, or the one that was woken died.
+The same call reports staged writes that were decided but not finished; they are published then.
+
+Every exchange reports whether the outbox has entries, and they are delivered at once. Other calls that add entries
+(`remove`, `revoke`, `drain`) wake up an idle worker, whose exchange reports them. The periodic run finds entries that
+were not reported because no worker was idle or the one that was woken up died.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ _log = get_logger(__name__)
 
 _LOOK_S: Final = 1.0
 _SELDOM_S: Final = 10.0
-"""For queues that are not known to owe anything to anybody."""
+"""Interval of queues whose outbox has had no entries yet."""
 _LAST_PAUSE_S: Final = 30.0
 _GOODBYE_S: Final = 2.0
 _AGAIN_S: Final = 0.1
 _AGAIN_MAX_S: Final = 5.0
-"""The shortest pause after a round that left entries, doubled with each such round: every exchange reports them."""
+"""Pauses after rounds that left entries: the first, doubled with each such round up to the last."""
 
 
 class OutboxTask(BackgroundTask):
-    """Delivers at the start, when it is woken, and every second.
+    """Delivers at the start, when woken up, and every second.
 
     Args:
-        link: the queue.
-        expected: the queue has a dead letter queue.
+        link: The queue.
+        expected: True if the queue has a dead letter queue.
     """
 
     def __init__(self, *, link: QueueLink, expected: bool) -> None:
@@ -50,7 +51,7 @@ class OutboxTask(BackgroundTask):
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """The outbox has entries."""
+        """Deliver now: the outbox has entries."""
         self._expected = True
         self._woken.set()
 
@@ -74,13 +75,17 @@ class OutboxTask(BackgroundTask):
                     await self._woken.wait()
 
     async def look(self) -> None:
-        """Deliver what is there. Raises GlideMQError."""
+        """Deliver the entries of the outbox and finish staged writes.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
         await self._outbox.deliver()
         if self._outbox.writes:
             await run_async(self._link.transport, finish_writes(self._link.keys, LEFT_ALONE_MS))
 
     async def close(self) -> None:
-        """Stop, after a last delivery of what is there: there may be no other worker that would make it."""
+        """Stop after a last delivery, because no other worker may be running."""
         if self._task is None:
             return
         await super().close()

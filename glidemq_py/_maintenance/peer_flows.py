@@ -1,7 +1,7 @@
-"""A maintenance task in a cluster: flows whose parents and children stand in different slots, beside Node workers.
+"""A maintenance task in a cluster: flows with parents and children in different slots, beside Node workers.
 
-A Node worker that ends such a child tells no parent (wrinkles.md W44, W45). So the child is remembered in its queue.
-Workers of that queue, and of its parents' queues, look for those that have ended and notify the parents.
+A Node worker that ends such a child does not notify its parents. So the child is remembered in its queue. Workers of
+that queue, and of its parents' queues, look for remembered children that have ended and notify the parents.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["RemoteFlows"]
 _LOOK_S: Final = 2.0
 _PAUSE_MS: Final = 1_500
 _PAGES_MAX: Final = 20
-"""Of one queue, per look."""
+"""Maximum number of pages per queue and run."""
 
 
 class RemoteFlows(PeriodicTask):
-    """Looks every two seconds, give or take a tenth.
+    """Runs every two seconds (±10%).
 
     Args:
-        link: the queue.
-        owes: called when its outbox has entries after a look.
+        link: The queue.
+        outbox_pending: Called when the queue's outbox has entries after a run.
     """
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None]) -> None:
@@ -40,8 +40,12 @@ class RemoteFlows(PeriodicTask):
         self._empty: list[str] = []
 
     async def look(self) -> None:
-        """Look at this queue's children, and at those of its parents in other queues. Raises GlideMQError."""
-        told, _ = await self._tell(self._link)
+        """Notify the parents of this queue's ended children, and this queue's parents of children in other queues.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
+        told, _ = await self._notify(self._link)
         if told:
             self._outbox_pending()
         call = remote_children(self._link.keys.meta, self._empty)
@@ -54,7 +58,7 @@ class RemoteFlows(PeriodicTask):
                 serializer=self._link.serializer,
             )  # fmt: skip
             try:
-                told, left = await self._tell(link)
+                told, left = await self._notify(link)
                 if told:
                     await Outbox(link, kinds=("child",)).deliver()
             except GlideMQError as error:
@@ -65,8 +69,8 @@ class RemoteFlows(PeriodicTask):
         if failure is not None:
             raise failure
 
-    async def _tell(self, link: QueueLink) -> tuple[int, int]:
-        """How many ends the queue's outbox has got, and how many children are remembered."""
+    async def _notify(self, link: QueueLink) -> tuple[int, int]:
+        """Put ended children into the queue's outbox; return their number and the number of remembered children."""
         meta, told, left = link.keys.meta, 0, 0
         cursor = self._cursors.pop(meta, "")
         for _ in range(_PAGES_MAX):

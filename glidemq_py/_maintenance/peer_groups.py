@@ -1,8 +1,8 @@
-"""A maintenance task: repairing ordering groups that a Node peer's own library has blocked.
+"""A maintenance task: repairs ordering groups that a Node peer's own library has blocked.
 
-That library leaves a sequence without a job when it revokes, removes, drains or rejects a job of a group, and a slot
-without a holder in some states (wrinkles.md W1, W92); the group then waits for a job that never comes. While Node
-workers are registered, and for a day afterwards, groups whose parked jobs have not moved for a while are checked as by
+That library leaves a sequence number without a job when it revokes, removes, drains or rejects a job of a group, and
+in some states a slot without a job. The group then waits for a job that never comes. While Node workers are
+registered, and for a day afterwards, groups whose parked jobs have not moved for some time are checked as by
 `Queue.check`, and repaired.
 """
 
@@ -30,12 +30,12 @@ _PAGES_MAX: Final = 50
 
 
 class GroupRepair(PeriodicTask):
-    """Looks every ten seconds, give or take a tenth; one worker at a time.
+    """Runs every ten seconds (±10%), in one worker at a time.
 
     Args:
-        link: the queue.
-        blocked: how long a group must have stood still to be checked, ms.
-        full: the same for one whose slots are all taken.
+        link: The queue.
+        blocked: Time without progress after which a group is checked, in ms.
+        full: The same for a group whose slots are all occupied, in ms.
     """
 
     def __init__(self, *, link: QueueLink, blocked: int = _BLOCKED_MS, full: int = _FULL_MS) -> None:
@@ -47,7 +47,11 @@ class GroupRepair(PeriodicTask):
         self._cursor = ""
 
     async def look(self) -> list[str]:
-        """Look at up to 50 pages of groups; the names of those that were repaired. Raises GlideMQError."""
+        """Check up to 50 pages of groups, repair blocked ones, and return their names.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
         link, names = self._link, set[str]()
         for _ in range(_PAGES_MAX):
             call = blocked_groups(link.keys.meta, self._holder, _HOLD_MS, self._blocked, self._full, self._cursor)

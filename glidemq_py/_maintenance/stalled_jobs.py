@@ -1,6 +1,6 @@
-"""Duties that one worker does for all: giving the jobs of dead workers to living ones.
+"""A maintenance task, run by one worker at a time: recovers stalled jobs.
 
-The function holds the leader lock, so every worker may ask at any time and one does the work (wrinkles.md W60).
+The server function takes a lock, so every worker calls it and one does the work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["StalledJobsTask"]
 
 
 class StalledJobsTask(PeriodicTask):
-    """Looks for stalled jobs at the start and every ``stalled_interval``, give or take a tenth."""
+    """Recovers stalled jobs at the start and every ``stalled_interval`` (±10%)."""
 
     def __init__(
         self,
@@ -41,10 +41,13 @@ class StalledJobsTask(PeriodicTask):
         self._outbox_pending = outbox_pending
 
     async def look(self) -> None:
-        """One round over everything that pends; nothing if another worker does it now.
+        """Check all active jobs once; do nothing if another worker does so now.
 
-        After an interruption (the server was away, the queue's slot moved, a heartbeat failed) the round waits for one
-        lock duration: heartbeats did not arrive meanwhile, and healthy workers have to renew their locks first.
+        After an interruption (lost connection, moved slot, failed heartbeat) this waits for one lock duration:
+        heartbeats did not arrive during it, and healthy workers must be able to renew their locks first.
+
+        Raises:
+            GlideMQError: If a call fails.
         """
         remaining = self._grace - self._link.transport.interruptions.age_s
         if remaining > 0:
@@ -62,7 +65,7 @@ class StalledJobsTask(PeriodicTask):
             for job_id in reply.failed:
                 self._failure_log.stalled_out(job_id)
             if reply.failed:
-                self._outbox_pending()  # a dead letter, perhaps
+                self._outbox_pending()  # there may be dead-letter entries
             cursor = reply.cursor
             if not cursor or not reply.held:
                 return

@@ -1,7 +1,7 @@
-"""A duty that any worker does: finishing flows whose producer died while it added them.
+"""A maintenance task: completes flows whose producer died while adding them.
 
-A flow that takes several calls is written down in the queue of its root before the first of them
-(``docs/reference/functions.md``, "flow_stage"). Doing a step twice changes nothing, so two who finish one do no harm.
+A flow that needs several calls is recorded in the queue of its root before the first call
+(``docs/reference/functions.md``, "flow_stage"). The steps are idempotent, so two workers may complete the same flow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _AT_A_TIME: Final = 10
 
 
 class UnfinishedFlowsTask(PeriodicTask):
-    """Looks at the start and every ten seconds, give or take a tenth."""
+    """Runs at the start and every ten seconds (±10%).
+
+    Args:
+        link: The queue.
+        age: Time after which a flow counts as unfinished, in ms.
+    """
 
     def __init__(self, *, link: QueueLink, age: int = _AGE_MS) -> None:
         super().__init__("flows", queue=link.keys.name, what="finishing flows", every=_LOOK_S)
@@ -33,7 +38,11 @@ class UnfinishedFlowsTask(PeriodicTask):
         self._age = age
 
     async def look(self) -> int:
-        """Finish what was left; how many flows. Raises GlideMQError: one was not finished; the others were."""
+        """Complete unfinished flows, and return their number.
+
+        Raises:
+            GlideMQError: If a flow could not be completed. The other flows are.
+        """
         keys, transport = self._link.keys, self._link.transport
         failure: GlideMQError | None = None
         finished = 0
@@ -44,7 +53,7 @@ class UnfinishedFlowsTask(PeriodicTask):
                 failure = error
                 continue
             finished += 1
-            _log.warning("queue %r: completed the addition of a flow whose producer stopped half-way", keys.name)
+            _log.warning("queue %r: completed a flow whose producer stopped while adding it", keys.name)
         if failure is not None:
             raise failure
         return finished

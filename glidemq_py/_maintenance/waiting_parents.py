@@ -1,8 +1,8 @@
-"""A duty that any worker does: looking after parents that have waited for long.
+"""A maintenance task: checks parents that have been waiting for children for minutes.
 
-A Node peer's own library does not tell parents of a child that it fails or removes (wrinkles.md W43). So parents that
-have waited for minutes are looked at, a page at a time (``docs/reference/functions.md``, "watch_children"): what became
-of the children that are not counted is asked where these are, and told.
+A Node peer's own library does not notify the parents of a child that it fails or removes. So long-waiting parents are
+checked page by page (``docs/reference/functions.md``, "watch_children"): the outcomes of their uncounted children are
+read from the children's queues and delivered to the parents.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _AGE_MS: Final = 300_000
 _PAUSE_MS: Final = 50_000
 _AT_A_TIME: Final = 100
 _SWEEPS_MAX: Final = 100
-"""Most calls per look that take settled parents out of the index, each of up to 500 parents."""
+"""Maximum number of calls per run that remove settled parents from the index, up to 500 parents each."""
 
 
 class WaitingParentsTask(PeriodicTask):
-    """Looks every minute, give or take a tenth; every second while there are further pages.
+    """Runs every minute (±10%), and every second while there are more pages.
 
     Args:
-        link: the parents' queue.
-        owes: called when the queue owes something to others after a look.
-        age: how long parents have waited that are looked at, ms.
+        link: The parents' queue.
+        outbox_pending: Called when the queue's outbox has entries after a run.
+        age: Minimum waiting time of the checked parents, in ms.
     """
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None], age: int = _AGE_MS) -> None:
@@ -47,7 +47,11 @@ class WaitingParentsTask(PeriodicTask):
         self._age = age
 
     async def look(self) -> bool:
-        """Look at one page of parents; whether there are more. Raises GlideMQError."""
+        """Check one page of parents, and return True if there are more.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
         keys, transport = self._link.keys, self._link.transport
         for _ in range(_SWEEPS_MAX):
             if not await transport.call(sweep_parents(keys.meta)):
@@ -71,7 +75,7 @@ class WaitingParentsTask(PeriodicTask):
         return bool(watched.more)
 
     async def _ended(self, members: Sequence[str]) -> list[ChildEnd]:
-        """Those of the children that have ended, without their parents."""
+        """Return the outcomes of the children that have ended, without their parents."""
         by_base: dict[str, list[str]] = {}
         for member in members:
             try:
@@ -84,7 +88,7 @@ class WaitingParentsTask(PeriodicTask):
             for i in range(0, len(ids), _AT_A_TIME):
                 few = ids[i : i + _AT_A_TIME]
                 reply = await self._link.transport.call(child_outcomes(f"{base}:meta", few))
-                if reply.outbox_pending:  # perhaps just these: the delivery notifies the parents
+                if reply.outbox_pending:  # the entries may be these outcomes; delivering them notifies the parents
                     await self._deliver(base)
                     break
                 for job_id, fate in zip(few, reply.rows, strict=True):
@@ -93,7 +97,7 @@ class WaitingParentsTask(PeriodicTask):
         return ends
 
     async def _deliver(self, base: str) -> None:
-        """Deliver what the outbox of the children's queue holds for parents: it may have no worker of its own."""
+        """Deliver the child results in the outbox of the children's queue, which may have no workers."""
         link = self._link
         if base == link.keys.base:
             self._outbox_pending()

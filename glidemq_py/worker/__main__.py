@@ -1,4 +1,4 @@
-"""`python -m glidemq_py.worker TARGET`: the entry of the command. What it does is in command/."""
+"""`python -m glidemq_py.worker TARGET`: entry point of the command implemented in `glidemq_py._worker.command`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = read_arguments(given)
     try:

@@ -148,7 +148,7 @@ def load_fake(client: RespClient, name: str = FAKE) -> None:
 
 async def sweep(url: str) -> list[str]:
     """One round of a worker process of its own."""
-    library_sweep._said.clear()
+    library_sweep._registered.clear()
     transport = await AsyncTransport.connect(url)
     try:
         return await UnusedLibrariesTask(transport).sweep()
@@ -220,7 +220,7 @@ async def test_a_user_who_may_not_is_left_in_peace(
         client.execute("FUNCTION", "LOAD", OWN.code)
         client.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-function")
     monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
-    library_sweep._said.clear()
+    library_sweep._registered.clear()
     transport = await AsyncTransport.connect(server.url.replace("://", "://app:pw@"))
     duty = UnusedLibrariesTask(transport)
     with caplog.at_level(logging.DEBUG, logger="glidemq_py"):
@@ -248,7 +248,7 @@ async def test_every_worker_has_the_duty(private_server: PrivateServer, monkeypa
 
     monkeypatch.setattr(library_sweep, "_FIRST_AFTER_S", (0.0, 0.0))
     monkeypatch.setattr(UnusedLibrariesTask, "sweep", sweep_and_tell)
-    library_sweep._said.clear()
+    library_sweep._registered.clear()
     async with Worker("q", handle, server.url):
         await swept.wait()
     with server.client() as client:

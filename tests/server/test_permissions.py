@@ -119,7 +119,7 @@ async def work(url: str) -> None:
         with pytest.raises(GlideMQError, match="ValueError"):
             await failed.wait_until_finished()
         await failed.retry()
-        library_sweep._said.clear()
+        library_sweep._registered.clear()
         parts = worker._life.parts
         assert parts is not None
         assert isinstance(parts.link.transport, AsyncTransport)

@@ -208,7 +208,7 @@ async def test_each_of_several_processes_serves_its_own(url: str, queue_name: st
     port = two_free_ports()
     arguments = ("application:handler", "--queue", queue_name, "--url", url, "--processes", "2")
     with Command(tmp_path, "glidemq_py.worker", *arguments, "--metrics-port", str(port)) as command:
-        await command.says("metrics are served on port", times=2)
+        await command.says("serving metrics on port", times=2)
         started = await command.says(r"child (\d+) has started", times=2)
         async with Queue(queue_name, url) as queue:
             jobs = await queue.add_bulk([("task", None)] * 40)
@@ -216,8 +216,8 @@ async def test_each_of_several_processes_serves_its_own(url: str, queue_name: st
         texts = [await asyncio.to_thread(scraped, port + slot) for slot in range(2)]
         # A process that is replaced serves on the port of the one before.
         os.kill(int(started[0][1]), signal.SIGKILL)
-        await command.says("metrics are served on port", times=3)
-        served = [int(found[1]) for found in await command.says(r"metrics are served on port (\d+)", times=3)]
+        await command.says("serving metrics on port", times=3)
+        served = [int(found[1]) for found in await command.says(r"serving metrics on port (\d+)", times=3)]
         for slot in range(2):
             assert "glidemq_up" in await asyncio.to_thread(scraped, port + slot)
     assert sorted(served[:2]) == [port, port + 1]

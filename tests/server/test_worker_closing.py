@@ -448,7 +448,7 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
 async def test_close_ends_although_the_server_is_gone(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running_out, "_HAND_BACK_S", 0.5)
+    monkeypatch.setattr(running_out, "_RELEASE_S", 0.5)
 
     async def handle(job: Job) -> None: ...
 
@@ -464,7 +464,7 @@ async def test_close_ends_although_the_server_is_gone(
 async def test_a_forced_close_ends_although_nothing_can_be_handed_back(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running_out, "_HAND_BACK_S", 0.5)
+    monkeypatch.setattr(running_out, "_RELEASE_S", 0.5)
     gate = Gate()
     server = private_server()
     async with Queue(queue_name, server.url) as queue:

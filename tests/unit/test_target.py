@@ -106,10 +106,10 @@ def test_a_text_that_names_nothing(target: str, message: str) -> None:
 def test_a_module_that_is_not_there(module: Module) -> None:
     name = module(SOURCE)
     said = refusal(f"{name}x:worker")
-    assert f"there is no module '{name}x'; did you mean '{name}'?" in said
-    assert "current folder" in said
-    assert "there is no module 'surely_not'; looked" in refusal("surely_not.at.all:worker")
-    assert f"there is no module '{name}.inner'" in refusal(f"{name}.inner:worker")
+    assert f"no module '{name}x'; did you mean '{name}'?" in said
+    assert "current directory" in said
+    assert "no module 'surely_not'; searched" in refusal("surely_not.at.all:worker")
+    assert f"no module '{name}.inner'" in refusal(f"{name}.inner:worker")
 
 
 def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Module) -> None:
@@ -157,7 +157,7 @@ def test_an_attribute_that_is_not_there(module: Module) -> None:
         ("twice", "the same Worker twice"),
         ("queue", "is a Queue:"),
         ("Things", "is the class Things:"),
-        ("handle", "say which queue's jobs it is for with --queue NAME"),
+        ("handle", "give its queue with --queue NAME"),
     ],
 )
 def test_something_that_cannot_be_run(module: Module, attribute: str, message: str) -> None:
@@ -175,7 +175,7 @@ def test_a_task_is_not_a_worker(module: Module) -> None:
 
 
 def test_a_queue_for_a_worker_is_refused(module: Module) -> None:
-    assert "has its queue already: 'q'" in refusal(f"{module(SOURCE)}:worker", queue="other")
+    assert "already has a queue: 'q'" in refusal(f"{module(SOURCE)}:worker", queue="other")
 
 
 # -- Worker.override ----------------------------------------------------------------------------------------

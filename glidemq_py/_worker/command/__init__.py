@@ -1,6 +1,6 @@
-"""`python -m glidemq_py.worker`: workers from the shell, one duty a file.
+"""`python -m glidemq_py.worker`: runs workers from the command line.
 
-arguments.py reads the command line, target.py finds the workers in the user's module, child.py runs them in this
-process (limits.py: until it is to be replaced), supervisor.py keeps several such processes alive (line.py: how the
-two talk), health.py answers a probe. Nothing else of the package imports from here.
+arguments.py parses the command line, target.py loads the workers from the user's module, child.py runs them in this
+process (limits.py: until it should recycle), supervisor.py starts and restarts several such processes (line.py:
+messages between the two), health.py implements `--check`. No other part of the package imports from here.
 """

@@ -1,4 +1,4 @@
-"""The command line of `python -m glidemq_py.worker`: what it takes, checked, as a value."""
+"""The command line of `python -m glidemq_py.worker`, parsed and validated."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Run workers. TARGET names what to run:
   module:workers               a list or tuple of them, all in each process
   module:handler --queue NAME  a function that takes a job
 
-The current folder is importable. SIGTERM or SIGINT: take no more jobs, finish the running ones, end. A second one:
-hand the running jobs back to their queue and end now. A third one: end at any price."""
+Modules are also imported from the current directory. SIGTERM or SIGINT: stop fetching jobs, finish the running ones,
+exit. A second one: release the running jobs and exit. A third one: exit immediately."""
 
 _EPILOG: Final = """\
-Exit codes: 0 ended as asked (--check: healthy); 1 failed (--check: not healthy); 2 the command line or the target
-cannot be used. GLIDEMQ_URL is the connection of what names none; without it a private embedded server is started."""
+Exit codes: 0 = stopped on request (--check: healthy); 1 = failed (--check: not healthy); 2 = invalid command line or
+target. GLIDEMQ_URL is the default connection; without it a private embedded server is started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArguments:
-    """What the command line asks for. Times are milliseconds, sizes bytes; None is "not given"."""
+    """The parsed command line. Times are milliseconds, sizes are bytes, None means "not given"."""
 
     target: str | None = None
     queue: str | None = None
@@ -59,30 +59,30 @@ class WorkerArguments:
     metrics_port: int | None = None
     check: bool = False
     line: int | None = None
-    """File descriptor of the line to the supervisor: this process is one of its children."""
+    """File descriptor of the connection to the supervisor, if this process is one of its children."""
     slot: int = 0
-    """Which of the children it is, from 0."""
+    """Index of this child, from 0."""
 
     @property
     def supervised(self) -> bool:
-        """True where workers run in child processes: something must outlive them to start the next."""
+        """True if workers run in child processes, which a supervisor restarts."""
         return self.processes is not None or self.max_jobs is not None or self.max_memory is not None
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of "500ms", "30s", "5m" or "1h". The unit is asked for: 30 alone is read both ways."""
+    """Return the milliseconds of "500ms", "30s", "5m" or "1h". The unit is required, because 30 alone is ambiguous."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s, 500ms or 5m (with its unit)")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a duration with a unit, such as 30s, 500ms or 5m")
     return round(float(found[1]) * _UNITS_MS[found[2]])
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "300000000", "512K", "300M" or "1.5G" (powers of 1024; an "iB" or "B" may follow)."""
+    """Return the bytes of "300000000", "512K", "300M" or "1.5G" (powers of 1024; an "iB" or "B" may follow)."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:I?B)?", text.strip().upper())
     size = 0 if found is None else round(float(found[1]) * _UNITS_BYTES[found[2]])
     if size <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 1.5G")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a size such as 512M or 1.5G")
     return size
 
 
@@ -90,7 +90,7 @@ def _whole(minimum: int, maximum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r"\d{1,18}", text) else -1
         if not minimum <= value <= maximum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} to {maximum}")
+            raise argparse.ArgumentTypeError(f"{text!r}: must be an integer from {minimum} to {maximum}")
         return value
 
     return parse
@@ -98,12 +98,12 @@ def _whole(minimum: int, maximum: int) -> Callable[[str], int]:
 
 def _level(text: str) -> int:
     if text.upper() not in _LEVELS:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_LEVELS).lower()}")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be one of {', '.join(_LEVELS).lower()}")
     return logging.getLevelNamesMapping()[text.upper()]
 
 
 def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    """A check of ours as argparse wants it: the text itself, or an error that it shows."""
+    """Return a validator in the form of argparse: it returns the text, or raises an error that argparse shows."""
 
     def parse(text: str) -> str:
         try:
@@ -124,26 +124,31 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     option = parser.add_argument
     parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attribute")
-    option("--queue", type=_checked(validate_queue_name), metavar="NAME", help="queue of a TARGET that is a function")
-    option("--concurrency", type=_whole(1, MAX_CONCURRENCY), metavar="N", help="jobs at a time, in each worker")
+    option("--queue", type=_checked(validate_queue_name), metavar="NAME", help="queue, if TARGET is a function")
+    option(
+        "--concurrency",
+        type=_whole(1, MAX_CONCURRENCY),
+        metavar="N",
+        help="maximum number of jobs at the same time per worker",
+    )
     option("--processes", type=_whole(1, _MAX_PROCESSES), metavar="N",
-           help="run N child processes and start one that crashes again; without it, run in this process")  # fmt: skip
+           help="run N child processes and restart those that crash; default: run in this process")  # fmt: skip
     option("--url", type=_checked(ConnectionOptions.from_url), metavar="URL",
-           help="the server; better in GLIDEMQ_URL where it holds a password: a command line can be seen")  # fmt: skip
+           help="URL of the server; if it has a password, use GLIDEMQ_URL: command lines are visible")  # fmt: skip
     option("--prefix", type=_checked(validate_prefix), metavar="TEXT", help="first part of every key")
     option("--log-level", type=_level, metavar="LEVEL", help=f"one of {', '.join(_LEVELS).lower()}; default info")
     option("--log-format", choices=("text", "json"), help="text (the default), or json: one object per line")
     option("--max-jobs", type=_whole(1, 10**15), metavar="N",
-           help="replace a process when N attempts have ended in it")  # fmt: skip
+           help="recycle a process after N attempts")  # fmt: skip
     option("--max-memory", type=parse_size, metavar="SIZE",
-           help="replace a process whose resident memory reaches SIZE, such as 512M")  # fmt: skip
+           help="recycle a process when its resident memory reaches SIZE, such as 512M")  # fmt: skip
     option("--shutdown-timeout", type=parse_duration, metavar="TIME",
-           help="hand back what still runs so long (30s) after the first signal; default: wait for it")  # fmt: skip
+           help="release jobs that still run TIME (such as 30s) after the first signal; default: wait")  # fmt: skip
     option("--metrics-port", type=_whole(1, _MAX_PORT), metavar="PORT",
-           help="serve Prometheus metrics there; the Nth of several processes on PORT + N - 1")  # fmt: skip
+           help="serve Prometheus metrics on PORT; the Nth of several processes uses PORT + N - 1")  # fmt: skip
     option("--check", action="store_true",
-           help="run nothing: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
-           "and had an answer from the server in the last 30 s, else 1")  # fmt: skip
+           help="run no worker: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
+           "and had a reply from the server in the last 30 s, else 1")  # fmt: skip
     option("--slot", type=_whole(0, _MAX_PROCESSES), default=0, help=argparse.SUPPRESS)
     option("--line", type=_whole(0, 1 << 20), help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"glidemq_py {__version__}")
@@ -151,11 +156,11 @@ def _parser() -> ArgumentParser:
 
 
 def read_arguments(argv: Sequence[str]) -> WorkerArguments:
-    """The command line as a value. One that cannot be ends the process with code 2 and a line that says why."""
+    """Parse the command line. If it is invalid, exit with code 2 and a message."""
     parser = _parser()
     given = WorkerArguments(**vars(parser.parse_args(argv)))
     if given.target is None and not (given.check and given.queue is not None):
-        parser.error("TARGET is missing: say module:worker (or, with --check, --queue NAME)")
+        parser.error("TARGET is missing: give module:worker (or, with --check, --queue NAME)")
     if given.metrics_port is not None and given.metrics_port + (given.processes or 1) - 1 > _MAX_PORT:
-        parser.error(f"--metrics-port {given.metrics_port}: there are no ports for {given.processes} processes")
+        parser.error(f"--metrics-port {given.metrics_port}: too high for {given.processes} processes")
     return given

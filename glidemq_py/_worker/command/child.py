@@ -1,6 +1,6 @@
-"""Running workers in this process until they are asked to stop: by a signal, by the supervisor, by a limit.
+"""Runs workers in this process until a signal, the supervisor or a limit stops them.
 
-First request: drain. Second, or the shutdown time-out: hand back what runs. Third: end at any price.
+First request: drain. Second, or the shutdown timeout: release running jobs. Third: exit immediately.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ _log = get_logger("glidemq_py.worker")
 
 _LINE_MOST, _REPORT_MOST = 500, 8_000
 _ORPHAN_TIMEOUT_MS = 60_000
-"""A child whose supervisor has died drains, but not for ever: the embedded server died with it."""
+"""Shutdown timeout of a child whose supervisor died: its embedded server may have ended too."""
 
 
 def run_workers(arguments: WorkerArguments) -> int:
-    """Load TARGET and run its workers; the process's exit code.
+    """Load TARGET, run its workers, and return the exit code of the process.
 
     Raises:
-        WorkerTargetError, GlideMQValidationError: the target or an option cannot be used.
+        WorkerTargetError: If the target is invalid.
+        GlideMQValidationError: If an option is invalid.
     """
     end = None
     if arguments.line is not None:
         end = socket.socket(fileno=arguments.line)
-        end.set_inheritable(False)  # what handlers start must not keep the line open
+        end.set_inheritable(False)  # processes started by handlers must not keep the connection open
     workers = load_workers(arguments)
     set_up_logs(arguments.log_level, arguments.log_format)
     if arguments.metrics_port is not None:
@@ -85,7 +86,7 @@ class _Crew:
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def run(self) -> int:
-        """Everything from start to end; the exit code."""
+        """Run the workers until they stop, and return the exit code."""
         handle_until_exit(self._signalled)
         if self._line is not None:
             self._keep(asyncio.ensure_future(self._listen(self._line)))
@@ -99,7 +100,7 @@ class _Crew:
         if self._timer is not None:
             self._timer.cancel()
         if self._hurried:
-            # Threads of handlers that were given up would be waited for, and nobody wants what they bring.
+            # A normal exit would wait for the threads of handlers whose jobs were released.
             _leave(code)
         return code
 
@@ -125,7 +126,7 @@ class _Crew:
         return 0
 
     def _complain(self, error: BaseException) -> None:
-        """Why it cannot start. A supervisor says it, since it knows whether that is news."""
+        """Report why the workers cannot start; a supervisor logs it instead, once per reason."""
         known = isinstance(error, GlideMQError)
         if self._line is None:
             _log.critical("cannot start: %s", error, exc_info=None if known else error)
@@ -135,7 +136,7 @@ class _Crew:
         self._line.say("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
 
     async def _ended(self) -> None:
-        """Until the last worker is closed, by the application itself."""
+        """Wait until the application has closed all workers."""
         for worker in self._workers:
             await worker.wait_until_closed()
 
@@ -145,7 +146,7 @@ class _Crew:
             and not os.environ.get(URL_VARIABLE)
             and any(worker._connection is None for worker in self._workers)
         ):
-            # Processes that belong together must not each have a private server of their own.
+            # The child processes share one private server, which the supervisor starts.
             self._line.say("server?")
             await self._server_known
         self._limits.watch(self._workers)
@@ -164,27 +165,27 @@ class _Crew:
         elif self._signals == 2:
             self.hurry(name)
         else:
-            _log.critical("%s again: ending at once; running jobs will be recovered by other workers", name)
+            _log.critical("%s again: exiting immediately; running jobs will be recovered by other workers", name)
             _leave(1)
 
     def drain(self, why: str) -> None:
-        """Take no more jobs, finish what runs, end. Asking again changes nothing."""
+        """Stop fetching, finish the running jobs, exit. Repeated calls have no effect."""
         if not self._stopping.is_set():
             running = sum(worker.active_count for worker in self._workers)
             _log.info("%s: closing; %d jobs are running", why, running)
             for worker in self._workers:
-                worker.pause()  # at once; the closing begins a few turns of the loop later
+                worker.pause()  # immediately; close() starts a few loop iterations later
             self._stopping.set()
             if self._timeout is not None:
-                self._timer = self._loop.call_later(self._timeout / 1000, self.hurry, "the shutdown time-out")
+                self._timer = self._loop.call_later(self._timeout / 1000, self.hurry, "shutdown timeout")
 
     def hurry(self, why: str) -> None:
-        """Hand back what runs and end."""
+        """Release the running jobs and exit."""
         self.drain(why)
         if not self._hurried:
             self._hurried = True
             running = sum(worker.active_count for worker in self._workers)
-            _log.warning("%s: closing at once; %d running jobs are handed back", why, running)
+            _log.warning("%s: closing now; releasing %d running jobs", why, running)
             for worker in self._workers:
                 self._keep(asyncio.ensure_future(worker.close(force=True)))
 
@@ -197,16 +198,16 @@ class _Crew:
         while True:
             word, rest = await line.hear()
             if word == "drain":
-                self.drain("the supervisor asks")
+                self.drain("requested by the supervisor")
             elif word == "hurry":
-                self.hurry("the supervisor asks")
+                self.hurry("requested by the supervisor")
             elif word == "server":
                 os.environ[URL_VARIABLE] = rest
                 if not self._server_known.done():
                     self._server_known.set_result(None)
             elif not word:
                 self._timeout = _ORPHAN_TIMEOUT_MS if self._timeout is None else self._timeout
-                self.drain("the supervisor is gone")
+                self.drain("the supervisor has ended")
                 return
 
     def _keep(self, task: asyncio.Future[Any]) -> asyncio.Future[Any]:

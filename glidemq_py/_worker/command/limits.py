@@ -1,4 +1,4 @@
-"""When a process has done enough: attempts ended, resident memory. What follows from it is child.py's business."""
+"""Limits after which a process should recycle: number of attempts, resident memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = ("completed", "retrying", "failed")
 
 
 def resident_memory() -> int | None:
-    """Bytes of physical memory that this process holds; on systems without /proc its highest value so far."""
+    """Return this process's physical memory in bytes; on systems without /proc its peak. None if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -32,11 +32,12 @@ def resident_memory() -> int | None:
 
 
 class Limits:
-    """Watches the workers of a process and calls ``reached`` with a reason, once.
+    """Monitors the workers of a process and calls ``reached`` once.
 
     Args:
-        max_jobs: attempts whose outcome the server has taken; those in hand when it is reached still run.
-        max_memory: bytes, looked at twice a second.
+        max_jobs: Number of reported attempts; jobs that are running when it is reached are finished. None: no limit.
+        max_memory: Bytes of resident memory, checked twice per second. None: no limit.
+        reached: Called with the reason when a limit is reached.
     """
 
     def __init__(self, *, max_jobs: int | None, max_memory: int | None, reached: Callable[[str], None]) -> None:
@@ -48,7 +49,11 @@ class Limits:
         self._done = False
 
     def watch(self, workers: Iterable[Worker]) -> None:
-        """Begin. Raises GlideMQValidationError where the process is over its limit before its first job."""
+        """Start monitoring.
+
+        Raises:
+            GlideMQValidationError: If the process exceeds its memory limit before its first job.
+        """
         if self._max_jobs is not None:
             for worker in workers:
                 for event in _ENDS:
@@ -57,7 +62,7 @@ class Limits:
             size = resident_memory()
             if size is not None and size >= self._max_memory:
                 raise GlideMQValidationError(
-                    "--max-memory", self._max_memory, f"a fresh process holds {size} bytes before its first job"
+                    "--max-memory", self._max_memory, f"too low: the process uses {size} bytes before its first job"
                 )
             self._look()
 
@@ -79,7 +84,7 @@ class Limits:
             self._reached(reason)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop monitoring."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()

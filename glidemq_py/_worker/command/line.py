@@ -1,8 +1,9 @@
-"""How a supervisor and its child processes talk: lines of text over a socket pair that the child inherits.
+"""Messages between a supervisor and its child processes: lines of text over a socket pair that the child inherits.
 
-Words instead of signals: asking twice to drain is the same as once, whoever else signals the child (a service
-manager signals every process of a service), and the end of the line says that the other side is gone.
-Child: `loaded`, `server?`, `started`, `recycle REASON`, `broken JSON` (why it cannot start: a line, and the report).
+Messages instead of signals, because a repeated `drain` has no effect even if a service manager also signals every
+process of the service, and because the end of the stream shows that the other process has ended.
+
+Child: `loaded`, `server?`, `started`, `recycle REASON`, `broken JSON` (why it cannot start: a summary and a report).
 Supervisor: `server URL`, `drain`, `hurry`.
 """
 
@@ -17,7 +18,7 @@ __all__ = ["Line"]
 
 
 class Line:
-    """One end, in an event loop."""
+    """One end of the connection, in an event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -25,18 +26,18 @@ class Line:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Self:
-        """The end of the pair that ``end`` is."""
+        """Create an end from a socket of the pair."""
         end.setblocking(False)
         return cls(*await asyncio.open_unix_connection(sock=end))
 
     def say(self, word: str, rest: str = "") -> None:
-        """Send a line; without effect when the other side is gone."""
+        """Send a message; does nothing if the other process has ended."""
         text = f"{word} {rest}".strip().replace("\n", " ")
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(f"{text}\n".encode())
 
     async def hear(self) -> tuple[str, str]:
-        """The next line as (word, rest). ('', '') when the other side is gone."""
+        """Return the next message as (word, rest); ('', '') if the other process has ended."""
         try:
             line = await self._reader.readline()
         except (OSError, ValueError):

@@ -17,15 +17,15 @@ LogFormat = Literal["text", "json"]
 
 _FORMAT: Final = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(job)s%(message)s"
 _STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "job", "report", "taskName"})
-"""Attributes of every record; what else a record has came by ``extra``."""
+"""Attributes of every record; all others come from ``extra``."""
 
 
 class _TextFormatter(logging.Formatter):
-    """One line per record; a traceback follows, indented, so that no line of it looks like a record."""
+    """One line per record; a traceback follows, indented, so that its lines cannot be confused with records."""
 
     def format(self, record: logging.LogRecord) -> str:
         job_id, name = getattr(record, "job_id", ""), getattr(record, "job_name", "")
-        # Records of the library name the job in their message.
+        # Messages of the failure log already name the job.
         belongs = bool(job_id) and not hasattr(record, "job_outcome")
         record.job = f"[job {show_id(str(job_id))} {escape_control(str(name))}] " if belongs else ""
         shared, record.exc_text = record.exc_text, _traceback_of(record)
@@ -34,14 +34,14 @@ class _TextFormatter(logging.Formatter):
                 record.exc_text = indent(record.exc_text)
             return super().format(record)
         finally:
-            record.exc_text = shared  # other formatters use the same record
+            record.exc_text = shared  # other formatters share the record
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - of the standard library
-        return ""  # `format` has printed what there is
+        return ""  # `format` adds the traceback
 
 
 class _JSONFormatter(logging.Formatter):
-    """One JSON object per record, on one line: the attributes of ``extra`` and the traceback included."""
+    """One JSON object per record on one line, with the attributes of ``extra`` and the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -65,7 +65,7 @@ def _traceback_of(record: logging.LogRecord) -> str:
         return record.exc_text or str(getattr(record, "report", ""))
     _, error, trace = record.exc_info
     if error is None or (trace is None and error.__cause__ is None and hasattr(record, "job_outcome")):
-        return ""  # it was never raised: the message says all
+        return ""  # it was never raised: there is no traceback
     return format_traceback(record.exc_info)
 
 
@@ -81,9 +81,9 @@ def _formatter(log_format: LogFormat | None) -> logging.Formatter:
 
 
 def log_line(log_format: LogFormat | None, level: int, name: str, message: str) -> str:
-    """Return a line as the log would have it, for what is reported before logging is set up."""
+    """Return a log line, for messages before logging is configured."""
     if log_format != "json":
-        # Of several lines (the traceback of a TARGET), those after the first are indented.
+        # If there are several lines (the traceback of a TARGET), those after the first are indented.
         first, *rest = message.split("\n")
         return "\n".join([escape_control(first), *(indent(line) if line else "" for line in rest)])
     record = logging.makeLogRecord(
@@ -95,8 +95,8 @@ def log_line(log_format: LogFormat | None, level: int, name: str, message: str) 
 def set_up_logs(level: int | None, log_format: LogFormat | None = None) -> None:
     """Log to stderr at ``level`` (default INFO) in ``log_format`` (default text).
 
-    If the application has given the root logger handlers, they stay: only a level and a format that are not None are
-    applied, the format to its handlers that write to stdout or stderr.
+    If the application has configured handlers on the root logger, they are kept. A level that is not None is applied,
+    and a format that is not None is applied to its handlers that write to stdout or stderr.
     """
     label_log_records()
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""`--metrics-port`: Prometheus metrics of this process and of its workers' queues, served by a thread of their own."""
+"""`--metrics-port`: serves Prometheus metrics of this process and of its workers' queues from a thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def serve_metrics(workers: Sequence[Worker], port: int) -> None:
     """Serve ``/metrics`` on all addresses until the process ends.
 
     Raises:
-        GlideMQValidationError: the port cannot be had, or prometheus-client is not installed.
+        GlideMQValidationError: If the port cannot be opened, or prometheus-client is not installed.
     """
     try:
         from prometheus_client import REGISTRY, start_http_server
@@ -39,10 +39,10 @@ def serve_metrics(workers: Sequence[Worker], port: int) -> None:
     try:
         start_http_server(port)
     except OSError as error:
-        raise GlideMQValidationError(_OPTION, port, f"cannot be served on: {error}") from None
-    _log.info("metrics are served on port %d", port)
+        raise GlideMQValidationError(_OPTION, port, f"cannot open the port: {error}") from None
+    _log.info("serving metrics on port %d", port)
 
 
 def _identity(connection: object) -> int:
-    """The same for what is the same server as far as can be seen."""
+    """Return a key that is equal for connections that are known to use the same server."""
     return hash(connection) if isinstance(connection, str) else id(connection)

@@ -1,6 +1,6 @@
-"""Keeping worker processes alive: starts them, starts another when one crashes or is to be replaced, ends them.
+"""The supervisor: starts worker processes, restarts those that crash or recycle, and stops them.
 
-Children are started afresh, not forked: a GLIDE client does not survive a fork. No code of the user's runs here.
+Children are started as new interpreters, not forked: a GLIDE client does not survive a fork. No user code runs here.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ __all__ = ["supervise"]
 _log = get_logger("glidemq_py.worker.supervisor")
 
 MAX_START_CRASHES: Final = 5
-"""So many crashes in a row before any child has started: it will not get better by itself."""
+"""Number of consecutive crashes during start after which the supervisor gives up."""
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 30.0
 _SETTLED_S = 10.0
-"""A child that lived so long was well: the pauses begin small again."""
+"""After a child has run for this long, the restart delay is reset."""
 _KILL_AFTER_S = 15.0
-"""A child that was told to end now takes no longer than this."""
+"""Time from the request to release jobs until a child is killed."""
 _UNUSABLE: Final = 2
 
 
 def supervise(arguments: WorkerArguments, argv: Sequence[str]) -> int:
-    """Run the processes that the command line ``argv`` asks for until told to stop; the exit code."""
+    """Run the child processes of the command line until they are stopped, and return the exit code."""
     set_up_logs(arguments.log_level, arguments.log_format)
     return asyncio.run(_Supervisor(arguments, argv).run())
 
 
 class _Child:
-    """One child process and what it has said."""
+    """One child process and the state it has reported."""
 
     def __init__(self, process: asyncio.subprocess.Process, line: Line, born: float) -> None:
         self.process = process
@@ -76,15 +76,15 @@ class _Supervisor:
         self._serving = asyncio.Lock()
 
     async def run(self) -> int:
-        """Until every child has ended and none is to be started."""
+        """Run until every child has ended and none is to be started."""
         handle_until_exit(self._signalled)
         await asyncio.gather(*(self._keep(slot) for slot in range(self._processes)))
         return self._code
 
     async def _keep(self, slot: int) -> None:
-        """One child after the other."""
+        """Run one child after another."""
         if slot > 0:
-            # A target that cannot be used is complained about once.
+            # An invalid target is then reported by one child only.
             await self._first_loaded.wait()
         quick = 0
         while not self._stopping.is_set():
@@ -104,31 +104,31 @@ class _Supervisor:
                     await asyncio.wait_for(self._stopping.wait(), pause)
 
     def _judge(self, child: _Child, code: int, quick: int) -> float:
-        """What a child's end means: seconds to wait before the next one, or the end of it all."""
+        """Return the seconds to wait before the next child; stop everything if it cannot start."""
         pid = child.process.pid
         if child.recycling and code == 0:
-            _log.info("child %d has ended to be replaced: %s", pid, child.recycling)
+            _log.info("child %d recycled: %s", pid, child.recycling)
             return 0.0
         if not child.started:
             self._start_crashes += 1
             if code == _UNUSABLE and not self._ever_started:
-                self._give_up("the target or an option cannot be used, see above", _UNUSABLE)
+                self._give_up("invalid target or option, see above", _UNUSABLE)
                 return 0.0
             if self._start_crashes >= MAX_START_CRASHES:
                 why = f": {child.broken}" if child.broken else ""
-                self._give_up(f"children crashed at start {self._start_crashes} times in a row{why}", 1)
+                self._give_up(f"children crashed during start {self._start_crashes} times in a row{why}", 1)
                 return 0.0
         pause = min(_FIRST_PAUSE_S * 2.0 ** min(quick, 16), _LAST_PAUSE_S) * random.uniform(0.75, 1.25)
-        _log.error("child %d %s; starting another in %.1f s", pid, _how(code), pause)
+        _log.error("child %d %s; restarting in %.1f s", pid, _how(code), pause)
         return pause
 
     def _complain(self, child: _Child, why: str, report: str) -> None:
-        """A child cannot start. All that is known is told once for each reason."""
+        """Log that a child cannot start; the full report only once per reason."""
         child.broken = why
         if why == self._broken:
             _log.error("child %d cannot start, as before: %s", child.process.pid, why)
         else:
-            # The report may be a traceback: its lines stay apart from the message, which is one line.
+            # The report may be a traceback, so it is not part of the one-line message.
             more = {} if report == why else {"report": report}
             _log.critical("child %d cannot start: %s", child.process.pid, why, extra=more)
         self._broken = why
@@ -149,7 +149,7 @@ class _Supervisor:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "glidemq_py.worker", "--line", str(theirs.fileno()),
                 "--slot", str(slot), *self._argv,
-                # Ctrl-C in the terminal is for us, and we pass it on: children must not get it twice.
+                # The supervisor forwards Ctrl-C; a session of their own keeps the terminal from signaling children.
                 start_new_session=True, pass_fds=(theirs.fileno(),), env=environment,
             )  # fmt: skip
         child = _Child(process, await Line.over(ours), asyncio.get_running_loop().time())
@@ -159,7 +159,7 @@ class _Supervisor:
         return child
 
     async def _follow(self, child: _Child) -> int:
-        """Listen to a child until it has ended; its exit code."""
+        """Process a child's messages until it has ended, and return its exit code."""
         while (heard := await child.line.hear())[0]:
             word, rest = heard
             if word == "loaded":
@@ -182,11 +182,11 @@ class _Supervisor:
         return code
 
     async def _serve(self, child: _Child) -> None:
-        """The one private server of all children; it lives as long as this process."""
+        """Start the private server that all children share; it ends with this process."""
         async with self._serving:
             if self._server_url is None:
                 try:
-                    # Starting it has logged a WARNING already.
+                    # Starting it logs a WARNING.
                     self._server_url = f"{(await asyncio.to_thread(shared_embedded)).url}?allow_no_aof=true"
                 except EmbeddedServerError as error:
                     self._give_up(str(error), 1)
@@ -197,7 +197,7 @@ class _Supervisor:
 
     def _signalled(self, number: signal.Signals) -> None:
         level = min(self._requests + 1, 3)
-        what = ("", "children drain", "children hand back their jobs", "children are killed")[level]
+        what = ("", "draining the children", "children release their jobs", "killing the children")[level]
         _log.info("%s: %s", signal.Signals(number).name, what)
         self._ask(level)
 
@@ -224,7 +224,7 @@ class _Supervisor:
             self._code = self._code or 1
             child.process.kill()
         elif not child.loaded:
-            child.process.terminate()  # it has no job, and cannot hear us yet
+            child.process.terminate()  # it has no job, and cannot receive messages yet
         else:
             child.line.say("drain" if level == 1 else "hurry")
 

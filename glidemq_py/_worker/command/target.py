@@ -1,4 +1,4 @@
-"""From TARGET to workers: imports the user's module and says plainly what is wrong where it cannot be used."""
+"""Loads the workers of TARGET: imports the user's module and explains why a target is invalid."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _TARGET = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\
 
 
 def load_workers(arguments: WorkerArguments) -> list[Worker]:
-    """The workers that TARGET names, with the command line's options in force.
+    """Return the workers of TARGET, with the options of the command line applied.
 
     Raises:
-        WorkerTargetError: it cannot be imported, is not there, or is nothing that can be run.
-        GlideMQValidationError: an option cannot be.
+        WorkerTargetError: If TARGET cannot be imported, does not exist, or cannot be run.
+        GlideMQValidationError: If an option is invalid.
     """
     target = arguments.target or ""
     parts = _TARGET.fullmatch(target)
@@ -64,9 +64,9 @@ def _workers(target: str, found: Any, arguments: WorkerArguments) -> list[Worker
     if isinstance(found, Task):
         raise WorkerTargetError(f"{target} is a task of a worker: name the Worker itself")
     if inspect.isclass(found) or not callable(found):
-        raise WorkerTargetError(f"{target} is {_kind(found)}: a Worker, a list of them or a function is wanted")
+        raise WorkerTargetError(f"{target} is {_kind(found)}: must be a Worker, a list of Workers or a function")
     if arguments.queue is None:
-        raise WorkerTargetError(f"{target} is a function: say which queue's jobs it is for with --queue NAME")
+        raise WorkerTargetError(f"{target} is a function: give its queue with --queue NAME")
     given: dict[str, Any] = {"concurrency": arguments.concurrency, "prefix": arguments.prefix}
     kept = {name: value for name, value in given.items() if value is not None}
     return [Worker(arguments.queue, found, arguments.url, **kept)]
@@ -76,7 +76,7 @@ def _configured(target: str, found: Iterable[Worker], arguments: WorkerArguments
     workers = list(found)
     if arguments.queue is not None:
         names = ", ".join(repr(worker.queue_name) for worker in workers)
-        raise WorkerTargetError(f"--queue goes with a function; {target} has its queue already: {names}")
+        raise WorkerTargetError(f"--queue requires a function as TARGET; {target} already has a queue: {names}")
     for worker in workers:
         try:
             worker.override(concurrency=arguments.concurrency, connection=arguments.url, prefix=arguments.prefix)
@@ -100,19 +100,19 @@ def _import(name: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
             raise WorkerTargetError(
-                f"there is no module {missing!r}{_similar(missing, folder)}; looked in the current folder, {folder}, "
-                "and where else Python looks"
+                f"no module {missing!r}{_similar(missing, folder)}; searched the current directory, {folder}, and "
+                "Python's module path"
             ) from None
         if isinstance(error, SystemExit):
             raise WorkerTargetError(
-                f"module {name!r} ended the process ({error!r}) while it was imported: what it does as a script "
-                'belongs under `if __name__ == "__main__":`'
+                f"module {name!r} ended the process ({error!r}) during its import: put script code under "
+                '`if __name__ == "__main__":`'
             ) from None
         raise WorkerTargetError(f"module {name!r} cannot be imported:\n\n{_trace(error)}") from error
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback from the user's first line on: how Python and we came there is not the question."""
+    """Return the traceback from the first frame of user code on."""
     step: TracebackType | None = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
@@ -121,7 +121,7 @@ def _trace(error: BaseException) -> str:
         step = step.tb_next
     if not isinstance(error, GlideMQError):
         return "".join(traceback.format_exception(type(error), error, step)).rstrip()
-    # What we refuse is said by the error; where in our code that was is not the question either.
+    # For errors of this package, frames of this package are left out: the message explains the error.
     lines = [line for line in traceback.extract_tb(step) if not line.filename.startswith(_OURS)]
     return "".join([*traceback.format_list(lines), *traceback.format_exception_only(error)]).rstrip()
 
