@@ -1,1 +1,1 @@
-"""Broadcasts: messages by subject, delivered to every subscription."""
+"""Broadcasts (publish/subscribe): messages with subjects, delivered to every subscription."""

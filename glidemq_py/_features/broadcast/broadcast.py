@@ -1,4 +1,4 @@
-"""`Broadcast`: publishes messages, and tells how far their subscriptions are."""
+"""`Broadcast`: publishes messages and manages their subscriptions."""
 
 from __future__ import annotations
 
@@ -35,23 +35,27 @@ DataT = TypeVar("DataT", default=Any)
 
 
 class Broadcast(BroadcastDeadLetters, Generic[DataT]):
-    """Publishes messages of which every subscription gets each; ``Broadcast[DataT]`` names what they carry.
+    """Publishes messages that every subscription gets; ``DataT`` in ``Broadcast[DataT]`` is the type of their data.
 
-    It connects when it is first used. Close it, or use it as ``async with``.
+    It connects on first use. Close it, or use it as ``async with``.
 
     Args:
-        name: of the broadcast; it must not be that of a queue that workers work on.
-        max_messages: keep that many messages, the newest; None = any number. What a subscription has not got by then
-            it does not get.
-        max_age: keep messages for that long, ms or timedelta; None = for ever. Both are seen to when something is
-            published.
-        default_job_options: what a message gets where its own options say nothing.
-        dead_letter_queue: gets a job for every message that has failed for good in a subscription whose workers name
-            no dead letter queue of its own. Written as for `Queue`.
-        connection, prefix, compression, serializer, events: as for `Queue`.
+        name: name of the broadcast; do not use the name of a queue that has workers.
+        connection: as for `Queue`.
+        max_messages: keep only the newest messages, at most this many; None = no limit. A subscription does not get
+            messages that were deleted before it read them.
+        max_age: delete messages after this time, in ms or as a timedelta; None = never. Both limits are applied when a
+            message is published.
+        prefix: as for `Queue`.
+        default_job_options: defaults for the options of messages.
+        compression: as for `Queue`.
+        serializer: as for `Queue`.
+        dead_letter_queue: queue that gets an entry for every message that fails in a subscription whose workers name no
+            dead letter queue. Same forms as for `Queue`.
+        events: as for `Queue`.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: an option is invalid.
     """
 
     def __init__(
@@ -90,18 +94,19 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
     ) -> str | None:
         """Publish a message.
 
+        Raises the errors of `Queue.add` as well.
+
         Args:
-            subject: tokens between dots, such as ``orders.eu.created``; handlers get it as the message's name.
+            subject: tokens separated by dots, such as ``orders.eu.created``; handlers get it as `Message.name`.
             data: anything the serializer takes.
-            **options: see `JobOptions`. ``attempts`` and ``backoff`` are each subscription's.
+            **options: see `JobOptions`. ``attempts`` and ``backoff`` apply to each subscription separately.
 
         Returns:
-            The message's id; None where nothing was published: one of that ``job_id`` stands already, or one of that
-            ``deduplication`` was published not long ago.
+            The id of the message, or None if nothing was published because the ``job_id`` already exists or the
+            ``deduplication`` throttles it.
 
         Raises:
-            UnsupportedOptionError: an option that a broadcast cannot honour, such as ``priority``.
-            and what `Queue.add` raises.
+            UnsupportedOptionError: a broadcast does not support the option, such as ``priority``.
         """
         validate_job_name(subject, "subject")
         if options:
@@ -111,15 +116,18 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
     async def publish_bulk(
         self, messages: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
     ) -> list[str | None]:
-        """Publish many: ``(subject, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
+        """Publish several messages, in atomic chunks.
+
+        Args:
+            messages: ``(subject, data, options)`` tuples or `JobSpec` objects.
 
         Returns:
-            For every position what `publish` would have returned.
+            For each position, what `publish` would have returned.
 
         Raises:
-            GlideMQValidationError: a message cannot be; it is named by its position, and nothing was sent.
-            BulkAddError: some were not published, or may not have been. Its ``results`` have for every position the
-                id, None, or the exception that kept the message out.
+            GlideMQValidationError: a message is invalid (the error has its position); nothing was sent.
+            BulkAddError: some messages were not published, or may not have been. Its ``results`` has for each position
+                the id, None, or the exception.
         """
         checked: list[Any] = []
         for i, message in enumerate(check_iterable("messages", messages, "messages")):
@@ -131,27 +139,27 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
     # -- subscriptions ------------------------------------------------------------------------------------
 
     async def get_subscriptions(self) -> list[Subscription]:
-        """Every subscription, and how far it is."""
+        """Return all subscriptions with their progress."""
         return await get_subscriptions(await self._queue._connected())
 
     async def get_subscription(self, name: str) -> Subscription | None:
-        """One subscription; None if there is none of that name."""
+        """Return the subscription with this name, or None."""
         wanted = validate_subscription(name, "name")
         return next((each for each in await self.get_subscriptions() if each.name == wanted), None)
 
     async def get_delivery(self, message_id: str, subscription: str) -> Delivery | None:
-        """What a subscription has made of a message; None if there is no such message.
+        """Return the state of a message in a subscription, or None if the message does not exist.
 
-        Results and failures are kept for a day.
+        Results and failures are kept for one day.
         """
         link = await self._queue._connected()
         return await get_delivery(link, parse_job_id(message_id, "message_id"), validate_subscription(subscription))
 
     async def subscribe(self, name: str, start_from: str = "$") -> None:
-        """Make a subscription before there is a worker for it; one that exists stays as it is.
+        """Create a subscription before it has a worker; an existing subscription is not changed.
 
         Args:
-            name: of the subscription.
+            name: name of the subscription.
             start_from: as for `BroadcastWorker`.
         """
         link = await self._queue._connected()
@@ -160,52 +168,59 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
         )
 
     async def remove_subscription(self, name: str, *, force: bool = False) -> bool:
-        """Forget a subscription and how far it was; False if there was none.
+        """Delete a subscription and its position; return False if it does not exist.
 
         Args:
-            force: also where a worker of it is running, which makes it anew.
+            name: name of the subscription.
+            force: delete it even if one of its workers is running; that worker then creates it again.
 
         Raises:
-            JobStateError: a worker of it is running, and ``force`` is off.
+            JobStateError: one of its workers is running, and ``force`` is False.
         """
         link = await self._queue._connected()
         wanted, forced = validate_subscription(name, "name"), check_bool("force", force)
         answer = await link.transport.call(broadcasting.unsubscribe(link.keys.meta, wanted, forced))
         if answer == "active":
-            raise JobStateError("*", "active", f"remove the subscription {wanted!r} of (force=True does)")
+            message = f"cannot remove subscription {wanted!r}: one of its workers is running; stop it or use force=True"
+            raise JobStateError("*", "active", "remove", message)
         return answer == "ok"
 
-    # -- steering -----------------------------------------------------------------------------------------
+    # -- control ------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Hand out no more messages, to no subscription; what is running runs on. Idempotent."""
+        """Pause all subscriptions. Messages being processed continue. Idempotent."""
         await self._queue.pause()
 
     async def resume(self) -> None:
-        """Hand out messages again. Idempotent."""
+        """Resume all subscriptions. Idempotent."""
         await self._queue.resume()
 
     async def is_paused(self) -> bool:
-        """True if it hands out no messages."""
+        """Return True if the broadcast is paused."""
         return await self._queue.is_paused()
 
     async def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Let at most ``max`` messages be taken in a window of ``duration``, by all subscriptions together."""
+        """Limit the messages fetched per window, counted over all subscriptions.
+
+        Args:
+            max: maximum number of messages per window.
+            duration: length of the window, in ms or as a timedelta.
+        """
         await self._queue.set_global_rate_limit(max, duration)
 
     async def remove_global_rate_limit(self) -> None:
-        """Let any number be taken."""
+        """Remove the global rate limit."""
         await self._queue.remove_global_rate_limit()
 
     @property
     def queue(self) -> Queue[DataT, Any]:
-        """The queue that the messages are in, to look at them, check or obliterate it. Add nothing by it."""
+        """The queue that stores the messages, for inspection and `obliterate`. Do not add jobs to it."""
         return self._queue
 
-    # -- life ---------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        """Send pending messages, and close the connection unless it was passed in. Idempotent."""
         await self._queue.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Calls of broadcasts: publishing, and what a worker of a subscription lives on (``lua/own/broadcast_*.lua``)."""
+"""Server calls of broadcasts and their workers (``lua/features/broadcast/functions``)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ Marks = tuple[str, str]
 
 
 class SubscriptionRow(NamedTuple):
-    """One subscription's progress, as the server counts it."""
+    """The progress of one subscription."""
 
     name: str
     lag: int
-    """-1 where the server does not know it and it is long."""
+    """Number of unread entries; -1 if the server does not track it and it is large."""
     pending: int
     handed_back: int
     last_delivered: str
@@ -61,7 +61,7 @@ class DeliveryReply(NamedTuple):
 
 
 def publish(meta: str, rows: Sequence[Row], quiet: bool, most: int, age: int) -> Call[AddReply]:
-    """Add messages, and delete those beyond the newest ``most`` (0 = keep any number) or older than ``age`` ms."""
+    """Add messages, keep only the newest ``most`` (0 = no limit), and delete those older than ``age`` ms (0 = none)."""
     return Call("broadcast_publish", meta, (pack((rows, quiet, most, age)),), _published)
 
 
@@ -74,11 +74,15 @@ def exchange(
     patterns: Sequence[str] | None, start: str, keep_marks: Callable[[Marks], None],
     limiter: tuple[int, int] | None = None, token: str | None = None, tokens: Tokens | None = None,
 ) -> Call[ExchangeReply]:  # fmt: skip
-    """Hand in ``finished``, take up to ``want`` messages for the subscription ``group``.
+    """Report ``finished`` attempts and fetch up to ``want`` messages for the subscription ``group``.
 
-    ``patterns``: Lua patterns of subjects, None = all. ``start``: where the group begins if it is missing.
-    ``keep_marks`` is called with the marks of a reply that left nothing. ``token``: as in `working.idle_exchange`.
-    ``tokens``: as in `working.exchange`.
+    Other arguments are the same as in `working.exchange`.
+
+    Args:
+        patterns: Lua patterns of subjects; None = all.
+        start: stream position of the group if it must be created.
+        keep_marks: called with the marks of a reply after which no message is waiting.
+        token: as in `working.idle_exchange`.
     """
     of_group: tuple[Any, ...] = (group, patterns or False, start, token or False)
     if tokens is not None:
@@ -97,7 +101,7 @@ def _exchanged(keep_marks: Callable[[Marks], None], reply: bytes) -> ExchangeRep
 def heartbeat(
     meta: str, consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]], group: str
 ) -> Call[HeartbeatReply]:
-    """As `working.heartbeat`."""
+    """Renew the locks of messages, as `working.heartbeat` does for jobs."""
     return Call("broadcast_heartbeat", meta, (pack((consumer, info, ttl, jobs, group)),), _beaten, repeatable=True)
 
 
@@ -108,7 +112,7 @@ def _beaten(reply: bytes) -> HeartbeatReply:
 def reattach(
     meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, group: str, start: str
 ) -> Call[ReattachReply]:
-    """Ask for messages that pend for this consumer beside those whose entries it knows."""
+    """Return messages pending for this consumer whose entries are not among those in ``known``."""
     request = (consumer, known, want, quiet, cursor, group, start)
     return Call("broadcast_reattach", meta, (pack(request),), _reattached)
 
@@ -120,7 +124,7 @@ def _reattached(reply: bytes) -> ReattachReply:
 def recover_stalled(
     meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, group: str
 ) -> Call[RecoverStalledReply]:
-    """Hand back messages whose worker died; ``hold`` ms during which only ``holder`` may do it."""
+    """Recover stalled messages; for ``hold`` ms only ``holder`` may do it."""
     request = (holder, hold, lock_duration, max_stalled, quiet, cursor, group, FOREIGN_CONSUMER_PREFIX)
     return Call("broadcast_recover_stalled", meta, (pack(request),), _recovered_jobs, repeatable=True)
 
@@ -130,12 +134,12 @@ def _recovered_jobs(reply: bytes) -> RecoverStalledReply:
 
 
 def leave(meta: str, group: str, consumer: str) -> Call[bool]:
-    """Take a worker's registration and its consumer away; False if messages still pend for it."""
+    """Unregister a worker and delete its consumer; returns False if messages are pending for it."""
     return Call("broadcast_leave", meta, (group, consumer), bool, repeatable=True)
 
 
 def subscribe(meta: str, group: str, start: str) -> Call[str]:
-    """Make a subscription that begins after entry ``start`` ('$' = now), where there is none; its beginning."""
+    """Create a subscription that starts after entry ``start`` ('$' = now), unless it exists; returns its start."""
     return Call("broadcast_subscribe", meta, (pack((group, start)),), _text, repeatable=True)
 
 
@@ -144,7 +148,7 @@ def _text(reply: Any) -> str:
 
 
 def subscriptions(meta: str) -> Call[list[SubscriptionRow]]:
-    """How far each subscription is."""
+    """Return the progress of all subscriptions."""
     return Call("broadcast_subscriptions", meta, (), _rows, repeatable=True)
 
 
@@ -153,12 +157,12 @@ def _rows(reply: bytes) -> list[SubscriptionRow]:
 
 
 def unsubscribe(meta: str, group: str, force: bool) -> Call[str]:
-    """Take a subscription away: 'ok', 'gone', or 'active' where a worker of it lives and ``force`` is off."""
+    """Delete a subscription; returns 'ok', 'gone', or 'active' if one of its workers runs and ``force`` is False."""
     return Call("broadcast_unsubscribe", meta, (pack((group, force)),), _text, repeatable=True)
 
 
 def delivery(meta: str, message_id: str, group: str) -> Call[DeliveryReply]:
-    """What a subscription has made of a message."""
+    """Return the state of a message in a subscription."""
     return Call("broadcast_delivery", meta, (pack((message_id, group)),), _delivered, repeatable=True)
 
 
@@ -167,5 +171,5 @@ def _delivered(reply: bytes) -> DeliveryReply:
 
 
 def redeliver(meta: str, message_id: str, group: str, once: str) -> Call[str]:
-    """Have a message come once more to a subscription that has done with it; ``once`` names the redelivery, or ''."""
+    """Redeliver a message to a subscription that finished it; ``once`` is an idempotency key or ''."""
     return Call("broadcast_redeliver", meta, (pack((message_id, group, once)),), _text, repeatable=bool(once))

@@ -1,4 +1,4 @@
-"""What subscriptions have given up: their dead letters, and another turn for a message."""
+"""The dead-letter entries of subscriptions, and redelivery of messages."""
 
 from __future__ import annotations
 
@@ -20,31 +20,37 @@ _PAGE = 500
 
 
 class BroadcastDeadLetters:
-    """The part of `Broadcast` that looks after what has failed."""
+    """The methods of `Broadcast` for failed messages."""
 
     _queue: Queue[Any, Any]
 
     async def redeliver(self, message_id: str, subscription: str) -> None:
-        """Have a message come once more to a subscription that has done with it, with all its attempts.
+        """Deliver a message again to a subscription that has finished it, with all attempts available again.
+
+        Args:
+            message_id: id of the message.
+            subscription: name of the subscription.
 
         Raises:
-            JobNotFoundError: the message is not kept any more.
-            JobStateError: the subscription is yet to get it, or is at it.
-            GlideMQValidationError: there is no such subscription.
+            JobNotFoundError: the message does not exist or was deleted.
+            JobStateError: the message is waiting or active in the subscription.
+            GlideMQValidationError: the subscription does not exist.
         """
         await self._redeliver(parse_job_id(message_id, "message_id"), validate_subscription(subscription), "")
 
     async def get_dead_letter_jobs(
         self, subscription: str | None = None, start: int = 0, end: int = -1
     ) -> list[Job[Any, Any]]:
-        """Dead letters by position, oldest first; ``end`` inclusive, -1 = the last.
+        """Return dead-letter entries by position, oldest first.
 
-        Each is a job that waits in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
+        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
         broadcast), ``originalJobId`` (the message), ``subscription``, ``data``, ``failedReason``, ``attemptsMade``.
 
         Args:
-            subscription: whose, from the queue where its letters go; None = all in the broadcast's own dead letter
-                queue.
+            subscription: return only entries of this subscription, from its dead letter queue; None returns all
+                entries in the dead letter queue of the broadcast.
+            start: position of the first entry.
+            end: position of the last entry, inclusive; -1 = the last one.
         """
         first = check_int("start", start, 0, 2**53)
         last = check_int("end", end, -1, 2**53)
@@ -60,18 +66,17 @@ class BroadcastDeadLetters:
         return found[first:]
 
     async def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Have the message of a dead letter come once more to its subscription (`redeliver`), and delete the letter.
+        """Redeliver the message of a dead-letter entry to its subscription (`redeliver`), and delete the entry.
 
-        A replay that was cut off and is made again delivers nothing twice.
+        Repeating an interrupted replay does not deliver the message twice. Raises the errors of `redeliver`; the entry
+        is then kept.
 
         Args:
-            job_id: the letter's own. subscription: as for `get_dead_letter_jobs`.
+            job_id: id of the entry (not of the message).
+            subscription: as for `get_dead_letter_jobs`.
 
         Returns:
-            False if there is no such letter.
-
-        Raises:
-            as `redeliver`; the letter stays.
+            False if there is no such entry.
         """
         letter_id = parse_job_id(job_id)
         found = await self._letter(letter_id, subscription)
@@ -84,7 +89,12 @@ class BroadcastDeadLetters:
         return True
 
     async def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Delete a dead letter; False if there is none of that id. Arguments as for `replay_dead_letter_job`."""
+        """Delete a dead-letter entry; return False if it does not exist.
+
+        Args:
+            job_id: id of the entry (not of the message).
+            subscription: as for `get_dead_letter_jobs`.
+        """
         found = await self._letter(parse_job_id(job_id), subscription)
         return False if found is None else await remove_dead_letter(*found)
 
@@ -95,9 +105,10 @@ class BroadcastDeadLetters:
         if answer == "gone":
             raise JobNotFoundError(message_id)
         if answer == "no-subscription":
-            raise GlideMQValidationError("subscription", subscription, "there is none of that name")
+            raise GlideMQValidationError("subscription", subscription, "does not exist")
         if answer not in ("ok", "duplicate"):
-            raise JobStateError(message_id, answer, f"deliver anew to the subscription {subscription!r}")
+            message = f"cannot redeliver message {message_id!r} to subscription {subscription!r}: it is {answer}"
+            raise JobStateError(message_id, answer, "redeliver", message)
 
     async def _dead_letters(self, subscription: str | None) -> QueueLink | None:
         return await self._queue._dead_letters("" if subscription is None else validate_subscription(subscription))

@@ -1,4 +1,4 @@
-"""`Message`: a job as a subscription gets it. Its record is everybody's, its attempts are the subscription's own."""
+"""`Message`: a job delivered to a subscription. All subscriptions share its record; attempts are per subscription."""
 
 from __future__ import annotations
 
@@ -19,51 +19,52 @@ ResultT = TypeVar("ResultT", default=Any)
 
 
 class Message(Job[DataT, ResultT], Generic[DataT, ResultT]):
-    """A message in a subscription's hands: a `Job` whose `name` is its subject.
+    """A message delivered to a subscription: a `Job` whose `name` is its subject.
 
-    `attempts_made` and `stalled_count` are those of this subscription. Progress and log are the message's own: every
-    subscription writes to the same.
+    `attempts_made` and `stalled_count` are per subscription. Progress and log are shared by all subscriptions.
     """
 
     @property
     def subject(self) -> str:
-        """What it was published as."""
+        """The subject it was published with."""
         return self.name
 
     @property
     def _token(self) -> tuple[int, int]:
-        # The token of an attempt is its subscription's, and the record does not know it.
+        # Fencing tokens are per subscription; the shared record has none.
         return control.NO_TOKEN
 
     def __repr__(self) -> str:
         return f"<Message {self.id!r} {self.subject!r} of broadcast {self.queue_name!r}>"
 
     def suspend(self, **_: Any) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Not for messages. Raises GlideMQError."""
+        """Not supported for messages; raises GlideMQError."""
         raise _for_jobs("suspend")
 
     async def wait_for_signal(self, name: str, **_: Any) -> NoReturn:
-        """Not for messages. Raises GlideMQError."""
+        """Not supported for messages; raises GlideMQError."""
         raise _for_jobs("wait_for_signal")
 
     async def move_to_waiting_children(self, **_: Any) -> NoReturn:
-        """Not for messages. Raises GlideMQError."""
+        """Not supported for messages; raises GlideMQError."""
         raise _for_jobs("move_to_waiting_children")
 
     def rate_limit_group(self, *_: Any, **__: Any) -> NoReturn:
-        """Not for messages. Raises GlideMQError."""
+        """Not supported for messages; raises GlideMQError."""
         raise _for_jobs("rate_limit_group")
 
     async def retry(self) -> NoReturn:
-        """Not for messages: `Broadcast.redeliver`. Raises GlideMQError."""
-        raise GlideMQError("a message has no end of its own: Broadcast.redeliver brings it to a subscription again")
+        """Not supported for messages, use `Broadcast.redeliver`; raises GlideMQError."""
+        raise GlideMQError("a message cannot be retried; use Broadcast.redeliver to deliver it to a subscription again")
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> NoReturn:
-        """Not for messages: `Broadcast.get_delivery`. Raises GlideMQError."""
-        raise GlideMQError("a message has no end of its own: ask Broadcast.get_delivery what a subscription made of it")
+        """Not supported for messages, use `Broadcast.get_delivery`; raises GlideMQError."""
+        raise GlideMQError(
+            "a message finishes once per subscription; use Broadcast.get_delivery for its outcome in one"
+        )
 
     async def reload(self) -> None:
-        """Read the message's record, which is everybody's; what is this subscription's own stays. See `Job.reload`."""
+        """Reload the shared record of the message; fields of this subscription are kept. See `Job.reload`."""
         own = self.attempts_made, self.stalled_count, self.processed_on, self.failed_reason, self.failed_type
         state, trace = self.state, self._stacktrace_text
         await super().reload()
@@ -71,16 +72,16 @@ class Message(Job[DataT, ResultT], Generic[DataT, ResultT]):
         self._state, self._stacktrace_text = state, trace
 
     async def update_data(self, data: DataT) -> None:
-        """Not for messages: other subscriptions have the same data. Raises GlideMQError."""
-        raise GlideMQError("the data of a message is that of every subscription and cannot be replaced")
+        """Not supported for messages, whose data all subscriptions share; raises GlideMQError."""
+        raise GlideMQError("the data of a message is shared by all subscriptions and cannot be replaced")
 
 
 def _for_jobs(what: str) -> GlideMQError:
-    return GlideMQError(f"`{what}` is for jobs: a message is that of every subscription, and none can put it off")
+    return GlideMQError(f"`{what}` is not supported for messages, which all subscriptions share")
 
 
 class MessageRun(Run):
-    """A message being run."""
+    """A message being processed."""
 
     job_type = Message
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""What may be said of a message and of a subscription; whatever a broadcast cannot honour is refused (W33)."""
+"""Validation of the options of messages and subscriptions. Options that a broadcast does not support are rejected."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class PublishOptionsDict(TypedDict, total=False):
     deduplication: DeduplicationInput | None
 
 
-_ONE_ORDER: Final = "a message has one place in the stream that every subscription reads"
-_KEPT: Final = "messages are kept by the broadcast's max_messages and max_age, whatever becomes of them"
+_ONE_ORDER: Final = "all subscriptions read the same stream in the same order"
+_KEPT: Final = "the broadcast's max_messages and max_age decide how long messages are kept"
 _REFUSED: Final[Mapping[str, str]] = {
     "priority": _ONE_ORDER,
     "lifo": _ONE_ORDER,
-    "ordering": "each subscription takes messages in their order; a worker of concurrency 1 keeps it",
-    "cost": "it is for groups, and a message belongs to none",
-    "parent": "a message ends once for every subscription, so nobody can wait for its end",
-    "on_failure": "a message has no parent",
-    "fallbacks": "which of them is current differs by subscription",
+    "ordering": "subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
+    "cost": "messages have no ordering group",
+    "parent": "a message finishes once per subscription",
+    "on_failure": "messages have no parent",
+    "fallbacks": "the current fallback would differ between subscriptions",
     "remove_on_complete": _KEPT,
     "remove_on_fail": _KEPT,
-    "lock_duration": "it is the workers' own",
+    "lock_duration": "set it on the workers",
 }
 _INTERNAL: Final = ("workers", "wakers")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -50,33 +50,45 @@ _ENTRY: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?", re.ASCII)
 
 
 def check_message_options(options: JobOptions, where: str = "") -> JobOptions:
-    """The options, if all of them can be honoured. Raises UnsupportedOptionError, which names the one that cannot."""
+    """Return the options if a broadcast supports all of them.
+
+    Raises:
+        UnsupportedOptionError: an option is not supported.
+    """
     for option, why in _REFUSED.items():
         value = getattr(options, option)
         if value is not None and not (value in (0, False) and option in ("priority", "lifo")):
-            raise UnsupportedOptionError(where + option, value, f"cannot be used with a broadcast: {why}")
+            raise UnsupportedOptionError(where + option, value, f"is not supported by broadcasts: {why}")
     if options.deduplication is not None and options.deduplication.mode != "throttle":
         raise UnsupportedOptionError(
             where + "deduplication.mode", options.deduplication.mode,
-            "cannot be used with a broadcast, where no message ever has ended: use 'throttle'",
+            "is not supported by broadcasts, whose messages never finish as a whole; use 'throttle'",
         )  # fmt: skip
     return options
 
 
 def validate_subscription(name: object, option: str = "subscription") -> str:
-    """Check a subscription's name: not blank, 1..256 characters, no control ones. Raises GlideMQValidationError."""
+    """Return a valid subscription name: 1..256 characters, not blank, no control characters.
+
+    Raises:
+        GlideMQValidationError: the name is invalid.
+    """
     text = check_text(option, name, maximum=NAME_LENGTH)
     if not text.strip():
         raise GlideMQValidationError(option, text, "must not be blank")
     if _CONTROL.search(text) is not None:
         raise GlideMQValidationError(option, text, "must not contain control characters")
     if text in _INTERNAL:
-        raise GlideMQValidationError(option, text, "is a name that queues use themselves")
+        raise GlideMQValidationError(option, text, "is a reserved name")
     return text
 
 
 def validate_start(value: object, option: str = "start_from") -> str:
-    """Check where a new subscription begins: "$" (now), "0-0" (with the oldest message there is), or an entry id."""
+    """Return a valid start of a new subscription: "$" (now), "0-0" (the oldest stored message), or an entry id.
+
+    Raises:
+        GlideMQValidationError: the start is invalid.
+    """
     if value == "$":
         return "$"
     if isinstance(value, str) and _ENTRY.fullmatch(value) is not None:

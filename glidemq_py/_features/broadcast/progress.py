@@ -1,4 +1,4 @@
-"""How far subscriptions are, and what one has made of a message. Reading only."""
+"""The progress of subscriptions, and the state of a message in one. Read only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _RECORDED = ("delayed", "completed", "failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A subscription at one moment.
+    """A snapshot of a subscription.
 
     Attributes:
-        name: of the subscription.
-        waiting: entries of the stream that it has not read yet, those that its subjects leave out among them; None
-            where nobody has counted them and they are more than a thousand.
-        active: messages in the hands of its workers.
-        handed_back: messages that were in the hands of a worker that died or closed, and come next.
-        last_delivered: id of the last entry that it has read.
-        consumers: workers that have read for it, also some that are gone.
+        name: name of the subscription.
+        waiting: number of unread stream entries, including those that its subjects skip; None if the server does not
+            track the number and it is more than 1,000.
+        active: number of messages being processed.
+        handed_back: number of messages released by a worker that closed or stalled; they are delivered next.
+        last_delivered: id of the last entry read.
+        consumers: number of workers that have read for it, possibly including some that have stopped.
     """
 
     name: str
@@ -38,14 +38,15 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What a subscription has made of a message.
+    """The state of a message in one subscription.
 
     Attributes:
-        state: "waiting", "active" (also: handed back), "delayed" (its next attempt), "completed" (also: of a subject
-            that does not concern the subscription) or "failed"; None where it cannot be told any more.
-        attempts_made: attempts that have failed.
-        returnvalue: what the handler returned, as the serialized text; None where it returned nothing.
-        failed_reason, failed_type: of the last failure.
+        state: "waiting", "active" (or released), "delayed" (until the next attempt), "completed" (or skipped because
+            of its subject) or "failed"; None if the state is no longer known.
+        attempts_made: number of failed attempts.
+        returnvalue: the return value of the handler as serialized text; None if it returned None.
+        failed_reason: message of the last failure.
+        failed_type: exception type of the last failure.
     """
 
     state: DeliveryState | None
@@ -56,7 +57,7 @@ class Delivery:
 
 
 async def get_subscriptions(link: QueueLink) -> list[Subscription]:
-    """Every subscription of a broadcast."""
+    """Return all subscriptions of a broadcast."""
     return [
         Subscription(
             name=row.name, waiting=None if row.lag < 0 else row.lag, active=row.pending - row.handed_back,
@@ -68,7 +69,7 @@ async def get_subscriptions(link: QueueLink) -> list[Subscription]:
 
 
 async def get_delivery(link: QueueLink, message_id: str, subscription: str) -> Delivery | None:
-    """What the subscription has made of the message; None if there is no such message."""
+    """Return the state of a message in a subscription, or None if the message does not exist."""
     reply = await link.transport.call(broadcasting.delivery(link.keys.meta, message_id, subscription))
     if not reply.exists:
         return None

@@ -1,4 +1,4 @@
-"""A subscription as the source of a worker's jobs, and what ends mean for its messages."""
+"""A subscription as the job source of a worker, and the outcomes of its messages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["SubscriptionSource"]
 
 
 class _Outcomes(Outcomes):
-    """Ends of attempts at messages."""
+    """Outcomes of attempts at messages."""
 
     def completed(self, run: Run, result: Any) -> list[object]:
-        """As of a job. A record is kept only where there is something in it: a result, or attempts that failed."""
+        """Return the row of a completed attempt, with a record only if there is a result or a failed attempt."""
         text = "null" if result is None else encode_result(result, self._link.serializer)
         attempt = run.attempt
         row: list[object] = [1, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text]
@@ -39,11 +39,11 @@ class _Outcomes(Outcomes):
         return row
 
     def signalled(self, run: Run, signal: JobSignal) -> list[object]:
-        """Of a message's attempt only "later" can be said."""
+        """Return the row of a signalled attempt; messages support only delays."""
         if not isinstance(signal, (DelayedError, RateLimitError)):
-            raise GlideMQError(f"{type(signal).__name__} is not for messages of a broadcast") from signal
+            raise GlideMQError(f"{type(signal).__name__} is not supported for messages of a broadcast") from signal
         if isinstance(signal, DelayedError) and signal.replace:
-            raise GlideMQError("the data of a message is that of every subscription and cannot be replaced")
+            raise GlideMQError("the data of a message is shared by all subscriptions and cannot be replaced")
         return super().signalled(run, signal)
 
 
@@ -51,8 +51,12 @@ class SubscriptionSource(QueueSource):
     """The messages of one subscription.
 
     Args:
-        keys, consumer, options: as of `QueueSource`.
-        group: the subscription. subjects: patterns, () = all. start: where it begins if there is none yet.
+        keys: as for `QueueSource`.
+        consumer: as for `QueueSource`.
+        options: as for `QueueSource`.
+        group: name of the subscription.
+        subjects: subject patterns; () = all.
+        start: stream position of a new subscription.
     """
 
     run_type = MessageRun
@@ -69,15 +73,15 @@ class SubscriptionSource(QueueSource):
         self._marks: Marks = ("$", "$")
 
     async def open(self, link: QueueLink) -> None:
-        """Make the subscription if there is none. From here on its beginning is fixed, also where it is lost."""
+        """Create the subscription if it does not exist, and store its start in case it must be created again."""
         self._start = await link.transport.call(broadcasting.subscribe(self._meta, self._group, self._start))
 
     async def declare_dead_letters(self, link: QueueLink, options: QueueOptions) -> bool:
-        """See `QueueSource`; they are the subscription's own."""
+        """Set the dead letter queue of the subscription; see `QueueSource`."""
         return bool(await declare_dead_letters(link, options, self._group))
 
     def outcomes(self, link: QueueLink) -> Outcomes:
-        """See `QueueSource`."""
+        """Return the outcomes of attempts at messages; see `QueueSource`."""
         return _Outcomes(link, self._options)
 
     def _note(self, marks: Marks) -> None:
@@ -92,31 +96,31 @@ class SubscriptionSource(QueueSource):
         charges: Sequence[working.BudgetCharge] | None = None,
         held: working.Held | None = None,
     ) -> Call[ExchangeReply]:
-        """See `broadcasting.exchange`; there are no budgets and no suspects."""
+        """Return the exchange call, without budgets and suspects; see `broadcasting.exchange`."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._group, self._patterns,
             self._start, self._note, limiter, tokens=tokens,
         )  # fmt: skip
 
     def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
-        """See `working.idle_exchange`."""
+        """Return the exchange call of an idle worker; see `working.idle_exchange`."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, (), self._quiet, self._no_metrics, self._group, self._patterns,
             self._start, self._note, None, token,
         )  # fmt: skip
 
     def heartbeat(self, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]) -> Call[HeartbeatReply]:
-        """See `broadcasting.heartbeat`."""
+        """Return the heartbeat call; see `broadcasting.heartbeat`."""
         return broadcasting.heartbeat(self._meta, self._consumer, info, ttl, jobs, self._group)
 
     def reattach(self, known: Sequence[str], want: int, cursor: str, known_ids: Sequence[str]) -> Call[ReattachReply]:
-        """See `broadcasting.reattach`."""
+        """Return the call that finds this worker's messages; see `broadcasting.reattach`."""
         return broadcasting.reattach(
             self._meta, self._consumer, known, want, self._quiet, cursor, self._group, self._start
         )
 
     def recover_stalled(self, cursor: str) -> Call[RecoverStalledReply]:
-        """See `broadcasting.recover_stalled`."""
+        """Return the call that recovers stalled messages; see `broadcasting.recover_stalled`."""
         options = self._options
         return broadcasting.recover_stalled(
             self._meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
@@ -124,11 +128,11 @@ class SubscriptionSource(QueueSource):
         )  # fmt: skip
 
     def leave(self) -> Call[Any]:
-        """See `broadcasting.leave`."""
+        """Return the call that unregisters the worker; see `broadcasting.leave`."""
         return broadcasting.leave(self._meta, self._group, self._consumer)
 
     def wake_command(self) -> tuple[str, ...]:
-        """A read of what comes after the last entries that the last answer knew: nothing falls between the two."""
+        """Return a blocking read that starts after the entries covered by the last reply, so that none is missed."""
         return (
             "XREAD", "COUNT", "1", "BLOCK", str(BLOCK_MS), "STREAMS", self._keys.stream, self._keys.wake, *self._marks,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Subjects and patterns of them: tokens between dots, ``*`` for one of them, ``>`` for all that follow."""
+"""Subjects and subject patterns: tokens separated by dots; ``*`` matches one token, ``>`` all remaining tokens."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ _MAGIC: Final = re.compile(r"[^\w\s]", re.ASCII)
 
 
 def match_subject(pattern: str, subject: str) -> bool:
-    """True if the subject matches: token by token, ``*`` any one token, a last ``>`` one or more of them.
+    """Return True if the subject matches: ``*`` matches any one token, a final ``>`` one or more tokens.
+
+    Args:
+        pattern: the pattern.
+        subject: the subject.
 
     Raises:
-        GlideMQValidationError: the pattern cannot be: ``>`` stands anywhere but at its end; or the subject is no text.
+        GlideMQValidationError: the pattern is invalid (such as a ``>`` before its end), or the subject is not a str.
     """
     return _matches(_tokens(pattern), subject)
 
 
 def compile_subject_matcher(patterns: Iterable[str] | None) -> Callable[[str], bool] | None:
-    """A function that says whether a subject matches one of the patterns; None, no filter, where there is none.
+    """Return a function that checks a subject against the patterns, or None (no filter) if there are no patterns.
 
-    Raises GlideMQValidationError as `match_subject`.
+    Raises:
+        GlideMQValidationError: a pattern is invalid.
     """
     compiled = [_tokens(pattern) for pattern in parse_subjects("patterns", patterns)]
     if not compiled:
@@ -38,7 +43,11 @@ def compile_subject_matcher(patterns: Iterable[str] | None) -> Callable[[str], b
 
 
 def parse_subjects(option: str, value: Any) -> tuple[str, ...]:
-    """The patterns of a subscription, checked; () = all subjects. Raises GlideMQValidationError."""
+    """Return the validated patterns of a subscription; () = all subjects.
+
+    Raises:
+        GlideMQValidationError: a pattern is invalid, or there are too many.
+    """
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -53,7 +62,7 @@ def parse_subjects(option: str, value: Any) -> tuple[str, ...]:
 
 
 def lua_patterns(patterns: Sequence[str]) -> list[str] | None:
-    """The same as patterns of Lua, for the server; None where every subject matches."""
+    """Return the patterns as Lua patterns for the server, or None if every subject matches."""
     found: list[str] = []
     for pattern in patterns:
         tokens = _tokens(pattern)

@@ -1,4 +1,4 @@
-"""`BroadcastWorker`: runs the messages of one subscription. A `Worker` whose jobs come from another source."""
+"""`BroadcastWorker`: a `Worker` that processes the messages of one subscription."""
 
 from __future__ import annotations
 
@@ -31,30 +31,29 @@ __all__ = ["BroadcastWorker"]
 
 
 class BroadcastWorker(Worker):
-    """Runs the messages that one subscription of a broadcast gets: each at least once, whoever else gets it too.
+    """Processes the messages of one subscription of a broadcast, each at least once.
 
-    Workers of the same subscription share its messages. It is used like a `Worker`: ``run()``, ``async with``,
-    ``on``, ``pause``, ``close``; its handlers get a `Message`. Retries, failures and results are the
-    subscription's own.
+    Every subscription gets every message; the workers of one subscription share its messages. Use it like a `Worker`:
+    ``run()``, ``async with``, ``on``, ``pause``, ``close``. Its handlers get a `Message`. Retries, failures and results
+    are separate for each subscription.
+
+    Options that are not listed here are the same as for `Worker`.
 
     Args:
-        name: of the broadcast.
-        handler: ``async def`` or plain ``def`` (runs in a thread) that takes the message; with ``batch``, a list of
-            messages; ``"module:function"`` or the path of a file runs it in processes of its own.
+        name: name of the broadcast.
+        handler: ``async def``, or plain ``def`` (runs in a thread), that takes the message, or a list of messages with
+            ``batch``; ``"module:function"`` or the path of a file runs it in separate processes.
         connection: as for `Worker`.
-        subscription: whose messages. It is kept on the server, with how far it is, until it is removed.
-        start_from: where it begins if there is none of that name yet: "$" with what is published from now on, "0-0"
-            with the oldest message there is, or after the stream entry of that id.
-        subjects: patterns (``orders.*.created``, ``orders.>``); what matches none of them is passed over. None = all.
-        limiter: at most so many messages are taken in a window, by all workers of the broadcast that have a limiter.
-        dead_letter_queue: gets a job for every message that has failed for good in this subscription; None = as it
-            was set before, or as the `Broadcast` says; False = none.
-        concurrency, lock_duration, stalled_interval, max_stalled_count, retry_on, no_retry_on, backoff_strategies,
-        token_limiter, batch, sandbox, events, metrics, log_failures, lifespan, serializer, compression, prefix: as for
-            `Worker`.
+        subscription: name of the subscription. It is stored on the server, with its position, until it is removed.
+        start_from: start of a new subscription: "$" for messages published from now on, "0-0" for the oldest stored
+            message, or a stream entry id to start after it. Ignored if the subscription exists.
+        subjects: subject patterns (``orders.*.created``, ``orders.>``); other messages are skipped. None = all.
+        limiter: maximum number of messages fetched per window, shared by all workers of the broadcast with a limiter.
+        dead_letter_queue: queue that gets an entry for every message that fails in this subscription; None keeps the
+            previous setting, or that of the `Broadcast`; False disables it.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: an option is invalid.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class BroadcastWorker(Worker):
         log_failures: bool | FailureLogOptions | FailureLogDict = True,
     ) -> None:
         if handler is None:  # pyright: ignore[reportUnnecessaryComparison]
-            raise GlideMQValidationError("handler", handler, "must be a function, or a text that names it")
+            raise GlideMQValidationError("handler", handler, "must be a function, or a str that names it")
         self.subscription = validate_subscription(subscription)
         self.subjects = parse_subjects("subjects", subjects)
         self.start_from = validate_start(start_from)
@@ -110,11 +109,15 @@ class BroadcastWorker(Worker):
 
     @property
     def task(self) -> TaskDecorator:
-        """Not for subscriptions: a task is added by its own queue. Raises GlideMQError."""
-        raise GlideMQError("a broadcast has no tasks: give the worker a handler, and publish messages")
+        """Not supported for subscriptions: tasks belong to queues.
+
+        Raises:
+            GlideMQError: always.
+        """
+        raise GlideMQError("a broadcast has no tasks; pass a handler to the worker and publish messages")
 
     async def drain(self) -> None:
-        """Work until the subscription has read everything and nothing is in hand or due later any more, then close."""
+        """Process messages until none is waiting, active or delayed in the subscription, then close."""
         await super().drain()
 
     async def _is_drained(self, link: QueueLink) -> bool:
@@ -124,4 +127,4 @@ class BroadcastWorker(Worker):
         return all(each.waiting == 0 and not each.active and not each.handed_back for each in mine)
 
     def __repr__(self) -> str:
-        return f"<BroadcastWorker of subscription {self.subscription!r} of {self.queue_name!r}>"
+        return f"<BroadcastWorker for subscription {self.subscription!r} of {self.queue_name!r}>"

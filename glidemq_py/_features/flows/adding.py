@@ -1,7 +1,7 @@
-"""Adding a planned flow: in one call, or by steps that are written down before the first is done.
+"""Add a planned flow: in one call, or in several steps recorded on the server before the first one runs.
 
-What is written down and committed will be done: by us, else by a worker of the root's queue (`finish_flow`). What is
-not committed has not happened, and goes by itself.
+Once the record is committed, all steps will be executed: by this client, or else by a worker of the root's queue
+(`finish_flow`). A record that was never committed has no effect and expires.
 """
 
 from __future__ import annotations
@@ -29,19 +29,30 @@ __all__ = ["add_planned", "finish_flow"]
 
 _log = get_logger(__name__)
 
-_STAGED_AT_A_TIME: Final = 10
-_RESERVED_AT_A_TIME: Final = 1_000
+_STEPS_PER_STAGE: Final = 10
+_IDS_PER_CALL: Final = 1_000
 
 
 async def add_planned(
     transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None
 ) -> int:
-    """Add the jobs; each has its id afterwards, and ``flow_id`` is written in each. The server's time, epoch ms.
+    """Add the jobs of a plan and set their ids.
+
+    Args:
+        transport: the connection.
+        plan: the jobs, the root first.
+        quiet: do not publish `added` events.
+        budget: the shared budget of the jobs, if any.
+        flow_id: stored in every job, if given.
+
+    Returns:
+        The server's time, epoch ms.
 
     Raises:
-        DuplicateJobError, JobCostError: nothing was added.
+        DuplicateJobError: a job id is already used; nothing was added.
+        JobCostError: a job costs more than its group's bucket holds; nothing was added.
         AmbiguousResultError: the connection was lost. A flow of several steps is finished by the workers of the
-            root's queue if it was begun; one of a single call may have been added.
+            root's queue if it was committed; a flow that takes one call may have been added.
     """
     _check_ids(plan)
     if not is_small(plan):
@@ -49,7 +60,7 @@ async def add_planned(
         return await _by_steps(transport, plan, quiet, budget, flow_id)
     reply = await transport.call(flows.flow_add(plan[0].link.keys.meta, whole_request(plan, quiet, budget, flow_id)))
     if not isinstance(reply.refused, bool):
-        raise _refusal(plan[reply.refused[0] - 1], reply.refused[1])
+        raise _rejected(plan[reply.refused[0] - 1], reply.refused[1])
     for job, job_id in zip(plan, reply.ids, strict=True):
         job.id = job_id
     return reply.now
@@ -60,37 +71,42 @@ def _check_ids(plan: Sequence[Planned]) -> None:
     for job in plan:
         if job.id:
             if (job.link.keys.name, job.id) in seen:
-                raise GlideMQValidationError("job_id", job.id, "is given to two jobs of one queue")
+                raise GlideMQValidationError("job_id", job.id, "is used by two jobs of one queue; ids must be unique")
             seen.add((job.link.keys.name, job.id))
 
 
-def _refusal(job: Planned, why: str) -> Exception:
+def _rejected(job: Planned, why: str) -> Exception:
     if why == "duplicate":
         return DuplicateJobError(job.id, job.link.keys.name)
     return JobCostError(job.options.cost, job.options.ordering.key if job.options.ordering else None)
 
 
 async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
-    """Give every job an id. Raises DuplicateJobError, JobCostError."""
+    """Reserve an id for every job.
+
+    Raises:
+        DuplicateJobError: a custom id is already used.
+        JobCostError: a job costs more than its group's bucket holds.
+    """
     by_queue: dict[str, list[Planned]] = {}
     for job in plan:
         by_queue.setdefault(job.link.keys.meta, []).append(job)
     issued: list[tuple[list[Planned], list[str]]] = []
     for meta, of_queue in by_queue.items():
-        for i in range(0, len(of_queue), _RESERVED_AT_A_TIME):
-            jobs = of_queue[i : i + _RESERVED_AT_A_TIME]
-            nameless = [job for job in jobs if not job.id]
+        for i in range(0, len(of_queue), _IDS_PER_CALL):
+            jobs = of_queue[i : i + _IDS_PER_CALL]
+            without_id = [job for job in jobs if not job.id]
             ordered = [job for job in jobs if job.ordering]
             custom = [job.id for job in jobs if job.id]
-            call = flows.flow_reserve(meta, len(nameless), custom, [job.ordering for job in ordered])
+            call = flows.flow_reserve(meta, len(without_id), custom, [job.ordering for job in ordered])
             reply = await transport.call(call)
             if reply.costly:
-                raise _refusal(ordered[reply.costly - 1], "cost")
+                raise _rejected(ordered[reply.costly - 1], "cost")
             if isinstance(reply.taken, str):
                 raise DuplicateJobError(reply.taken, jobs[0].link.keys.name)
-            issued.append((nameless, reply.ids))
-    for nameless, ids in issued:
-        for job, job_id in zip(nameless, ids, strict=True):
+            issued.append((without_id, reply.ids))
+    for without_id, ids in issued:
+        for job, job_id in zip(without_id, ids, strict=True):
             job.id = job_id
 
 
@@ -105,19 +121,19 @@ async def _by_steps(
         flat = [part for step in piece for part in (step.meta, step.request)]
         await transport.call(flows.flow_stage(root.meta, token, i == len(pieces) - 1, flat))
     try:
-        now, refused = await _do(transport, steps)
+        now, refused = await _execute(transport, steps)
     except GlideMQError as error:
-        text = f"the flow was accepted, and is finished by a worker of queue {root.name!r} if it is not yet: {error}"
+        text = f"the flow was accepted and a worker of queue {root.name!r} will finish adding it: {error}"
         raise AmbiguousResultError(text) from error
-    with contextlib.suppress(GlideMQError):  # all is done; a worker finds nothing to do and says so
+    with contextlib.suppress(GlideMQError):  # all steps are done; otherwise a worker deletes the record
         await _close(transport, root.meta, token, steps)
     if refused is not None:
         raise DuplicateJobError(refused, root.name)
     return now
 
 
-async def _do(transport: Transport, steps: Iterable[Step]) -> tuple[int, str | None]:
-    """Do the steps: the server's time, and the id because of which the first one refused them all."""
+async def _execute(transport: Transport, steps: Iterable[Step]) -> tuple[int, str | None]:
+    """Execute the steps and return the server's time and the id that made the first step reject the flow, if any."""
     now = 0
     for step in steps:
         reply = await transport.call(flows.flow_step(step.meta, step.request))
@@ -128,7 +144,7 @@ async def _do(transport: Transport, steps: Iterable[Step]) -> tuple[int, str | N
 
 
 async def _close(transport: Transport, root: str, token: str, steps: Iterable[Step]) -> None:
-    """Nothing of the flow is left to do: its record goes, and what marks the steps that are done, in every queue."""
+    """Delete the record of a finished flow, and the markers of its executed steps in every queue."""
     await transport.call(flows.flow_done(root, token))
     for meta in dict.fromkeys(step.meta for step in steps if step.meta != root):
         await transport.call(flows.flow_done(meta, token))
@@ -138,7 +154,7 @@ def _pieces(steps: Sequence[Step]) -> list[list[Step]]:
     pieces: list[list[Step]] = [[]]
     size = 0
     for step in steps:
-        if pieces[-1] and (len(pieces[-1]) >= _STAGED_AT_A_TIME or size + len(step.request) > CHARS):
+        if pieces[-1] and (len(pieces[-1]) >= _STEPS_PER_STAGE or size + len(step.request) > CHARS):
             pieces.append([])
             size = 0
         pieces[-1].append(step)
@@ -147,7 +163,11 @@ def _pieces(steps: Sequence[Step]) -> list[list[Step]]:
 
 
 async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
-    """Do the steps of a committed flow that nobody has done; how many there are. Raises GlideMQError."""
+    """Execute the remaining steps of a committed flow and return the number of steps.
+
+    Raises:
+        GlideMQError: a call failed; a later run continues.
+    """
     done: list[Step] = []
     while True:
         at = 2 * len(done)

@@ -1,4 +1,4 @@
-"""Calls about parents and children, and those that add flows (``lua/own/flow*.lua``)."""
+"""Server calls for parents and children, and for adding flows (``lua/features/flows/functions``)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ChildEnd(NamedTuple):
-    """How a child of another queue ended."""
+    """The outcome of a child in another queue."""
 
     parent: str
     """Id of the parent."""
@@ -50,64 +50,65 @@ class ChildEnd(NamedTuple):
 
 
 class Open(NamedTuple):
-    """What a parent still waits for."""
+    """The pending children of a parent."""
 
     number: int
     failure: str | bool
-    """Why a child has failed that takes its parent along; False if none has."""
+    """Failure reason of a child whose failure fails the parent; False if there is none."""
 
 
 class Children(NamedTuple):
     """One page of a parent's children."""
 
     rows: list[tuple[str, str]]
-    """Member, and '' (open), 'd' (ended), 'v' and its result, 'f' and why it failed, or 'm' (one of these; ask)."""
+    """Member, and one of: '' (pending), 'd' (finished), 'v' + result, 'f' + failure reason, or 'm' ('v' or 'f', too
+    large for the page: read it separately)."""
     cursor: str
 
 
 class Watched(NamedTuple):
-    """Parents that have waited for long."""
+    """Parents that have been waiting for a long time."""
 
     rows: list[tuple[str, list[str]]]
-    """Id of a parent, and its children whose end is not counted."""
+    """Id of a parent, and its children whose outcome is not yet counted."""
     more: int
 
 
 class ChildOutcomes(NamedTuple):
-    """What became of jobs."""
+    """The outcomes of jobs."""
 
     outbox_pending: int
-    """1: what their queue owes to others is not all delivered."""
+    """1 if the outbox of their queue has undelivered entries."""
     rows: list[tuple[str, str, str] | bool]
-    """How it ended, its result or why it failed, and its policy; False for one that has not ended."""
+    """Outcome, result or failure reason, and failure policy of each job; False for an unfinished job."""
 
 
 class Reserved(NamedTuple):
-    """Ids for jobs that are still to be added."""
+    """Ids reserved for jobs."""
 
     ids: list[str]
     taken: str | bool
-    """A custom id that another job has; False if none is."""
+    """A custom id that is already used; False if there is none."""
     costly: int
-    """Number of the ordering whose bucket holds less than the job costs; 0 if none."""
+    """1-based number of the ordering whose bucket holds less than the job costs; 0 if none."""
 
 
 class FlowAdded(NamedTuple):
-    """What became of one `flow_add`."""
+    """Reply of `flow_add`."""
 
     now: int
     ids: list[str]
     refused: tuple[int, str] | bool
-    """Number of a row and why nothing was added: duplicate, cost; False if all was."""
+    """1-based row number and the reason why nothing was added ('duplicate' or 'cost'); False if all was added."""
 
 
 def children_ended(meta: str, ends: Sequence[ChildEnd]) -> Call[bool]:
-    """Tell parents in this queue; True if the queue owes something to others now."""
+    """Report finished children to parents in this queue; returns True if the queue's outbox has new entries."""
     return Call("children_ended", meta, (pack(ends),), bool, repeatable=True)
 
 
 def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
-    """Have a parent wait for children of other queues: 'ok', 'gone', or the state in which it has ended."""
+    """Add children of other queues to a parent; returns 'ok', 'gone', or the final state of a finished parent."""
     return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
 
 
@@ -115,16 +116,18 @@ class RemoteNotified(NamedTuple):
     """Reply of `notify_remote_parents`."""
 
     told: int
-    """Entries that the outbox of the queue has got."""
+    """Number of entries added to the outbox of the queue."""
     cursor: str
     left: int
-    """Children of the queue whose end a parent in another slot is still to learn of."""
+    """Number of children whose outcome is not yet delivered to a parent in another slot."""
 
 
 def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNotified]:
-    """Write into the outbox which children with parents in other slots have ended without telling them, a page per
-    call. A round (cursor '') that begins within ``pause`` ms of another one does nothing."""
-    return Call("tell_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
+    """Add undelivered outcomes of children with parents in other slots to the outbox, one page per call.
+
+    A round (cursor '') that begins within ``pause`` ms of the previous one does nothing.
+    """
+    return Call("notify_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
 
 
 def _remote_notified(reply: bytes) -> RemoteNotified:
@@ -132,17 +135,20 @@ def _remote_notified(reply: bytes) -> RemoteNotified:
 
 
 def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
-    """Key prefixes of queues in other slots with children of this queue's parents; ``empty`` ones may be removed."""
+    """Return key prefixes of queues in other slots with children of this queue's parents.
+
+    The prefixes in ``empty`` have no such children any more; they are removed after a grace period.
+    """
     return Call("remote_children", meta, (pack(empty),), unpack, repeatable=True)
 
 
 def sweep_parents(meta: str) -> Call[bool]:
-    """Take parents that wait no more out of the index of waiting parents; True if there may be many more."""
+    """Remove parents that no longer wait from the index of waiting parents; returns True if more may remain."""
     return Call("sweep_parents", meta, (), bool, repeatable=True)
 
 
 def open_children(meta: str, parent: str) -> Call[Open]:
-    """Whether a parent has anything to wait for."""
+    """Return the number of pending children of a parent, and the failure that fails it, if any."""
     return Call("open_children", meta, (parent,), _open, repeatable=True)
 
 
@@ -151,7 +157,7 @@ def _open(reply: bytes) -> Open:
 
 
 def children(meta: str, parent: str, cursor: str, count: int) -> Call[Children]:
-    """One page of a parent's children; one may come twice."""
+    """Return one page of a parent's children; a child may appear twice."""
     return Call("children", meta, (pack((parent, cursor, count)),), _children, repeatable=True)
 
 
@@ -160,7 +166,7 @@ def _children(reply: bytes) -> Children:
 
 
 def family(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
-    """Number of children and values of some fields of jobs; False for one that is gone."""
+    """Return the number of children and the given fields of each job; False for a deleted job."""
     return Call("family", meta, (pack((ids, fields)),), _unpacked, repeatable=True)
 
 
@@ -169,7 +175,7 @@ def _unpacked(reply: bytes) -> Any:
 
 
 def watch_children(meta: str, age: int, pause: int) -> Call[Watched]:
-    """The next page of parents that have waited for ``age`` ms; none for ``pause`` ms after the last."""
+    """Return the next page of parents that have waited for ``age`` ms; empty for ``pause`` ms after the last page."""
     return Call("watch_children", meta, (pack((age, pause)),), _watched)
 
 
@@ -178,7 +184,7 @@ def _watched(reply: bytes) -> Watched:
 
 
 def child_outcomes(meta: str, ids: Sequence[str]) -> Call[ChildOutcomes]:
-    """How jobs have ended."""
+    """Return the outcomes of jobs."""
     return Call("child_outcomes", meta, (pack(ids),), _child_outcomes, repeatable=True)
 
 
@@ -190,7 +196,7 @@ def _child_outcomes(reply: bytes) -> ChildOutcomes:
 
 
 def flow_reserve(meta: str, count: int, custom: Sequence[str], orderings: Sequence[object]) -> Call[Reserved]:
-    """Ids for ``count`` jobs, if none of the ``custom`` ones is taken and every cost can be paid."""
+    """Reserve ids for ``count`` jobs, unless a ``custom`` id is already used or a cost exceeds its bucket."""
     return Call("flow_reserve", meta, (pack((count, custom, orderings)),), _reserved)
 
 
@@ -208,17 +214,17 @@ def flow_request(
     budget: tuple[str, Sequence[str] | bool] | None,
     flow_id: str | None = None,
 ) -> bytes:
-    """The packed argument of `flow_add`; see ``lua/features/flows/functions/flow_add.lua``."""
+    """Return the packed argument of `flow_add`; see ``lua/features/flows/functions/flow_add.lua``."""
     return pack((token, number, rows, deps, ready, quiet, budget or False, flow_id or False))
 
 
 def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:
-    """A whole flow in one step. Not repeatable."""
+    """Add a whole flow in one step. Not repeatable."""
     return Call("flow_add", meta, (request,), _added)
 
 
 def flow_step(meta: str, request: bytes) -> Call[FlowAdded]:
-    """One step of a flow that was written down; a second time it does nothing."""
+    """Execute one step of a recorded flow; repeating it does nothing."""
     return Call("flow_add", meta, (request,), _added, repeatable=True)
 
 
@@ -227,15 +233,15 @@ def _added(reply: bytes) -> FlowAdded:
 
 
 def flow_stage(meta: str, token: str, commit: bool, steps: Sequence[str | bytes]) -> Call[bool]:
-    """Write down steps (meta key and request, flat); with ``commit`` they will be done, whatever happens to us."""
+    """Record steps (meta key and request, flat); once committed, a worker executes them if this client stops."""
     return Call("flow_stage", meta, (pack((token, int(commit), steps)),), bool)
 
 
 def flow_done(meta: str, token: str) -> Call[bool]:
-    """All steps are done: the record goes."""
+    """Delete the record of a flow whose steps are all done."""
     return Call("flow_done", meta, (token,), bool, repeatable=True)
 
 
 def flows_due(meta: str, age: int, count: int) -> Call[list[str]]:
-    """Tokens of flows that were committed at least ``age`` ms ago and are not done."""
+    """Return tokens of unfinished flows that were committed at least ``age`` ms ago."""
     return Call("flows_due", meta, (pack((age, count)),), _unpacked, repeatable=True)

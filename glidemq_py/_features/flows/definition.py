@@ -1,4 +1,4 @@
-"""`FlowJob`: a job of a tree and its children, as users write it. Nothing is sent here."""
+"""`FlowJob`: the definition of a job of a tree and its children. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ __all__ = [
 
 
 def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
-    """Options of a job of a flow. Raises GlideMQValidationError for those that cannot be there."""
+    """Return the validated options of a job of a flow.
+
+    Raises:
+        UnsupportedOptionError: the option cannot be used in a flow (`parent`, `deduplication`).
+        GlideMQValidationError: another option is invalid.
+    """
     parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
     for option in ("parent", "deduplication"):
         if getattr(parsed, option) is not None:
-            raise UnsupportedOptionError(option, getattr(parsed, option), "cannot be given to a job of a flow")
+            raise UnsupportedOptionError(option, getattr(parsed, option), "is not supported for jobs of a flow")
     check_effect(parsed, parsed, of_flow=True)
     return parsed
 
@@ -49,11 +54,15 @@ class FlowMember:
 
 
 def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[str, Any]:
-    """A mapping of the fields of one, and of no others. Raises GlideMQValidationError."""
+    """Return the given mapping if it has only these keys, ``name`` and ``queue`` included.
+
+    Raises:
+        GlideMQValidationError: it is no mapping, has an unknown key, or lacks a required one.
+    """
     given = check_mapping(option, value, keys)
     for needed in ("name", "queue"):
         if needed not in given:
-            raise GlideMQValidationError(f"{option}.{needed}", None, "is needed")
+            raise GlideMQValidationError(f"{option}.{needed}", None, "is required")
     return given
 
 
@@ -62,13 +71,13 @@ _KEYS: Final = ("name", "queue", "data", "options", "children")
 
 
 def too_deep(name: object) -> GlideMQValidationError:
-    """The error for the job beyond the last level that there may be."""
-    return GlideMQValidationError("children", name, f"a flow is at most {MAX_DEPTH} jobs deep")
+    """Return the error for a job below the maximum depth."""
+    return GlideMQValidationError("children", name, f"a flow must be at most {MAX_DEPTH} levels deep")
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class FlowJob(FlowMember):
-    """A job of a tree: it runs when its children have ended.
+    """A job of a tree: it runs when its children have finished.
 
     Args:
         name: the job's name.
@@ -78,7 +87,7 @@ class FlowJob(FlowMember):
         children: `FlowJob` objects, or mappings of their fields.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     children: tuple[FlowJob, ...]
@@ -99,7 +108,7 @@ class FlowJob(FlowMember):
 
     @classmethod
     def parse(cls, value: object, option: str = "children") -> FlowJob:
-        """A `FlowJob` from one, or from a mapping of its fields, however deep."""
+        """Return a `FlowJob` built from a `FlowJob` or from a mapping of its fields, nested to any depth."""
         if isinstance(value, FlowJob):
             return value
         frames = [_Frame(value, option)]
@@ -122,7 +131,7 @@ class FlowJob(FlowMember):
 
 
 class _Frame:
-    """A mapping whose children are being made: a stack of our own, since the interpreter's is not deep."""
+    """A mapping whose children are being parsed: an explicit stack avoids the interpreter's recursion limit."""
 
     __slots__ = ("children", "fields", "rest")
 

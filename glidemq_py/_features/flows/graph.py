@@ -1,4 +1,4 @@
-"""`DagNode`: a job of a graph, as users write it, and the order of a graph. Nothing is sent here."""
+"""`DagNode`: the definition of a job of a graph, and topological sorting. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from glidemq_py.errors import CycleError, GlideMQValidationError
 __all__ = ["MAX_DEPENDENTS", "DagNode", "topo_sort", "validate_dag"]
 
 MAX_DEPENDENTS: Final = 1_000
-"""Jobs that may wait for one job: all of them are told in the step that ends it."""
+"""Maximum number of jobs that may wait for one job: the call that finishes it updates all of them."""
 _KEYS: Final = ("name", "queue", "data", "options", "deps")
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class DagNode(FlowMember):
-    """A job of a graph: it runs when the jobs that it depends on have ended.
+    """A job of a graph: it runs when its dependencies have finished.
 
     Args:
-        name: the job's name, and the node's: unique in its graph.
+        name: name of the job and of the node; unique in the graph.
         queue: name of its queue.
         data: anything the serializer takes.
         options: `JobOptions` or a mapping of keyword options; no `parent` and no `deduplication`.
-        deps: names of the nodes that must have ended before.
+        deps: names of the nodes that must finish first.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     deps: tuple[str, ...]
@@ -51,7 +51,7 @@ class DagNode(FlowMember):
 
     @classmethod
     def parse(cls, value: object, option: str = "nodes") -> DagNode:
-        """A `DagNode` from one, or from a mapping of its fields."""
+        """Return a `DagNode` built from a `DagNode` or from a mapping of its fields."""
         if isinstance(value, DagNode):
             return value
         return cls(**member_fields(value, option, _KEYS))
@@ -62,11 +62,11 @@ def _parsed(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
 
 
 def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
-    """The nodes, checked: names are unique, dependencies exist, nothing waits for itself.
+    """Return the validated nodes: names are unique, dependencies exist, there is no cycle.
 
     Raises:
-        CycleError: nodes wait for one another in a circle.
-        GlideMQValidationError: another rule is broken.
+        CycleError: the dependencies form a cycle.
+        GlideMQValidationError: a node, a name or a dependency is invalid.
     """
     parsed = _parsed(nodes)
     topo_sort(parsed)
@@ -74,8 +74,14 @@ def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
 
 
 def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
-    """The nodes in an order in which each comes after those that it depends on (Kahn's algorithm); as given, where
-    that leaves a choice. Raises as `validate_dag`."""
+    """Return the nodes sorted so that each comes after its dependencies (Kahn's algorithm).
+
+    The given order is kept where the dependencies allow it.
+
+    Raises:
+        CycleError: the dependencies form a cycle.
+        GlideMQValidationError: a node, a name or a dependency is invalid.
+    """
     parsed = _parsed(nodes)
     by_name: dict[str, DagNode] = {}
     for node in parsed:
@@ -85,7 +91,7 @@ def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     for node in parsed:
         for dep in node.deps:
             if dep not in by_name:
-                raise GlideMQValidationError("deps", dep, f"node {node.name!r} depends on a node that is not there")
+                raise GlideMQValidationError("deps", dep, f"unknown node; node {node.name!r} depends on it")
             dependents[dep].append(node)
     for name, waiting in dependents.items():
         if len(waiting) > MAX_DEPENDENTS:
@@ -106,7 +112,7 @@ def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
 
 
 def _cycle(by_name: Mapping[str, DagNode], stuck: set[str]) -> list[str]:
-    """A closed path among nodes each of which depends on another of them."""
+    """Return a cycle among nodes that each depend on another of them."""
     path: list[str] = []
     name = min(stuck)
     while name not in path:

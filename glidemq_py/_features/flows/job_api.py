@@ -1,4 +1,4 @@
-"""A job's parents and children: what the children brought, and waiting for them."""
+"""The methods of `Job` for its parents and children: reading results and waiting for children."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["JobFamily", "ref_of_member"]
 
 _PAGE: Final = 200
-_FEW: Final = 100
+_SMALL_PAGE: Final = 100
 
 
 def ref_of_member(member: str) -> JobRef:
-    """The job that a member of a set of parents or children names: ``glide:{emails}:7``. Raises ValueError."""
+    """Return the job named by a member of a set of parents or children, such as ``glide:{emails}:7``.
+
+    Raises:
+        ValueError: the text is not such a member.
+    """
     base, job_id = split_member(member)
     return JobRef(base[base.index(":{") + 2 : -1], job_id)
 
 
 class JobFamily:
-    """The part of `Job` that knows its parents and children."""
+    """The methods of `Job` for its parents and children."""
 
     id: str
     _link: QueueLink
@@ -49,7 +53,7 @@ class JobFamily:
         def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]: ...
 
     async def get_parents(self) -> list[JobRef]:
-        """The jobs that wait for this one; several for a node of a `FlowProducer.add_dag`."""
+        """Return the jobs that wait for this one; a node of a `FlowProducer.add_dag` may have several."""
         keys, transport = self._link.keys, self._link.transport
         names = ("parentId", "parentQueue", "parentIds", "parentQueues")
         single, queue, ids, queues = await transport.command("HMGET", keys.job(self.id), *names)
@@ -61,88 +65,92 @@ class JobFamily:
                 found.append(ref_of_member(member.decode()))
             except ValueError:
                 continue
-        # A peer writes these before the set.
+        # Node clients write these fields before the set.
         found += [JobRef(name, job_id) for name, job_id in zip(_names(queues), _names(ids), strict=False)]
         return list(dict.fromkeys(found))
 
     async def get_children_values(self) -> dict[str, Any]:
-        """What the children that have completed returned, by their full names (``glide:{queue}:id``).
+        """Return the results of the completed children, by full name (``glide:{queue}:id``).
 
-        The parent keeps it, so it is there when the children are not any more. In the same form as this queue's own
-        results: children of another queue must have the same serializer.
+        The results are stored with the parent, so they remain after the children are deleted. They are read with this
+        queue's serializer: children in other queues must use the same one.
 
-        Raises SerializationError for a result that it cannot read.
+        Raises:
+            SerializationError: a result cannot be deserialized.
         """
         values: dict[str, Any] = {}
         unknown: list[str] = []
-        async for member, brought in self._children():
-            if brought[:1] == "v":
-                values[member] = decode_result(brought[1:], self._link.serializer)
-            elif brought == "d":
+        async for member, outcome in self._children():
+            if outcome[:1] == "v":
+                values[member] = decode_result(outcome[1:], self._link.serializer)
+            elif outcome == "d":
                 unknown.append(member)
         for member, text in await self._results_of(unknown):
             values[member] = decode_result(text, self._link.serializer)
         return values
 
     async def get_children_failures(self) -> dict[str, str]:
-        """Why children have failed (expired, were removed, ...) that the parent did not fail with, by full name."""
-        return {member: brought[1:] async for member, brought in self._children() if brought[:1] == "f"}
+        """Return the failure reasons of children that failed (expired, were removed, ...) without failing the parent.
+
+        The keys are full names, as in `get_children_values`.
+        """
+        return {member: outcome[1:] async for member, outcome in self._children() if outcome[:1] == "f"}
 
     async def get_open_children(self) -> list[JobRef]:
-        """The children that have not ended yet."""
-        return [ref_of_member(member) async for member, brought in self._children() if not brought]
+        """Return the unfinished children."""
+        return [ref_of_member(member) async for member, outcome in self._children() if not outcome]
 
     async def _children(self) -> AsyncIterator[tuple[str, str]]:
         cursor, seen = "", set[str]()
         while True:
             page = await self._link.transport.call(flows.children(self._link.keys.meta, self.id, cursor, _PAGE))
-            for member, brought in page.rows:
+            for member, outcome in page.rows:
                 if member not in seen:
                     seen.add(member)
-                    yield member, await self._large(member) if brought == "m" else brought
+                    yield member, await self._large(member) if outcome == "m" else outcome
             cursor = page.cursor
             if not cursor:
                 return
 
     async def _large(self, member: str) -> str:
-        """What a child brought that did not fit into its page."""
+        """Return the result or failure of a child that was too large for its page."""
         keys, transport = self._link.keys, self._link.transport
-        brought = await transport.command("HGET", f"{keys.stem}depvals:{self.id}", member)
-        return "" if brought is None else str(brought.decode())
+        outcome = await transport.command("HGET", f"{keys.stem}depvals:{self.id}", member)
+        return "" if outcome is None else str(outcome.decode())
 
     async def _results_of(self, members: Iterable[str]) -> list[tuple[str, str]]:
-        """Results that a peer's worker did not hand to the parent: the children have them."""
+        """Return results that are stored only with the children: a Node worker does not copy them to the parent."""
         by_base: dict[str, list[str]] = {}
         for member in members:
             base, job_id = split_member(member)
             by_base.setdefault(base, []).append(job_id)
         found: list[tuple[str, str]] = []
         for base, ids in by_base.items():
-            for i in range(0, len(ids), _FEW):
-                few = ids[i : i + _FEW]
-                rows = await self._link.transport.call(flows.family(f"{base}:meta", few, ("state", "returnvalue")))
-                for job_id, row in zip(few, rows, strict=True):
+            for i in range(0, len(ids), _SMALL_PAGE):
+                chunk = ids[i : i + _SMALL_PAGE]
+                rows = await self._link.transport.call(flows.family(f"{base}:meta", chunk, ("state", "returnvalue")))
+                for job_id, row in zip(chunk, rows, strict=True):
                     if isinstance(row, bool) or row[1][0] != "completed" or not isinstance(row[1][1], str):
                         continue
                     found.append((f"{base}:{job_id}", row[1][1]))
         return found
 
     async def move_to_waiting_children(self, *, next_step: str | None = None, data: Any = SAME) -> None:
-        """Go on when all children have ended: ends this attempt unless they have, without spending it.
+        """Wait for the children: end this attempt unless all children have finished.
 
-        Children are added with ``parent=job``. Once they have ended the handler is called again, from its beginning:
-        either it adds the same children again under ``job_id`` of their own (they are there already) and comes past
-        this call, or it goes by `step`.
+        The attempt does not count. Children are added with ``parent=job``. When they have finished, the handler is
+        called again from the start. It must then either add the same children with the same ``job_id`` values (existing
+        jobs are not added twice) and pass this call, or branch on `step`.
 
         Args:
-            next_step: what `step` returns from now on. It is written into the job's data, which must be a mapping, as
-                ``step``.
-            data: the job's data from now on; not given, it stays.
+            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping.
+            data: the new data of the job; unchanged if omitted.
 
         Raises:
-            WaitingChildrenError: the signal; let it pass.
-            ChildFailedError: a child has failed, and takes its parent along.
-            GlideMQValidationError, GlideMQError: it cannot be done.
+            WaitingChildrenError: signals the worker; do not catch it.
+            ChildFailedError: a child failed, and its policy fails the parent.
+            GlideMQValidationError: ``next_step`` or ``data`` is invalid.
+            GlideMQError: not called in the job's handler, or the call failed.
         """
         self._in_handler("move_to_waiting_children")
         after, replace = self._next_data(next_step, data)

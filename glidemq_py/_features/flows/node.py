@@ -1,4 +1,4 @@
-"""`JobNode`: a job of a flow and those that it waits for, as they were added or read back; and its drawing."""
+"""`JobNode`: a job of a flow and its children, as added or read back, with a Mermaid export."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class JobNode:
 
     Attributes:
         job: the job.
-        children: the jobs that it waits for. In a graph, a node that several wait for is one object.
-        state: where it stood when it was read or added; None for one that is gone, or not known.
-        is_cut: it has more children than were read (`FlowProducer.get_flow`: ``depth``, ``max_jobs``).
+        children: the jobs it waits for. A node of a graph with several parents is a single object.
+        state: its state when it was read or added; None if the job was deleted or the state is unknown.
+        is_cut: it has more children than were read (see ``depth`` and ``max_jobs`` of `FlowProducer.get_flow`).
     """
 
     job: Job[Any, Any]
@@ -44,7 +44,7 @@ class JobNode:
         return f"<JobNode {self.job!r}{state}, children: {len(self.children)}>"
 
     def walk(self) -> Iterator[JobNode]:
-        """Every node once, this one first, parents before their children."""
+        """Yield every node once, breadth first, starting with this one."""
         seen: set[int] = set()
         waiting = [self]
         for node in waiting:
@@ -54,11 +54,11 @@ class JobNode:
                 waiting += node.children
 
     def counts(self) -> dict[str, int]:
-        """How many jobs of the flow are in each state; "gone" for those that are there no more."""
+        """Return the number of jobs of the flow per state; deleted jobs count as "gone"."""
         return dict(Counter(str(node.state) if node.state else "gone" for node in self.walk()))
 
     def to_mermaid(self) -> str:
-        """The flow as the text of a Mermaid flowchart: arrows lead from a job to the one that waits for it."""
+        """Return the flow as a Mermaid flowchart, with arrows from each job to its parents."""
         names: dict[int, str] = {}
         lines = ["flowchart BT"]
         nodes = list(self.walk())

@@ -1,4 +1,4 @@
-"""Which job waits for another one: the option ``parent``, and what a child's failure means for it."""
+"""The option ``parent``, and the policies for a child's failure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FAILURE_POLICIES: Final = ("fail_parent", "ignore", "remove")
 
 
 class JobRef(NamedTuple):
-    """A job by the name of its queue and its id.
+    """A reference to a job: its queue and its id.
 
     Attributes:
         queue: name of the queue.
-        id: of the job.
+        id: id of the job.
     """
 
     queue: str
@@ -42,11 +42,15 @@ class _JobLike(Protocol):
 
 
 ParentInput = JobRef | tuple[str, str] | ParentDict | _JobLike
-"""What may be given as ``parent``: a `Job`, a `JobRef`, ``(queue, id)``, or ``{"queue": ..., "id": ...}``."""
+"""A value of ``parent``: a `Job`, a `JobRef`, ``(queue, id)``, or ``{"queue": ..., "id": ...}``."""
 
 
 def parse_parent(option: str, value: object) -> JobRef:
-    """The parent that is meant. Raises GlideMQValidationError about ``option``."""
+    """Return the parent as a `JobRef`.
+
+    Raises:
+        GlideMQValidationError: the value of ``option`` is invalid.
+    """
     if isinstance(value, _JobLike):
         return JobRef(value.queue_name, value.id)
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""From a tree or a graph to the rows that are added: parents before their children, each checked and encoded.
+"""Turn a tree or a graph into validated, encoded rows, parents before their children.
 
-A small flow in one queue is one call. Any other is a list of steps, each a call to one queue: first all jobs that wait,
-with the names of all that they wait for; then those that may run; so no job goes on early, whatever happens between.
+A small flow in one queue takes one call. Any other flow is a list of steps, each a call to one queue: first the jobs
+that wait, with their dependencies, then the jobs that can run. So no job runs too early if adding is interrupted.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class Planned:
     """A job of a flow, ready to be added.
 
     Attributes:
-        link: its queue.
-        name, data, options: as given.
-        row: as `add` takes it, without what follows.
-        parents: which jobs of the plan wait for it.
-        inner: it waits for others itself.
-        multi: it is written as one that may have several parents.
-        id: its own, or the one that was reserved for it; "" until then.
+        link: the queue.
+        name: name of the job.
+        data: data of the job, before serialization.
+        options: options of the job.
+        row: the row for `add`, without the fields below.
+        parents: positions in the plan of the jobs that wait for it.
+        inner: it waits for other jobs.
+        multi: it is stored as a job that may have several parents.
+        id: the custom or reserved id; "" until one is reserved.
     """
 
     link: QueueLink
@@ -53,18 +55,18 @@ class Planned:
 
     @property
     def size(self) -> int:
-        """Characters of its data."""
+        """Length of the encoded data, in characters."""
         return len(str(self.row[1]))
 
     @property
     def ordering(self) -> Any:
-        """The ordering of its row; False for none."""
+        """The ordering of the row; False if there is none."""
         return self.row[_ORDERING]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call to the queue of ``meta``; ``ids`` are those of the jobs that it adds."""
+    """One call to the queue of ``meta``; ``ids`` are the ids of the jobs it adds."""
 
     meta: str
     request: bytes
@@ -84,7 +86,11 @@ def _planned(link: QueueLink, job: FlowJob | DagNode, parents: list[int], inner:
 
 
 def plan_tree(root: FlowJob, link_of: LinkOf) -> list[Planned]:
-    """The jobs of a tree, each parent before its children. Raises GlideMQValidationError."""
+    """Return the jobs of a tree, each parent before its children.
+
+    Raises:
+        GlideMQValidationError: a job is invalid, or the tree is too deep.
+    """
     plan: list[Planned] = []
     waiting: list[tuple[FlowJob, list[int], int]] = [(root, [], 0)]
     for job, parents, depth in waiting:  # grows while it is read: level by level
@@ -97,7 +103,11 @@ def plan_tree(root: FlowJob, link_of: LinkOf) -> list[Planned]:
 
 
 def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
-    """The jobs of a graph, each before those that it depends on. Raises GlideMQValidationError."""
+    """Return the jobs of a graph, each before its dependencies.
+
+    Raises:
+        GlideMQValidationError: a job or the graph is invalid.
+    """
     level: dict[str, int] = {}
     for node in topo_sort(nodes):
         level[node.name] = 1 + max((level[dep] for dep in node.deps), default=-1)
@@ -108,14 +118,14 @@ def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
         for dep in node.deps:
             parents[place[dep]].append(place[node.name])
     return [
-        # As peers write it: a node that depends on nothing and has one dependent is an ordinary child.
+        # As Node clients store it: a node without dependencies and with one dependent is an ordinary child.
         _planned(link_of(node.queue), node, above, bool(node.deps), bool(node.deps) or len(above) > 1)
         for node, above in zip(ordered, parents, strict=True)
     ]
 
 
 def is_small(plan: Sequence[Planned]) -> bool:
-    """Whether one call can add it."""
+    """Return True if one call can add the plan."""
     return (
         len(plan) <= ROWS and len({job.link.keys.name for job in plan}) == 1 and sum(job.size for job in plan) <= CHARS
     )
@@ -126,7 +136,7 @@ def _flow_row(job: Planned, parents: list[object]) -> Row:
 
 
 def whole_request(plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None) -> bytes:
-    """The argument that adds all of a small flow."""
+    """Return the argument of the call that adds a whole small flow."""
     rows = [_flow_row(job, [i + 1 for i in job.parents]) for job in plan]
     charged = None if budget is None else ("", budget.to_fields())
     return flow_request("", 0, rows, (), (), quiet, charged, flow_id)
@@ -135,7 +145,7 @@ def whole_request(plan: Sequence[Planned], quiet: bool, budget: Budget | None, f
 def steps_of(
     plan: Sequence[Planned], token: str, quiet: bool, budget: Budget | None, flow_id: str | None = None
 ) -> Iterator[Step]:
-    """The steps that add a flow whose jobs all have ids."""
+    """Yield the steps that add a flow whose jobs all have ids."""
     root, number = plan[0], 0
     key = root.link.keys.budget(root.id)
 
@@ -193,7 +203,7 @@ def _chunks(jobs: Sequence[Planned]) -> Iterator[list[Planned]]:
 
 
 def _deps(plan: Sequence[Planned]) -> dict[str, list[tuple[str, str]]]:
-    """By the queue of the parent: (id of the parent, name of the child)."""
+    """Return pairs of parent id and child member, grouped by the queue of the parent."""
     found: dict[str, list[tuple[str, str]]] = {}
     for job in plan:
         for i in job.parents:

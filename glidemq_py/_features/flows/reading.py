@@ -1,4 +1,4 @@
-"""Reading a flow back: the job that is asked for, those that it waits for, and so on, in pages that are short."""
+"""Read a flow back, level by level, in short pages: the requested job, its children, their children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glidemq_py._job import Job, QueueLink
 __all__ = ["read_flow", "read_jobs"]
 
 _PAGE: Final = 200
-_FEW: Final = 100
+_SMALL_PAGE: Final = 100
 _FIELDS: Final = (
     "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
     "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount",
@@ -28,24 +28,24 @@ class _Reader:
         self.nodes: dict[JobRef, JobNode] = {}
 
     async def jobs(self, refs: list[JobRef]) -> list[JobRef]:
-        """Read these jobs; those that have children."""
+        """Read these jobs and return those that have children."""
         parents: list[JobRef] = []
         by_queue: dict[str, list[str]] = {}
         for ref in refs:
             by_queue.setdefault(ref.queue, []).append(ref.id)
         for queue, ids in by_queue.items():
             link = self._link_of(queue)
-            for i in range(0, len(ids), _FEW):
-                few = ids[i : i + _FEW]
-                rows = await link.transport.call(flows.family(link.keys.meta, few, _FIELDS))
-                for job_id, row in zip(few, rows, strict=True):
+            for i in range(0, len(ids), _SMALL_PAGE):
+                page = ids[i : i + _SMALL_PAGE]
+                rows = await link.transport.call(flows.family(link.keys.meta, page, _FIELDS))
+                for job_id, row in zip(page, rows, strict=True):
                     self.nodes[JobRef(queue, job_id)] = _node(link, job_id, row)
                     if not isinstance(row, bool) and row[0]:
                         parents.append(JobRef(queue, job_id))
         return parents
 
     async def children(self, parent: JobRef, room: int) -> tuple[list[JobRef], bool]:
-        """The children of a job, ``room`` at most; whether there are more."""
+        """Return at most ``room`` children of a job, and whether there are more."""
         link, cursor = self._link_of(parent.queue), ""
         found: dict[JobRef, None] = {}
         while len(found) <= room:
@@ -70,14 +70,14 @@ def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
 
 
 async def read_jobs(refs: Sequence[JobRef], link_of: Callable[[str], QueueLink]) -> dict[JobRef, JobNode]:
-    """Jobs by what names them, without their children; the state of one that is gone is None."""
+    """Return jobs by reference, without their children; the state of a deleted job is None."""
     reader = _Reader(link_of)
     await reader.jobs(list(refs))
     return reader.nodes
 
 
 async def read_flow(root: JobRef, link_of: Callable[[str], QueueLink], depth: int, max_jobs: int) -> JobNode | None:
-    """See `FlowProducer.get_flow`."""
+    """Read a flow; see `FlowProducer.get_flow`."""
     reader = _Reader(link_of)
     level = await reader.jobs([root])
     top = reader.nodes[root]
@@ -104,5 +104,5 @@ async def read_flow(root: JobRef, link_of: Callable[[str], QueueLink], depth: in
 
 
 def _order(ref: JobRef) -> tuple[str, int, str]:
-    """Queue, then numbers in their order."""
+    """Return a sort key: by queue, then numeric ids in numeric order."""
     return ref.queue, len(ref.id), ref.id

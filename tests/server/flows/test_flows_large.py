@@ -66,7 +66,7 @@ async def test_chains_are_as_deep_as_trees(url: str, queue: Queue) -> None:
 async def test_what_is_too_deep_or_holds_itself(queue: Queue, flows: FlowProducer) -> None:
     circle: dict[str, Any] = {"name": "job", "queue": queue.name}
     circle["children"] = [circle]
-    with pytest.raises(GlideMQValidationError, match="10000 jobs deep"):
+    with pytest.raises(GlideMQValidationError, match="10000 levels deep"):
         await flows.add(circle)
     assert (await queue.get_job_counts()).total == 0
 
