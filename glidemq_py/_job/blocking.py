@@ -476,43 +476,28 @@ class BlockingJob(Generic[DataT, ResultT]):
         return self._job.current_fallback
 
     def get_parents(self) -> list[JobRef]:
-        """The jobs that wait for this one; several for a node of a `FlowProducer.add_dag`."""
+        """Return the jobs that wait for this one; a node of a `FlowProducer.add_dag` may have several."""
         return wait_for(self._job, self._job.get_parents())
 
     def get_children_values(self) -> dict[str, Any]:
-        """What the children that have completed returned, by their full names (``glide:{queue}:id``).
-
-        The parent keeps it, so it is there when the children are not any more. In the same form as this queue's own
-        results: children of another queue must have the same serializer.
-
-        Raises SerializationError for a result that it cannot read.
+        """Return the results of the completed children, by full name (``glide:{queue}:id``). See
+        `Job.get_children_values`.
         """
         return wait_for(self._job, self._job.get_children_values())
 
     def get_children_failures(self) -> dict[str, str]:
-        """Why children have failed (expired, were removed, ...) that the parent did not fail with, by full name."""
+        """Return the failure reasons of children that failed (expired, were removed, ...) without failing the
+        parent. See `Job.get_children_failures`.
+        """
         return wait_for(self._job, self._job.get_children_failures())
 
     def get_open_children(self) -> list[JobRef]:
-        """The children that have not ended yet."""
+        """Return the unfinished children."""
         return wait_for(self._job, self._job.get_open_children())
 
     def move_to_waiting_children(self, *, next_step: str | None = None, data: Any = SAME) -> None:
-        """Go on when all children have ended: ends this attempt unless they have, without spending it.
-
-        Children are added with ``parent=job``. Once they have ended the handler is called again, from its beginning:
-        either it adds the same children again under ``job_id`` of their own (they are there already) and comes past
-        this call, or it goes by `step`.
-
-        Args:
-            next_step: what `step` returns from now on. It is written into the job's data, which must be a mapping, as
-                ``step``.
-            data: the job's data from now on; not given, it stays.
-
-        Raises:
-            WaitingChildrenError: the signal; let it pass.
-            ChildFailedError: a child has failed, and takes its parent along.
-            GlideMQValidationError, GlideMQError: it cannot be done.
+        """Wait for the children: end this attempt unless all children have finished. See
+        `Job.move_to_waiting_children`.
         """
         wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
 

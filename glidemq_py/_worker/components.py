@@ -145,7 +145,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     schedules = SchedulerTask(
         link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
     )
-    exchange.answers.schedules = schedules.told
+    exchange.answers.schedules = schedules.on_revision
     sleepers = SuspendTimeoutsTask(link, outbox.wake, exchange.failure_log.signal_timed_out)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)

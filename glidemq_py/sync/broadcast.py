@@ -95,75 +95,59 @@ class Broadcast(Generic[DataT]):
     def publish_bulk(
         self, messages: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
     ) -> list[str | None]:
-        """Publish many: ``(subject, data, options)`` tuples or `JobSpec` objects, in chunks that are atomic each.
-
-        Returns:
-            For every position what `publish` would have returned.
-
-        Raises:
-            GlideMQValidationError: a message cannot be; it is named by its position, and nothing was sent.
-            BulkAddError: some were not published, or may not have been. Its ``results`` have for every position the
-                id, None, or the exception that kept the message out.
-        """
+        """Publish several messages, in atomic chunks. See `Broadcast.publish_bulk`."""
         return run_immediately(self._core.publish_bulk(messages))
 
     def get_subscriptions(self) -> list[Subscription]:
-        """Every subscription, and how far it is."""
+        """Return all subscriptions with their progress."""
         return run_immediately(self._core.get_subscriptions())
 
     def get_subscription(self, name: str) -> Subscription | None:
-        """One subscription; None if there is none of that name."""
+        """Return the subscription with this name, or None."""
         return run_immediately(self._core.get_subscription(name))
 
     def get_delivery(self, message_id: str, subscription: str) -> Delivery | None:
-        """What a subscription has made of a message; None if there is no such message.
-
-        Results and failures are kept for a day.
+        """Return the state of a message in a subscription, or None if the message does not exist. See
+        `Broadcast.get_delivery`.
         """
         return run_immediately(self._core.get_delivery(message_id, subscription))
 
     def subscribe(self, name: str, start_from: str = "$") -> None:
-        """Make a subscription before there is a worker for it; one that exists stays as it is.
-
-        Args:
-            name: of the subscription.
-            start_from: as for `BroadcastWorker`.
+        """Create a subscription before it has a worker; an existing subscription is not changed. See
+        `Broadcast.subscribe`.
         """
         run_immediately(self._core.subscribe(name, start_from))
 
     def remove_subscription(self, name: str, *, force: bool = False) -> bool:
-        """Forget a subscription and how far it was; False if there was none.
-
-        Args:
-            force: also where a worker of it is running, which makes it anew.
-
-        Raises:
-            JobStateError: a worker of it is running, and ``force`` is off.
+        """Delete a subscription and its position; return False if it does not exist. See
+        `Broadcast.remove_subscription`.
         """
         return run_immediately(self._core.remove_subscription(name, force=force))
 
     def pause(self) -> None:
-        """Hand out no more messages, to no subscription; what is running runs on. Idempotent."""
+        """Pause all subscriptions. Messages being processed continue. Idempotent."""
         run_immediately(self._core.pause())
 
     def resume(self) -> None:
-        """Hand out messages again. Idempotent."""
+        """Resume all subscriptions. Idempotent."""
         run_immediately(self._core.resume())
 
     def is_paused(self) -> bool:
-        """True if it hands out no messages."""
+        """Return True if the broadcast is paused."""
         return run_immediately(self._core.is_paused())
 
     def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Let at most ``max`` messages be taken in a window of ``duration``, by all subscriptions together."""
+        """Limit the messages fetched per window, counted over all subscriptions. See
+        `Broadcast.set_global_rate_limit`.
+        """
         run_immediately(self._core.set_global_rate_limit(max, duration))
 
     def remove_global_rate_limit(self) -> None:
-        """Let any number be taken."""
+        """Remove the global rate limit."""
         run_immediately(self._core.remove_global_rate_limit())
 
     def close(self) -> None:
-        """Send what is still to be sent, and close the connection if it is ours; idempotent."""
+        """Send pending messages, and close the connection unless it was passed in. Idempotent."""
         run_immediately(self._core.close())
 
     def __enter__(self) -> Self:
@@ -174,47 +158,25 @@ class Broadcast(Generic[DataT]):
         self.close()
 
     def redeliver(self, message_id: str, subscription: str) -> None:
-        """Have a message come once more to a subscription that has done with it, with all its attempts.
-
-        Raises:
-            JobNotFoundError: the message is not kept any more.
-            JobStateError: the subscription is yet to get it, or is at it.
-            GlideMQValidationError: there is no such subscription.
+        """Deliver a message again to a subscription that has finished it, with all attempts available again. See
+        `Broadcast.redeliver`.
         """
         run_immediately(self._core.redeliver(message_id, subscription))
 
     def get_dead_letter_jobs(
         self, subscription: str | None = None, start: int = 0, end: int = -1
     ) -> list[Job[Any, Any]]:
-        """Dead letters by position, oldest first; ``end`` inclusive, -1 = the last.
-
-        Each is a job that waits in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
-        broadcast), ``originalJobId`` (the message), ``subscription``, ``data``, ``failedReason``, ``attemptsMade``.
-
-        Args:
-            subscription: whose, from the queue where its letters go; None = all in the broadcast's own dead letter
-                queue.
-        """
+        """Return dead-letter entries by position, oldest first. See `Broadcast.get_dead_letter_jobs`."""
         return twins_of(run_immediately(self._core.get_dead_letter_jobs(subscription, start, end)))
 
     def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Have the message of a dead letter come once more to its subscription (`redeliver`), and delete the letter.
-
-        A replay that was cut off and is made again delivers nothing twice.
-
-        Args:
-            job_id: the letter's own. subscription: as for `get_dead_letter_jobs`.
-
-        Returns:
-            False if there is no such letter.
-
-        Raises:
-            as `redeliver`; the letter stays.
+        """Redeliver the message of a dead-letter entry to its subscription (`redeliver`), and delete the entry.
+        See `Broadcast.replay_dead_letter_job`.
         """
         return run_immediately(self._core.replay_dead_letter_job(job_id, subscription))
 
     def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Delete a dead letter; False if there is none of that id. Arguments as for `replay_dead_letter_job`."""
+        """Delete a dead-letter entry; return False if it does not exist. See `Broadcast.remove_dead_letter_job`."""
         return run_immediately(self._core.remove_dead_letter_job(job_id, subscription))
 
     @property

@@ -616,23 +616,8 @@ class Queue(Generic[DataT, ResultT]):
         day_match: DayMatch = "and",
         template: TemplateInput | None = None,
     ) -> JobScheduler:
-        """Make a scheduler, or change the one of that name. Every worker of the queue fires it, each instant once.
-
-        Where the times stay as they were it goes on as it was: next run, count of runs, job that it waits for; so it
-        may be called at every start of a program. Exactly one of ``every``, ``pattern`` and
-        ``repeat_after_complete`` is given; see `Schedule` for these and the other options.
-
-        Args:
-            name: of the scheduler, at most 256 characters.
-            template: what each job is: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The job's name is
-                the scheduler's where it says nothing, its data then an empty mapping. Every option of `Queue.add`
-                but ``run_at`` and ``parent`` is honoured; with a ``job_id`` or ``deduplication`` a run that would be
-                the second one at a time adds nothing.
-
-        Raises:
-            GlideMQValidationError: an option cannot be, or the schedule is never due; nothing was changed.
-            SchedulerBusyError: a Node peer was at the schedulers all the time.
-            and what `Queue.get_job` raises.
+        """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
+        See `Queue.upsert_job_scheduler`.
         """
         return run_immediately(
             self._core.upsert_job_scheduler(
@@ -652,62 +637,44 @@ class Queue(Generic[DataT, ResultT]):
         )
 
     def remove_job_scheduler(self, name: str) -> bool:
-        """Remove a scheduler; False if there was none. Jobs that it has added stay.
-
-        Raises SchedulerBusyError where a Node peer was at the schedulers all the time.
+        """Remove a scheduler; return False if it does not exist. Jobs it has added are kept. See
+        `Queue.remove_job_scheduler`.
         """
         return run_immediately(self._core.remove_job_scheduler(name))
 
     def get_job_scheduler(self, name: str) -> JobScheduler | None:
-        """A scheduler by its name; None if there is none, or what stands there is none."""
+        """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
         return run_immediately(self._core.get_job_scheduler(name))
 
     def get_job_schedulers(self) -> list[JobScheduler]:
-        """All schedulers, by name; what is no scheduler (somebody's junk) is left out."""
+        """Return all schedulers, sorted by name; invalid entries are skipped."""
         return run_immediately(self._core.get_job_schedulers())
 
     def get_repeatable_jobs(self) -> list[JobScheduler]:
-        """The same as `get_job_schedulers`, by the name that peers know."""
+        """Return all schedulers; an alias of `get_job_schedulers` with the name used by glide-mq."""
         return run_immediately(self._core.get_repeatable_jobs())
 
     def iter_dead_letter_jobs(self, page: int = 500) -> Iterator[Job[Any, Any]]:
-        """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
+        """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`. See
+        `Queue.iter_dead_letter_jobs`.
+        """
         return iterate_now(self._core.iter_dead_letter_jobs(page), twin_of)
 
     def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-        """This queue's dead letters by position, oldest first; ``end`` inclusive, -1 = the last.
-
-        Each is a job that waits in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
-        ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. Where the original's data cannot be read
-        or has no JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
-
-        Returns:
-            The jobs; none where the queue has no dead letter queue.
-        """
+        """Return the dead-letter entries of this queue by position, oldest first. See `Queue.get_dead_letter_jobs`."""
         return twins_of(run_immediately(self._core.get_dead_letter_jobs(start, end)))
 
     def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """One of this queue's dead letters by its own id (not the original's); None if there is none."""
+        """Return the dead-letter entry with this id (not the id of the original job), or None."""
         return twin_if_any(run_immediately(self._core.get_dead_letter_job(job_id)))
 
     def remove_dead_letter_job(self, job_id: str) -> bool:
-        """Delete one of this queue's dead letters; False if there is none of that id."""
+        """Delete the dead-letter entry with this id; return False if it does not exist."""
         return run_immediately(self._core.remove_dead_letter_job(job_id))
 
     def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """Add the job of a dead letter to this queue again, and delete the letter.
-
-        The new job has the original's data and options as long as that one exists (but for ``job_id``, ``delay``,
-        ``run_at``, ``deduplication`` and parents), else the letter's data and no options. Its id follows from the
-        letter's, so that a replay that was cut off and is made again adds nothing twice; the ``outcome`` is
-        ``duplicate`` then.
-
-        Returns:
-            The new job; None if there is no such letter of this queue.
-
-        Raises:
-            JobCostError: it costs more than its group's token bucket holds; the letter stays.
-            GlideMQValidationError: it is the letter of a subscription (`Broadcast.replay_dead_letter_job`).
+        """Add the job of a dead-letter entry to this queue again, and delete the entry. See
+        `Queue.replay_dead_letter_job`.
         """
         return twin_if_any(run_immediately(self._core.replay_dead_letter_job(job_id)))
 

@@ -247,10 +247,10 @@ def test_no_data_is_no_arguments(worker: Worker) -> None:
     [
         ({"to": 5}, "task 'sync': to = 5: must be str"),
         ({"to": "a", "image": {"path": "b", "width": "wide"}}, "task 'sync': image.width = 'wide': must be int"),
-        ({"times": 1}, "task 'sync': the job's data lacks 'to'"),
-        (None, "task 'sync': the job's data lacks 'to'"),
-        ({"to": "a", "cc": "b"}, "task 'sync': cc = 'b': there is no such parameter"),
-        ([1], "task 'sync': data = [1]: must be an object, a parameter each"),
+        ({"times": 1}, "task 'sync': missing arguments in the job data: 'to'"),
+        (None, "task 'sync': missing arguments in the job data: 'to'"),
+        ({"to": "a", "cc": "b"}, "task 'sync': cc = 'b': unknown parameter"),
+        ([1], "task 'sync': data = [1]: must be an object, one key per parameter"),
     ],
 )
 def test_data_that_does_not_fit(worker: Worker, data: Any, message: str) -> None:

@@ -59,9 +59,7 @@ class Message(Job[DataT, ResultT], Generic[DataT, ResultT]):
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> NoReturn:
         """Not supported for messages, use `Broadcast.get_delivery`; raises GlideMQError."""
-        raise GlideMQError(
-            "a message finishes once per subscription; use Broadcast.get_delivery for its outcome in one"
-        )
+        raise GlideMQError("a message finishes once per subscription; use Broadcast.get_delivery")
 
     async def reload(self) -> None:
         """Reload the shared record of the message; fields of this subscription are kept. See `Job.reload`."""

@@ -1,1 +1,1 @@
-"""Dead letters: jobs that failed for good, copied to another queue."""
+"""Dead letter queues: failed jobs are copied to another queue."""

@@ -1,4 +1,4 @@
-"""Where a queue's dead letters go, and which ends make one: the option's forms. Nothing is delivered here."""
+"""The option ``dead_letter_queue``: the target queue, and which outcomes create an entry."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class DeadLetterOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class DeadLetterOptions:
-    """A dead letter queue.
+    """The dead letter queue of a queue.
 
     Args:
-        name: of the queue that gets a job for every job that has failed for good.
-        on: kinds of ends that count: ``failed`` (by its handler, with no attempt left), ``stalled`` (it lost its
-            worker too often), ``expired``, ``cost`` (more than its group's token bucket holds), ``revoked``,
-            ``malformed`` (a record without name, data or options). All but the last two unless given.
+        name: name of the queue that gets an entry for every failed job.
+        on: outcomes that create an entry: ``failed`` (the handler failed and no attempt is left), ``stalled`` (stalled
+            too often), ``expired``, ``cost`` (costs more than its group's token bucket holds), ``revoked`` (cancelled),
+            ``malformed`` (a record without name, data or options). Default: all but the last two.
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     name: str
@@ -49,21 +49,25 @@ class DeadLetterOptions:
             raise GlideMQValidationError(f"{_OPTION}.on", on, "must be a collection of kinds such as ('failed',)")
         kinds = {check_choice(f"{_OPTION}.on", kind, _KINDS) for kind in on}
         if not kinds:
-            raise GlideMQValidationError(f"{_OPTION}.on", on, "names no kind of end: there would be no dead letters")
+            raise GlideMQValidationError(f"{_OPTION}.on", on, "must not be empty")
         keep(self, "on", tuple(kind for kind in _KINDS if kind in kinds))
 
     @property
     def kinds_text(self) -> str:
-        """The kinds as the queue's `meta` holds them."""
+        """The outcomes in the format of the queue's `meta`."""
         return ",".join(self.on)
 
 
 DeadLetterInput = str | DeadLetterOptions | DeadLetterOptionsDict | Literal[False] | None
-"""What may be given: a name, the options, False (the queue shall have none any more), None (leave it as it is)."""
+"""A value of ``dead_letter_queue``: a name, the options, False (disable), or None (keep the current setting)."""
 
 
 def parse_dead_letter_queue(value: object, queue: str | None = None) -> DeadLetterOptions | Literal[False] | None:
-    """Check the option; ``queue`` is the queue whose dead letters they are. Raises GlideMQValidationError."""
+    """Return the parsed option ``dead_letter_queue`` of ``queue``.
+
+    Raises:
+        GlideMQValidationError: the value is invalid, or names the queue itself.
+    """
     if value is None or value is False:
         return value
     if isinstance(value, str):
@@ -73,8 +77,8 @@ def parse_dead_letter_queue(value: object, queue: str | None = None) -> DeadLett
             raise GlideMQValidationError(_OPTION, value, "must be a queue's name, or {'name': ..., 'on': (...)}")
         given: dict[str, Any] = dict(check_mapping(_OPTION, cast("object", value), ("name", "on")))
         if "name" not in given:
-            raise GlideMQValidationError(_OPTION, given, "needs the 'name' of a queue")
+            raise GlideMQValidationError(_OPTION, given, "requires 'name', the name of a queue")
         value = DeadLetterOptions(**given)
     if value.name == queue:
-        raise GlideMQValidationError(_OPTION, value.name, "is the queue itself")
+        raise GlideMQValidationError(_OPTION, value.name, "must not be the queue itself")
     return value

@@ -1,6 +1,6 @@
-"""The dead letters of a queue: reading them, giving their jobs another turn, removing them.
+"""The methods of `Queue` that read, replay and remove its dead-letter entries.
 
-They are jobs of another queue; how they come there is `outbox`'s business.
+The entries are jobs of another queue; the outbox delivers them there.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ _log = get_logger(__name__)
 
 _PAGE: Final = 200
 _PATIENCE_S: Final = 0.5
-"""For a worker that is delivering letters while somebody asks for them."""
-_NOT_AGAIN: Final = frozenset(("jobId", "delay", "deduplication", "parent", "parents"))
-"""Options of the original that its replay does without."""
+"""How long a read waits for a worker that is delivering entries."""
+_NOT_REPLAYED: Final = frozenset(("jobId", "delay", "deduplication", "parent", "parents"))
+"""Options of the original job that a replay does not copy."""
 
 
 async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscription: str = "") -> str:
-    """Write into the queue's meta where its dead letters go, if the options say so; the name in force, '' = none.
+    """Store the dead letter queue in the queue's meta if the options set it; return the name in effect, '' = none.
 
-    ``subscription``: whose letters they are, of a broadcast; '' = the queue's.
+    Args:
+        link: the queue.
+        options: its options.
+        subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
     """
     given = options.dead_letter_queue
     name, on = (None, "") if given is None else ("", "") if given is False else (given.name, given.kinds_text)
@@ -52,21 +55,22 @@ async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscript
 
 
 class DeadLetters:
-    """The part of `Queue` that looks after its dead letters."""
+    """The methods of `Queue` for dead-letter entries."""
 
     options: QueueOptions
     _dead_letter_link: QueueLink | None = None
     _dead_letter_waiter: Waiter | None = None
     _outbox: tuple[object, Outbox] | None = None
-    """With the event loop that its lock belongs to."""
+    """The outbox, and the event loop that its lock belongs to."""
 
     async def _connected(self) -> QueueLink:
         raise NotImplementedError
 
     async def _dead_letters(self, subscription: str = "") -> QueueLink | None:
-        """The dead letter queue, with everything in it that this queue owes it; None if there is none.
+        """Deliver pending entries and return the dead letter queue, or None if there is none.
 
-        ``subscription``: of a broadcast, '' = the queue's own.
+        Args:
+            subscription: a subscription of a broadcast; '' = the queue itself.
         """
         link = await self._connected()
         name = await link.transport.call(dead_letters_to(link.keys.meta, subscription=subscription))
@@ -83,7 +87,7 @@ class DeadLetters:
             keys = QueueKeys(link.keys.prefix, name)
             await self._close_dead_letters()
             self._dead_letter_waiter = link.waiter.beside(keys)
-            # Letters are JSON, however the queue's own jobs are written.
+            # Entries are always JSON, whatever the serializer of the queue.
             self._dead_letter_link = QueueLink(
                 transport=link.transport, keys=keys, waiter=self._dead_letter_waiter, compression=link.compression,
                 runtime=link.runtime,
@@ -95,7 +99,11 @@ class DeadLetters:
             await self._dead_letter_waiter.close()
 
     async def iter_dead_letter_jobs(self, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
-        """Iterate over this queue's dead letters (`get_dead_letter_jobs`), a ``page`` (1..1000) a call."""
+        """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
+
+        Args:
+            page: number of jobs read per call, 1..1000.
+        """
         check_int("page", page, 1, 1_000)
         letters = await self._dead_letters()
         if letters is None:
@@ -106,48 +114,55 @@ class DeadLetters:
                 yield job
 
     async def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-        """This queue's dead letters by position, oldest first; ``end`` inclusive, -1 = the last.
+        """Return the dead-letter entries of this queue by position, oldest first.
 
-        Each is a job that waits in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
-        ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. Where the original's data cannot be read
-        or has no JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
+        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
+        ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. If the data of the original job cannot be
+        read or is not JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
+
+        Args:
+            start: position of the first entry.
+            end: position of the last entry, inclusive; -1 = the last one.
 
         Returns:
-            The jobs; none where the queue has no dead letter queue.
+            The entries; an empty list if the queue has no dead letter queue.
         """
         return await reading.between(self.iter_dead_letter_jobs(), start, end)
 
     async def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """One of this queue's dead letters by its own id (not the original's); None if there is none."""
+        """Return the dead-letter entry with this id (not the id of the original job), or None."""
         found = await self._find(job_id)
         return None if found is None else found[1]
 
     async def remove_dead_letter_job(self, job_id: str) -> bool:
-        """Delete one of this queue's dead letters; False if there is none of that id."""
+        """Delete the dead-letter entry with this id; return False if it does not exist."""
         found = await self._find(job_id)
         return False if found is None else await remove_dead_letter(*found)
 
     async def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """Add the job of a dead letter to this queue again, and delete the letter.
+        """Add the job of a dead-letter entry to this queue again, and delete the entry.
 
-        The new job has the original's data and options as long as that one exists (but for ``job_id``, ``delay``,
-        ``run_at``, ``deduplication`` and parents), else the letter's data and no options. Its id follows from the
-        letter's, so that a replay that was cut off and is made again adds nothing twice; the ``outcome`` is
-        ``duplicate`` then.
+        If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
+        ``run_at``, ``deduplication`` and parents), otherwise the data of the entry and no options. Its id is derived
+        from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
+        ``duplicate``.
+
+        Args:
+            job_id: id of the entry (not of the original job).
 
         Returns:
-            The new job; None if there is no such letter of this queue.
+            The new job, or None if the entry does not exist.
 
         Raises:
-            JobCostError: it costs more than its group's token bucket holds; the letter stays.
-            GlideMQValidationError: it is the letter of a subscription (`Broadcast.replay_dead_letter_job`).
+            JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+            GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
         """
         found = await self._find(job_id)
         if found is None:
             return None
         if "subscription" in found[1].data:
             raise GlideMQValidationError(
-                "job_id", job_id, "is of a subscription's message: use Broadcast.replay_dead_letter_job"
+                "job_id", job_id, "belongs to a subscription; use Broadcast.replay_dead_letter_job"
             )
         link, (letters, letter) = await self._connected(), found
         name, data, opts, options = await _original(link, letter)
@@ -176,7 +191,7 @@ class DeadLetters:
 
 
 def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
-    """The envelope that a job carries, if it is a dead letter of the queue."""
+    """Return the envelope of a dead-letter entry of the queue, or None for any other job."""
     try:
         data: Any = job.data
     except JobDataError:
@@ -188,11 +203,11 @@ def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
 
 
 async def _original(link: QueueLink, letter: Job[Any, Any]) -> tuple[str, str, str, JobOptions]:
-    """Name, stored data, stored options and what they say, for the replay of a letter."""
+    """Return the name, stored data, stored options and parsed options for the replay of an entry."""
     envelope = cast("dict[str, Any]", letter.data)
     original = await reading.get_job(link, str(envelope["originalJobId"]))
     if original is not None and original._data_text is not None:
-        opts = json.dumps({key: value for key, value in original.opts.items() if key not in _NOT_AGAIN})
+        opts = json.dumps({key: value for key, value in original.opts.items() if key not in _NOT_REPLAYED})
         return original.name or letter.name, original._data_text, opts, read_stored_options(opts)
     data = envelope.get("data")
     if envelope.get("encoding") == STORED and isinstance(data, str):
@@ -201,7 +216,7 @@ async def _original(link: QueueLink, letter: Job[Any, Any]) -> tuple[str, str, s
 
 
 async def remove_dead_letter(letters: QueueLink, letter: Job[Any, Any]) -> bool:
-    """Delete a letter and its stream entry (W76). Of those that a Node peer wrote nothing says which entry that is."""
+    """Delete a dead-letter entry and its stream entry, whose id Node clients do not store: it is searched then."""
     entry = await letters.transport.command("HGET", letters.keys.job(letter.id), "eid")
     position = await _entry_of(letters, letter.id) if entry is None and letter.state is JobState.WAITING else ""
     removed = await letters.transport.call(control.remove(letters.keys.meta, letter.id))

@@ -1,1 +1,1 @@
-"""The outbox: messages to other queues, written with the change that causes them and delivered afterwards."""
+"""The outbox: entries for other queues, stored in the same step as the change that causes them, delivered later."""

@@ -1,4 +1,4 @@
-"""Calls about what a queue owes to other queues: its outbox, and where its dead letters go."""
+"""Server calls for the outbox of a queue and its dead letter queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["OutboxEntry", "OutboxReply", "dead_letters_to", "outbox"]
 
 
 class OutboxEntry(NamedTuple):
-    """Something owed (``lua/features/outbox/outbox.lua``)."""
+    """An undelivered entry (``lua/features/outbox/outbox.lua``)."""
 
     id: str
     kind: str
@@ -22,16 +22,18 @@ class OutboxReply(NamedTuple):
     """Reply of `outbox`."""
 
     held: bool
-    """False: somebody else is at it; nothing was read."""
+    """False: another client holds the outbox lock; nothing was read."""
     entries: list[OutboxEntry]
-    """None = the end of the round."""
+    """Empty at the end of the round."""
     writes: int = 0
-    """Staged writes of the queue that have not ended."""
+    """Number of unfinished staged writes of the queue."""
 
 
 def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[str]) -> Call[OutboxReply]:
-    """Cross off the ``delivered`` entries, and read those behind ``cursor`` ('' = from the first) as ``holder``, who
-    keeps others away for ``hold`` ms."""
+    """Delete the ``delivered`` entries and read those after ``cursor`` ('' = from the first).
+
+    ``holder`` gets the outbox lock for ``hold`` ms.
+    """
     return Call("outbox", meta, (pack((holder, hold, cursor, delivered)),), _read, repeatable=True)
 
 
@@ -45,9 +47,13 @@ def _read(reply: bytes) -> OutboxReply:
 
 
 def dead_letters_to(meta: str, name: str | None = None, on: str = "", subscription: str = "") -> Call[str]:
-    """Say where dead letters go ('' = nowhere, None = leave it), and of which ends; answers the name in force.
+    """Set the dead letter queue and the outcomes that use it; returns the name in effect.
 
-    ``subscription``: whose letters, of a broadcast; '' = the queue's.
+    Args:
+        meta: key of the queue's meta.
+        name: name of the dead letter queue; '' = none, None = keep the current setting.
+        on: the outcomes, comma separated.
+        subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
     """
     request = (False if name is None else name, on, subscription)
     return Call("dead_letters_to", meta, (pack(request),), bytes.decode, repeatable=True)

@@ -1,8 +1,8 @@
-"""Delivering what a queue owes to other queues. Workers do it as a duty; a queue does it before it looks.
+"""Deliver the outbox of a queue: a maintenance task of workers; a `Queue` also does it before reading entries.
 
-A dead letter is an add under an id that follows from what is owed, so a repeated one is a duplicate; a parent counts
-each child once. What was delivered is crossed off by a later call. A crash between the two repeats the delivery, and
-that changes nothing.
+Delivery is idempotent: the id of a dead-letter entry is derived from the job, so a repeated add is a duplicate, and a
+parent counts each child once. Delivered entries are deleted by a later call; a crash in between repeats the delivery
+without effect.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = ["STORED", "Outbox", "dead_letter_id"]
 _log = get_logger(__name__)
 
 STORED: Final = "stored"
-"""Value of an envelope's ``encoding`` where its ``data`` is the text as it was stored, not what it meant."""
+"""Value of an envelope's ``encoding`` if its ``data`` is the stored text instead of the deserialized value."""
 _HOLD_MS: Final = 5_000
-_LOOK_AGAIN_S: Final = 0.02
+_POLL_S: Final = 0.02
 _NO_LIMIT: Final = 2**40
 
 
 class Outbox:
-    """The outbox of one queue. One round at a time is made, however many ask.
+    """The outbox of one queue. Concurrent deliveries run one after the other.
 
     Args:
         link: the queue.
-        kinds: entries to deliver; None = all.
+        kinds: kinds of entries to deliver; None = all.
     """
 
     def __init__(self, link: QueueLink, kinds: Collection[str] | None = None) -> None:
@@ -49,24 +49,24 @@ class Outbox:
         self._busy = link.runtime.lock()
         self._elsewhere = False
         self.left = False
-        """Whether the last round left entries: of a kind that is not delivered here, or for another holder."""
+        """Whether the last round left entries: of another kind, or because another client held the lock."""
         self.writes = 0
-        """Staged writes of the queue that had not ended at the last look."""
+        """Number of unfinished staged writes of the queue in the last round."""
 
     async def deliver(self, patience: float = 0.0) -> int:
-        """Deliver everything that is owed; the number of deliveries. 0 too where somebody else is at it.
+        """Deliver all entries and return their number; 0 if another client holds the outbox lock.
 
         Args:
-            patience: seconds for which somebody else is waited for.
+            patience: seconds to wait for another client that holds the lock.
 
         Raises:
-            GlideMQError: something could not be delivered; it stays owed, all else was delivered.
+            GlideMQError: an entry could not be delivered and remains in the outbox; all others were delivered.
         """
         async with self._busy:
             count = await self._round()
             while self._elsewhere and patience > 0:
-                await self._link.runtime.sleep(_LOOK_AGAIN_S)
-                patience -= _LOOK_AGAIN_S
+                await self._link.runtime.sleep(_POLL_S)
+                patience -= _POLL_S
                 count += await self._round()
             return count
 
@@ -102,15 +102,15 @@ class Outbox:
 
 
 def _by_target(entries: list[OutboxEntry]) -> dict[tuple[str, str], list[OutboxEntry]]:
-    """Entries by their kind and where they go; those of kinds that a later version brings are left to it."""
+    """Return the entries grouped by kind and target; kinds of later versions are left to those versions."""
     by_target: dict[tuple[str, str], list[OutboxEntry]] = {}
     for entry in entries:
         if entry.kind in _DELIVERIES:
-            # A charge is by itself: one that cannot be made must not keep others.
+            # Each charge is delivered alone: one that fails must not block the others.
             to = entry.id if entry.kind == "budget" else entry.fields["to"]
             by_target.setdefault((entry.kind, to), []).append(entry)
         else:
-            _log.debug("outbox entry %s is of the unknown kind %r", entry.id, entry.kind)
+            _log.debug("outbox entry %s has unknown kind %r", entry.id, entry.kind)
     return by_target
 
 
@@ -121,7 +121,7 @@ async def _deliver_dead_letters(link: QueueLink, queue: str, letters: list[Outbo
 
 
 async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> None:
-    """Children of ours have ended; ``stem`` is that of their parents' queue, which may owe that to others now."""
+    """Report finished children to their parents' queue (key prefix ``stem``), then deliver that queue's outbox."""
     names = ("parent", "child", "how", "text", "policy")
     ends = [ChildEnd(*(entry.fields[name] for name in names)) for entry in entries]
     if not await link.transport.call(children_ended(f"{stem}meta", ends)):
@@ -143,8 +143,8 @@ _DELIVERIES: Final = {"dead": _deliver_dead_letters, "child": _notify_parents, "
 
 
 def dead_letter_id(queue: str, job_id: str, activation: str) -> str:
-    """Id of the dead letter of one end of a job."""
-    # A name may be as long as an id and hold every separator, so a digest of the parts stands for them.
+    """Return the id of the dead-letter entry of a failed job."""
+    # Names may be as long as ids and contain any separator, so the id is a digest of the parts.
     digest = hashlib.sha256(json.dumps([queue, job_id, activation]).encode("utf-8", "surrogatepass"))
     return f"dead-{digest.hexdigest()[:32]}"
 
@@ -165,7 +165,7 @@ def _letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
         envelope["data"] = decode_data(fields["data"], link.serializer) if fields["data"] else None
         text = _encode(link, envelope)
     except SerializationError:
-        # Broken, written by another serializer, or a value that JSON has no words for: nothing of it is lost.
+        # Broken, written by another serializer, or not representable in JSON: keep the stored text.
         text = _encode(link, envelope | {"data": fields["data"], "encoding": STORED})
     return row(fields["name"], text, "{}", job_id=dead_letter_id(queue, job_id, fields["activation"]))
 
@@ -174,6 +174,6 @@ def _encode(link: QueueLink, envelope: dict[str, Any]) -> str:
     try:
         return encode_data(envelope, JSON_SERIALIZER, link.compression, option="dead letter")
     except PayloadTooLargeError:
-        # The data was within the limit, so the letter must not fail for its envelope. Not compressed: readers unpack
-        # no more than the limit.
+        # The data was within the limit, so the entry must not fail because of its envelope. Not compressed: readers
+        # decompress at most the limit.
         return encode_data(envelope, JSON_SERIALIZER, "none", _NO_LIMIT)

@@ -1,4 +1,4 @@
-"""Calls about schedulers (``lua/features/schedulers/functions``)."""
+"""Server calls of schedulers (``lua/features/schedulers/functions``)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PAGE = 100
 
 
 class StoredRow(NamedTuple):
-    """One entry as it stands."""
+    """One stored entry."""
 
     name: str
     home: int
-    """0: where peers look; 1: ours alone."""
+    """0: in the hash shared with Node clients; 1: in the hash for Python only."""
     text: str
 
 
@@ -48,8 +48,8 @@ class DueRow(NamedTuple):
     home: int
     text: str
     last_job: tuple[str, str, str, int]
-    """Of repeat-after-complete: state of the job that it names ('gone', or '' where it names none), when that ended;
-    ``<when>:<id>`` of the job whose end was told; 1 where no job at all is yet to end."""
+    """For repeat-after-complete: state of its job ('gone', or '' if it names none); when that job finished;
+    ``<time>:<id>`` of the job whose end was reported; 1 if no job is unfinished."""
 
 
 class DueReply(NamedTuple):
@@ -58,21 +58,21 @@ class DueReply(NamedTuple):
     now: int
     rows: list[DueRow]
     wait: int
-    """Milliseconds until there may be more."""
+    """Milliseconds until the next entry may be due."""
     revision: int
-    """As the flags of an exchange carry it; 0 = there never was a scheduler."""
+    """As in the flags of an exchange; 0 = the queue never had a scheduler."""
     leader: str
-    """The holder that has fired last, for some seconds; '' = nobody."""
+    """The holder that fired last, for some seconds; '' = none."""
 
 
 class FireRow(NamedTuple):
-    """What becomes of one entry that was due."""
+    """The jobs and the new state of one entry that was due."""
 
     name: str
     home: int
     expected: str
     text: str
-    """'' = the entry goes."""
+    """'' = delete the entry."""
     due: int
     jobs: list[Row]
     instants: list[int]
@@ -84,11 +84,11 @@ class FireReply(NamedTuple):
 
     now: int
     outcomes: list[str | list[Any]]
-    """'busy', 'changed', or the results of its jobs, as those of `add`."""
+    """For each row: 'busy', 'changed', or the results of its jobs as in `add`."""
 
 
 def schedules_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
-    """One scheduler, or a page of all."""
+    """Return one scheduler, or one page of all schedulers."""
     request = (name,) if name is not None else (False, cursor, _PAGE)
     return Call("schedules_read", meta, (pack(request),), _read, repeatable=True)
 
@@ -99,12 +99,12 @@ def _read(reply: bytes) -> ReadReply:
 
 
 def schedules_put(meta: str, name: str, home: int, expected: str, text: str, due: int) -> Call[str]:
-    """Replace the text of a scheduler, '' where there is none: 'ok', 'busy' or 'changed'."""
+    """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'."""
     return Call("schedules_put", meta, (pack((name, home, expected, text, due)),), bytes.decode)
 
 
 def schedules_due(meta: str, holder: str) -> Call[DueReply]:
-    """What is due, for ``holder`` to fire."""
+    """Return the due entries for ``holder`` to fire."""
     return Call("schedules_due", meta, (pack((holder,)),), _due, repeatable=True)
 
 
@@ -114,7 +114,7 @@ def _due(reply: bytes) -> DueReply:
 
 
 def schedules_fire(meta: str, holder: str, rows: Sequence[FireRow], quiet: bool) -> Call[FireReply]:
-    """Add jobs of entries that still stand as they were read. Repeatable: a second time they no longer do."""
+    """Add the jobs of entries that have not changed since they were read. Repeatable: firing changes them."""
     return Call("schedules_fire", meta, (pack((holder, rows, quiet)),), _fired, repeatable=True)
 
 

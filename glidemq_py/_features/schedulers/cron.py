@@ -1,10 +1,10 @@
-"""Cron patterns: what may be written, and what it means as sets of numbers. When they match is cron_times.py's.
+"""Parse cron patterns into sets of numbers. `cron_times` computes when they match.
 
-Five fields (minute, hour, day of month, month, day of week), or six: the seconds are then written *first*. A field is
+A pattern has five fields (minute, hour, day of month, month, day of week) or six, with the seconds *first*. A field is
 `*`, a number, a range `a-b`, either of them with a step `/s`, or a list of these. Months and weekdays may be named
-(JAN, MON-FRI), Sunday is 0 or 7, and the usual macros are known. Everything else is refused rather than guessed at.
+(JAN, MON-FRI), Sunday is 0 or 7, and the usual macros are supported. Everything else is rejected.
 
-A peer's parser knows numbers alone (spec/data-model section 10), so the text that is kept is written in them.
+Node clients parse numbers only, so names are converted to numbers before the pattern is stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LENGTH: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
-    """One field as it may be."""
+    """The allowed values of one field."""
 
     what: str
     low: int
@@ -62,13 +62,18 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronPattern:
-    """A pattern that was understood.
+    """A parsed pattern.
 
     Attributes:
-        text: the pattern in numbers, five fields or six.
-        has_seconds: six fields.
-        seconds, minutes, hours: ascending. days, months, weekdays: as sets, Sunday is 0.
-        either_day: a day matches if *one* of the two day fields does; else both must.
+        text: the pattern with numbers only, in five or six fields.
+        has_seconds: the pattern has six fields.
+        seconds: matching seconds, ascending.
+        minutes: matching minutes, ascending.
+        hours: matching hours, ascending.
+        days: matching days of the month.
+        months: matching months, 1..12.
+        weekdays: matching days of the week; Sunday is 0.
+        either_day: a day matches if *one* of the two day fields matches; otherwise both must match.
     """
 
     text: str
@@ -83,20 +88,23 @@ class CronPattern:
 
     @property
     def is_fixed_time(self) -> bool:
-        """It names hours of the day; one for every hour counts the hours that pass, whatever the clocks show."""
+        """True if the pattern names hours of the day.
+
+        A pattern for every hour follows elapsed time instead, across changes of the clock.
+        """
         return len(self.hours) < 24
 
 
 def parse_cron(pattern: object, day_match: object = "and", option: str = "pattern") -> CronPattern:
-    """The meaning of a pattern.
+    """Parse a cron pattern.
 
     Args:
         pattern: five fields, six with the seconds first, or a macro such as ``@daily``.
-        day_match: "and": both day fields must match, as peers have it; "or": where both are restricted, one is enough.
-        option: what it is called in an error.
+        day_match: "and": both day fields must match, as in glide-mq; "or": one is enough if both are restricted.
+        option: name of the option in errors.
 
     Raises:
-        GlideMQValidationError: it says what cannot be understood, or that no day can ever match.
+        GlideMQValidationError: the pattern is invalid, or no day can ever match it.
     """
     given = check_text(option, pattern, maximum=_LENGTH)
     rule = check_choice("day_match", day_match, DAY_MATCHES)
@@ -104,7 +112,7 @@ def parse_cron(pattern: object, day_match: object = "and", option: str = "patter
     if text.startswith("@"):
         macro = _MACROS.get(text.lower())
         if macro is None:
-            raise GlideMQValidationError(option, given, f"is no macro; there are {', '.join(_MACROS)}")
+            raise GlideMQValidationError(option, given, f"unknown macro; must be one of {', '.join(_MACROS)}")
         text = macro
     fields = text.split()
     if len(fields) not in (5, 6):
@@ -117,7 +125,7 @@ def parse_cron(pattern: object, day_match: object = "and", option: str = "patter
     minutes, hours, days, months, weekdays = (numbers for numbers, _ in read[-5:])
     either = rule == "or" and len(days) < 31 and len(weekdays) < 7
     if not either and not any(min(days) <= _LONGEST_MONTH[month - 1] for month in months):
-        raise GlideMQValidationError(option, given, "never matches: no such day is in these months")
+        raise GlideMQValidationError(option, given, "never matches: these months have no such day")
     return CronPattern(
         text=" ".join(text for _, text in read), has_seconds=has_seconds,
         seconds=tuple(sorted(seconds)), minutes=tuple(sorted(minutes)),
@@ -127,7 +135,7 @@ def parse_cron(pattern: object, day_match: object = "and", option: str = "patter
 
 
 def _read(text: str, kind: _Field, given: str, option: str) -> tuple[set[int], str]:
-    """Numbers of a field, and its text in numbers."""
+    """Return the values of a field, and the field as text with numbers only."""
     numbers: set[int] = set()
     written: list[str] = []
     for token in text.split(","):
@@ -139,10 +147,10 @@ def _read(text: str, kind: _Field, given: str, option: str) -> tuple[set[int], s
 
 def _read_token(token: str, kind: _Field, given: str, option: str) -> tuple[set[int], str]:
     if _QUARTZ.search(token) and token not in kind.names:
-        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: L, W, # and ? are not known here")
+        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: L, W, # and ? are not supported")
     match = _TOKEN.fullmatch(token)
     if match is None:
-        raise GlideMQValidationError(option, given, f"{kind.what} {token!r} is not understood")
+        raise GlideMQValidationError(option, given, f"{kind.what} {token!r} is invalid")
     step = int(match["step"]) if match["step"] else 1
     most = kind.high - kind.low + 1
     if not 1 <= step <= most:
@@ -150,12 +158,12 @@ def _read_token(token: str, kind: _Field, given: str, option: str) -> tuple[set[
     if match["first"] is None:
         return set(range(kind.low, kind.high + 1, step)), token if match["step"] is None else f"*/{step}"
     first = _number(match["first"], kind, given, option)
-    # Sunday is 7 where a range ends with it, and alone.
+    # At the end of a range, Sunday is 7.
     last = _number(match["last"], kind, given, option, ends=True) if match["last"] else first
     if match["last"] is None and match["step"]:
         last = kind.high  # n/s: from n on
     if last == 7 and match["first"] in _LAST_DAY:
-        last = first  # from Sunday to that Sunday
+        last = first  # from Sunday to the same Sunday
     if last < first:
         raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: a range must not end before it begins")
     values = range(first, last + 1, step)
@@ -178,5 +186,5 @@ def _number(text: str, kind: _Field, given: str, option: str, *, ends: bool = Fa
         return number
     named = kind.names.get(text)
     if named is None:
-        raise GlideMQValidationError(option, given, f"{kind.what} {text!r} is not understood")
+        raise GlideMQValidationError(option, given, f"{kind.what} {text!r} is invalid")
     return 7 if ends and text == "SUN" else named

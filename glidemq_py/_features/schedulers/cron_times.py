@@ -1,8 +1,8 @@
-"""When a cron pattern matches, in a time zone, over the changes of the clocks. All instants are epoch ms.
+"""Compute when a cron pattern matches in a time zone with daylight saving time. All times are epoch ms.
 
-Patterns that name hours of the day ("at 02:30") run once a day whatever the clocks do: in an hour that comes twice the
-first time, for a time that does not exist at the end of the gap. Patterns for every hour ("every ten minutes") go by
-the time that passes: through both of the doubled hours, and nothing is made up for the missing one.
+A pattern that names hours ("at 02:30") runs once per day: in a repeated hour it runs the first time, and a time that
+does not exist runs at the end of the gap. A pattern for every hour ("every ten minutes") follows elapsed time: it runs
+in both repeated hours, and runs in a missing hour are not made up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glidemq_py._features.schedulers.cron import CronPattern
 __all__ = ["HORIZON_YEARS", "instants", "next_instant"]
 
 HORIZON_YEARS: Final = 10
-"""How far a match is looked for, as peers do (spec/data-model section 10)."""
+"""Years in which a match is searched, the same as in glide-mq."""
 
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
@@ -30,7 +30,7 @@ _UTC: Final = ZoneInfo("UTC")
 
 
 def instants(pattern: CronPattern, zone: ZoneInfo, after: int) -> Iterator[int]:
-    """Matches strictly after an instant, in order."""
+    """Yield the matches strictly after a time, in order."""
     at = next_instant(pattern, zone, after)
     while at is not None:
         yield at
@@ -38,7 +38,7 @@ def instants(pattern: CronPattern, zone: ZoneInfo, after: int) -> Iterator[int]:
 
 
 def next_instant(pattern: CronPattern, zone: ZoneInfo, after: int) -> int | None:
-    """The first match strictly after an instant; None where there is none within ten years."""
+    """Return the first match strictly after a time, or None if there is none within ten years."""
     last_year = (_EPOCH + timedelta(milliseconds=after)).year + HORIZON_YEARS
     find = _by_the_clock if pattern.is_fixed_time or zone is _UTC else _by_time_that_passes
     at = find(pattern, zone, after, last_year)
@@ -49,7 +49,7 @@ def next_instant(pattern: CronPattern, zone: ZoneInfo, after: int) -> int | None
 
 
 def _next_wall(pattern: CronPattern, after: datetime, last_year: int) -> datetime | None:
-    """The first matching time on a wall clock strictly after ``after``."""
+    """Return the first matching local time strictly after ``after``."""
     start = after.replace(microsecond=0)
     search = croniter(
         pattern.text, start, day_or=pattern.either_day, second_at_beginning=pattern.has_seconds,
@@ -84,7 +84,7 @@ def _by_the_clock(pattern: CronPattern, zone: ZoneInfo, after: int, last_year: i
 
 
 def _instant_of(wall: datetime, zone: ZoneInfo) -> int:
-    """The first instant at which the clocks show a time; where they never do, the end of the gap that it is in."""
+    """Return the first epoch ms at which clocks show a local time, or the end of the gap if they never show it."""
     at = epoch_ms(wall.replace(tzinfo=zone).astimezone(UTC))
     if _local(at, zone).replace(tzinfo=None) == wall:
         return at
@@ -92,7 +92,7 @@ def _instant_of(wall: datetime, zone: ZoneInfo) -> int:
 
 
 def _change(before: int, after: int, zone: ZoneInfo) -> int:
-    """The instant in (before, after] from which on the offset of ``before`` is no longer in force."""
+    """Return the time in (before, after] at which the UTC offset changes."""
     offset = _offset_ms(before, zone)
     low, high = before // 1000, -(-after // 1000)
     while high - low > 1:
@@ -110,7 +110,7 @@ def _by_time_that_passes(pattern: CronPattern, zone: ZoneInfo, after: int, last_
         shown = (_EPOCH + timedelta(milliseconds=at + offset)).replace(tzinfo=None)
         wall = _next_wall(pattern, shown, last_year)
         found = None if wall is None else epoch_ms(wall.replace(tzinfo=UTC)) - offset
-        # A week at a time, so that no change of the clocks on the way is overlooked.
+        # Search one week at a time, so that no change of the offset is missed.
         end = at + _WEEK_MS if found is None else min(found, at + _WEEK_MS)
         if _offset_ms(end, zone) != offset:
             change = _change(at, end, zone)

@@ -1,7 +1,7 @@
-"""The entry of a scheduler: JSON text as peers write it (spec/data-model section 10), with a few keys of ours.
+"""The stored entry of a scheduler: JSON text in the format of glide-mq (docs/reference/data-model.md), with extra keys.
 
-Ours: ``misfire``, ``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that made that job), ``compression``,
-``quiet``, and in the template ``text`` (data that only our serializer reads). Keys that are not known are kept.
+The extra keys are ``misfire``, ``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job),
+``compression``, ``quiet``, and ``text`` in the template (data that only our serializer reads). Unknown keys are kept.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = [
 
 _LARGEST: Final = 2**53 - 1
 _NOT_BY_PEERS: Final = ("ordering", "cost", "deduplication", "job_id", "delay")
-"""Options of a template that a peer's tick leaves out (W79)."""
+"""Options of a template that Node schedulers ignore."""
 
 
 @dataclass(slots=True)
 class Template:
-    """What each job is: its name ('' = the scheduler's), its data as value or text, its options."""
+    """The jobs of a scheduler: name ('' = that of the scheduler), data as value or text, and options."""
 
     name: str
     data: Any
@@ -42,7 +42,11 @@ class Template:
 
 
 class Entry:
-    """One stored scheduler. Reading raises `GlideMQValidationError` where it is no scheduler."""
+    """One stored scheduler.
+
+    Raises:
+        GlideMQValidationError: the text is not a valid entry.
+    """
 
     __slots__ = ("fields", "schedule")
 
@@ -52,38 +56,38 @@ class Entry:
         except SerializationError as error:
             raise GlideMQValidationError("scheduler", text, "is not JSON") from error
         if not isinstance(fields, dict):
-            raise GlideMQValidationError("scheduler", text, "is no JSON object")
+            raise GlideMQValidationError("scheduler", text, "must be a JSON object")
         self.fields = cast("dict[str, Any]", fields)
         self.schedule = _schedule(self.fields)
 
     @property
     def next_run(self) -> int:
-        """Epoch ms; 0 while it waits for the end of its last job."""
+        """Next due time, epoch ms; 0 while it waits for its last job."""
         return self.number("nextRun")
 
     def number(self, key: str) -> int:
-        """A whole number of the entry; 0 where there is none."""
+        """Return an integer of the entry, or 0 if it is missing or invalid."""
         value = self.fields.get(key)
         return int(value) if isinstance(value, (int, float)) and 0 <= value <= _LARGEST else 0
 
     @property
     def waits(self) -> bool:
-        """It waits for the end of the job that it has added."""
+        """True if it waits for its last job to finish."""
         return self.schedule.repeat_after_complete is not None and self.next_run == 0
 
-    def goes_on_as(self, schedule: Schedule) -> bool:
-        """Whether it goes on where it is under that schedule, since the times are the same."""
+    def keeps_state_under(self, schedule: Schedule) -> bool:
+        """Return True if the entry keeps its state under the new schedule because the times are the same."""
         return self.schedule.same_times(schedule) and (self.next_run != 0 or self.waits)
 
     @property
     def last_job_id(self) -> str | None:
-        """The job of the last run, where it was ours that made it."""
+        """Id of the job of the last run; None if a Node client fired it."""
         job_id, run = self.fields.get("lastJobId"), self.fields.get("lastJobRun")
         return job_id if isinstance(job_id, str) and run == self.fields.get("lastRun") else None
 
     @property
     def template(self) -> Template:
-        """What its jobs are; junk counts as not given."""
+        """The template of its jobs; invalid parts count as missing."""
         found = self.fields.get("template")
         given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
         name, opts, text = given.get("name"), given.get("opts"), given.get("text")
@@ -98,13 +102,13 @@ class Entry:
         )
 
     def changed(self, **keys: Any) -> str:
-        """The text with some keys changed; None takes one away."""
+        """Return the text with some keys changed; None removes a key."""
         fields = self.fields | keys
         return json.dumps({key: value for key, value in fields.items() if key not in keys or value is not None})
 
 
 def schedule_keys(schedule: Schedule) -> dict[str, Any]:
-    """A schedule in the keys of an entry, in the order in which peers write them."""
+    """Return a schedule as keys of an entry, in the order used by glide-mq."""
     keys: dict[str, Any] = {
         "pattern": schedule.pattern,
         "every": schedule.every,
@@ -120,7 +124,7 @@ def schedule_keys(schedule: Schedule) -> dict[str, Any]:
 
 
 def is_for_peers(schedule: Schedule, options: JobOptions, has_text: bool) -> bool:
-    """Whether a peer's tick would do with it what we do."""
+    """Return True if Node clients would fire the scheduler in the same way."""
     cron = schedule.cron
     if cron is not None and (cron.has_seconds or cron.either_day):
         return False
@@ -152,14 +156,16 @@ class JobScheduler:
     """A scheduler of a queue. Times are epoch ms by the server's clock.
 
     Attributes:
-        name: unique in its queue.
+        name: name, unique in its queue.
         schedule: when its jobs are due.
-        job_name, data, options: what its jobs are; ``data`` is None where the template holds none.
-        next_run: when the next job is due; None while it waits for the end of the last one.
-        last_run: when it was fired last; None before the first run.
-        iteration_count: runs so far.
-        last_job_id: the job that ``repeat_after_complete`` made last.
-        for_peers: Node peers see it and fire it too. False where it says something that they would not honour.
+        job_name: name of its jobs.
+        data: data of its jobs; None if the template has none.
+        options: options of its jobs.
+        next_run: when the next job is due; None while it waits for the last one to finish.
+        last_run: when it was last fired; None before the first run.
+        iteration_count: number of runs so far.
+        last_job_id: id of the last job, for ``repeat_after_complete``.
+        for_peers: Node clients see and fire it too. False if it uses a feature that they do not support.
     """
 
     name: str
@@ -174,6 +180,10 @@ class JobScheduler:
     for_peers: bool
 
     def preview(self, count: int = 10) -> list[datetime]:
-        """The next instants from `next_run` on, in the schedule's zone, as `Schedule.preview`; none while it waits."""
+        """Return the next due times from `next_run` on, as `Schedule.preview` does; none while it waits.
+
+        Args:
+            count: maximum number of due times, 1..10,000.
+        """
         left = None if self.schedule.limit is None else self.schedule.limit - self.iteration_count
         return self.schedule.preview_from(self.next_run, count, left)

@@ -1,7 +1,7 @@
-"""The duty: fire what is due, then wait for the next instant.
+"""The maintenance task that fires due schedulers, then waits for the next due time.
 
-Any number of processes do it at the same time. The one that fires waits for exactly the next instant; the others look a
-little later, and take over where nobody did it.
+It runs in any number of processes. The leader is the process that fired last; it wakes exactly at the next due time.
+The others wake slightly later and take over if the leader did not fire.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0
 _UNREADABLE_MS: Final = 60_000
 
 
-def _nobody(_: BaseException) -> None:
-    """Nobody listens."""
+def _ignore(_: BaseException) -> None:
+    """Ignore the error."""
 
 
 class SchedulerTask(BackgroundTask):
@@ -40,8 +40,8 @@ class SchedulerTask(BackgroundTask):
     Args:
         link: the queue.
         quiet: leave out the `added` events.
-        on_error: told of every failure; they are logged besides.
-        longest_s: look at least this often, where nobody tells of changes (`told`).
+        on_error: called with every error, after it is logged.
+        longest_s: maximum pause in seconds, in case `on_revision` is not called.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SchedulerTask(BackgroundTask):
         *,
         link: QueueLink,
         quiet: bool = False,
-        on_error: Callable[[BaseException], None] = _nobody,
+        on_error: Callable[[BaseException], None] = _ignore,
         longest_s: float = 60.0,
     ) -> None:
         super().__init__(f"schedulers-{link.keys.name}")
@@ -60,18 +60,18 @@ class SchedulerTask(BackgroundTask):
         self._holder = secrets.token_hex(8)
         self._revision = 0
         self._leads = True
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def told(self, revision: int) -> None:
-        """An exchange has said how often the schedulers have changed."""
+    def on_revision(self, revision: int) -> None:
+        """Wake up if the schedulers have changed; ``revision`` counts the changes and comes with each exchange."""
         if revision != self._revision:
             self._revision = revision
-            self._news.set()
+            self._changed.set()
 
     async def _repeat(self) -> None:
         pause = _FIRST_PAUSE_S
         while True:
-            self._news.clear()
+            self._changed.clear()
             try:
                 wait = await self.fire() / 1000
                 pause = _FIRST_PAUSE_S
@@ -88,10 +88,14 @@ class SchedulerTask(BackgroundTask):
                 wait = min(wait, self._longest_s)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
-                        await self._news.wait()
+                        await self._changed.wait()
 
     async def fire(self) -> int:
-        """Fire what is due now; milliseconds until there may be more. Raises GlideMQError."""
+        """Fire the schedulers that are due and return the milliseconds until the next may be due.
+
+        Raises:
+            GlideMQError: a call failed.
+        """
         link = self._link
         reply = await link.transport.call(schedules_due(link.keys.meta, self._holder))
         self._revision = reply.revision // SCHEDULES
@@ -102,19 +106,19 @@ class SchedulerTask(BackgroundTask):
         fired = await link.transport.call(schedules_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
             if any(type(result) is list and result[0] == "cost" for result in outcome):
-                self._complain(row.name, "its job costs more than the token bucket of its group holds")
+                self._report(row.name, "its job costs more than the token bucket of its group holds")
         return 0
 
     def _plan(self, row: DueRow, now: int) -> FireRow:
         try:
             return plan(self._link, row, now)
         except GlideMQValidationError as error:
-            self._complain(row.name, str(error), error)
+            self._report(row.name, str(error), error)
         except Exception as error:
-            # Whatever it is that somebody wrote there, the other schedulers go on.
-            self._complain(row.name, repr(error), error)
+            # A broken entry must not stop the other schedulers.
+            self._report(row.name, repr(error), error)
         return postponed(row, now + _UNREADABLE_MS)
 
-    def _complain(self, name: str, problem: str, error: BaseException | None = None) -> None:
-        _log.error("queue %r: scheduler %r cannot be fired: %s", self._link.keys.name, name, problem)
+    def _report(self, name: str, problem: str, error: BaseException | None = None) -> None:
+        _log.error("queue %r: firing scheduler %r failed: %s", self._link.keys.name, name, problem)
         self._on_error(error or GlideMQError(f"scheduler {name!r}: {problem}"))

@@ -1,4 +1,4 @@
-"""When a scheduler's jobs are due: `Schedule`. Pure arithmetic over epoch ms; no clock is read here."""
+"""`Schedule`: when the jobs of a scheduler are due. Pure arithmetic on epoch ms."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ class ScheduleDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schedule:
-    """When jobs are due. Exactly one of ``every``, ``pattern`` and ``repeat_after_complete`` is given.
+    """The times at which jobs are due. Pass exactly one of ``every``, ``pattern`` and ``repeat_after_complete``.
 
     Args:
-        every: a job each so many ms (or timedelta), > 0, counted from ``start_date`` or from when it was made.
+        every: interval between jobs, in ms (> 0) or as a timedelta, counted from ``start_date`` or from creation.
         pattern: a cron pattern: five fields, six with the seconds first, or a macro such as ``@daily``.
-        repeat_after_complete: the next job so many ms after the end of the last one, completed or failed for good.
-        tz: IANA zone of the pattern, a name or a ZoneInfo; UTC where it says nothing.
-        start_date: nothing is due before it; a datetime (a naive one is local time) or epoch ms.
-        end_date: nothing is due after it.
-        limit: how many runs there are at most, >= 1.
-        immediately: the first run is now; the others where they would be. Not with ``start_date``.
-        misfire: what becomes of instants that nobody was there for: "fire_once" one job for all of them, "fire_all" a
-            job for each, "skip" none. Not with ``repeat_after_complete``, which misses nothing.
-        day_match: whether a day must match both day fields of a pattern ("and", as peers have it) or, where both are
-            restricted, one of them ("or", as in crontab).
+        repeat_after_complete: delay of the next job after the previous one completed or failed, in ms (> 0) or as a
+            timedelta.
+        tz: IANA time zone of the pattern, a name or a ZoneInfo; default UTC.
+        start_date: no job is due before this time; a datetime (a naive one is local time) or epoch ms.
+        end_date: no job is due after this time; a datetime (a naive one is local time) or epoch ms.
+        limit: maximum number of runs, >= 1.
+        immediately: run once now; later runs are not shifted. Not allowed with ``start_date``.
+        misfire: handling of due times missed while no process was running: "fire_once" adds one job for all of them,
+            "fire_all" one job for each, "skip" none. Not allowed with ``repeat_after_complete``, which misses nothing.
+        day_match: whether a day must match both day fields of the pattern ("and", as in glide-mq), or one of them if
+            both are restricted ("or", as in crontab).
 
     Raises:
-        GlideMQValidationError: names the option and the value.
+        GlideMQValidationError: an option is invalid.
     """
 
     every: int | None
@@ -90,7 +91,7 @@ class Schedule:
         named = [name for name, value in given.items() if value is not None]
         if len(named) != 1:
             what = "none" if not named else " and ".join(named)
-            raise GlideMQValidationError("schedule", what, f"exactly one of {', '.join(given)} must be given")
+            raise GlideMQValidationError("schedule", what, f"must have exactly one of {', '.join(given)}")
         keep = object.__setattr__
         keep(self, "every", None if every is None else to_ms("every", every, minimum=1))
         after = repeat_after_complete
@@ -100,7 +101,7 @@ class Schedule:
         if pattern is None:
             for option, value in (("tz", tz), ("day_match", None if day_match == "and" else day_match)):
                 if value is not None:
-                    raise GlideMQValidationError(option, value, "needs a 'pattern'")
+                    raise GlideMQValidationError(option, value, "requires 'pattern'")
         keep(self, "pattern", None if pattern is None else parse_cron(pattern, day_match).text)
         keep(self, "start_date", None if start_date is None else _instant("start_date", start_date))
         keep(self, "end_date", None if end_date is None else _instant("end_date", end_date))
@@ -109,25 +110,25 @@ class Schedule:
         keep(self, "limit", None if limit is None else check_int("limit", limit, 1, _MAX_RUNS))
         keep(self, "immediately", check_bool("immediately", immediately))
         if immediately and start_date is not None:
-            raise GlideMQValidationError("immediately", True, "cannot be given together with 'start_date'")
+            raise GlideMQValidationError("immediately", True, "is not supported with 'start_date'")
         keep(self, "misfire", check_choice("misfire", misfire, _MISFIRES))
         if misfire != "fire_once" and repeat_after_complete is not None:
-            raise GlideMQValidationError("misfire", misfire, "cannot be used with 'repeat_after_complete'")
+            raise GlideMQValidationError("misfire", misfire, "is not supported with 'repeat_after_complete'")
 
     @property
     def cron(self) -> CronPattern | None:
-        """The meaning of the pattern."""
+        """The parsed pattern, or None."""
         return None if self.pattern is None else parsed(self.pattern, self.day_match)
 
     def same_times(self, other: Schedule) -> bool:
-        """Whether both are due at the same instants, so that one may go on where the other was."""
+        """Return True if both schedules are due at the same times."""
         names = ("every", "pattern", "repeat_after_complete", "tz", "start_date", "end_date", "day_match")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     # -- instants -------------------------------------------------------------------------------------------
 
     def first(self, now: int) -> int | None:
-        """The first instant of a scheduler that is made ``now``; None where there is none."""
+        """Return the first due time of a scheduler created ``now``, or None. All times are epoch ms."""
         start = self.start_date
         if self.immediately:
             at: int | None = now
@@ -140,28 +141,28 @@ class Schedule:
         return self._within(at)
 
     def following(self, at: int, now: int) -> int | None:
-        """The first instant after ``now`` of a scheduler that is due ``at``, which is not after ``now``."""
+        """Return the first due time after ``now`` of a scheduler that is due ``at``, which is not after ``now``."""
         if self.pattern is not None:
             return self._within(self._match(now))
         assert self.every is not None
         return self._within(at + ((now - at) // self.every + 1) * self.every)
 
     def after(self, at: int) -> int | None:
-        """The instant that follows ``at``; None for ``repeat_after_complete``, which follows a job."""
+        """Return the due time after ``at``; None for ``repeat_after_complete``, which depends on a job."""
         return None if self.repeat_after_complete is not None else self.following(at, at)
 
     def preview(self, count: int = 10, *, after: datetime | int | None = None) -> list[datetime]:
-        """The next instants, as datetimes in the schedule's zone; fewer where it ends before.
+        """Return the next due times as datetimes in the schedule's time zone; fewer if the schedule ends before.
 
         Args:
-            count: how many, 1..10,000.
-            after: from when on it is looked at, a datetime or epoch ms; this machine's time where it says nothing.
+            count: maximum number of due times, 1..10,000.
+            after: start of the preview, a datetime or epoch ms; default: the current time of this machine.
         """
         now = epoch_ms(datetime.now(UTC)) if after is None else _instant("after", after)
         return self.preview_from(self.first(now), count, self.limit)
 
     def preview_from(self, at: int | None, count: int, left: int | None) -> list[datetime]:
-        """`preview` of a scheduler that is due ``at`` (None: waits) and may run ``left`` times (None: any number)."""
+        """Return the `preview` of a scheduler due ``at`` (None: it waits) with ``left`` runs left (None: no limit)."""
         most = check_int("count", count, 1, _MAX_PREVIEW)
         if left is not None:
             most = min(most, left)
@@ -185,30 +186,30 @@ class Schedule:
 
 @lru_cache(maxsize=1024)
 def parsed(pattern: str, day_match: str) -> CronPattern:
-    """A pattern that has been checked before."""
+    """Return the parsed form of a valid pattern; cached."""
     return parse_cron(pattern, day_match)
 
 
 def check_zone(tz: object, option: str = "tz") -> str:
-    """The name of an IANA time zone.
+    """Return the name of an IANA time zone.
 
     Raises:
-        GlideMQValidationError: this machine knows no such zone.
+        GlideMQValidationError: the zone is not installed on this machine.
     """
     name = tz.key if isinstance(tz, ZoneInfo) else tz
     if not isinstance(name, str) or not name:
-        raise GlideMQValidationError(option, tz, "must be the name of an IANA time zone or a ZoneInfo that has one")
+        raise GlideMQValidationError(option, tz, "must be the name of an IANA time zone, or a ZoneInfo with a key")
     try:
         if name not in _NO_ZONES:
             ZoneInfo(name)
             return name
     except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         pass
-    raise GlideMQValidationError(option, tz, "is no IANA time zone that this machine knows (pip install tzdata?)")
+    raise GlideMQValidationError(option, tz, "unknown IANA time zone (is the tzdata package installed?)")
 
 
 def as_datetime(at: int, zone: ZoneInfo) -> datetime:
-    """An instant as an aware datetime."""
+    """Return an epoch ms time as an aware datetime."""
     return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
 
 

@@ -1,7 +1,7 @@
-"""What becomes of one scheduler that is due: the jobs to add, and the entry afterwards. Pure: no clock, no server.
+"""Plan the firing of a due scheduler: the jobs to add, and its new entry. Pure: reads no clock and calls no server.
 
-An instant is *missed* when it is more than `MISSED_AFTER_MS` ago: nobody was there. What is less late than that was
-merely met by a slow process.
+A due time counts as *missed* if it is more than `MISSED_AFTER_MS` ago: no process was running. A shorter delay is
+treated as a slow process.
 """
 
 from __future__ import annotations
@@ -21,26 +21,31 @@ __all__ = ["AT_ONCE", "MISSED_AFTER_MS", "WATCH_MS", "plan", "postponed"]
 
 MISSED_AFTER_MS: Final = 5_000
 AT_ONCE: Final = 100
-"""Most jobs of one scheduler that a call adds; what is left is due at once again."""
+"""Maximum number of jobs of one scheduler added per call; the remaining ones are due immediately."""
 WATCH_MS: Final = 5_000
-"""How often a scheduler that waits looks for the job that it waits for (W78)."""
+"""Interval at which a waiting scheduler checks its job, in case the notification of its end was lost."""
 
 _ENDED: Final = frozenset({"completed", "failed", "gone"})
 
 
 @dataclass(slots=True)
 class _Run:
-    """Instants to fire, and the instant that comes after: 0 = it waits, None = there is none."""
+    """The due times to fire, and the next one: 0 = waits for its job, None = the scheduler ends."""
 
     instants: list[int] = field(default_factory=list[int])
     following: int | None = None
 
 
 def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
-    """What to do about an entry that is due ``now``.
+    """Return the jobs and the new entry of a scheduler that is due ``now``.
+
+    Args:
+        link: the queue.
+        row: the entry.
+        now: the server's time, epoch ms.
 
     Raises:
-        GlideMQValidationError: it is no scheduler, or its jobs cannot be made (serializer, size).
+        GlideMQValidationError: the entry is invalid, or its jobs cannot be encoded (serializer, size).
     """
     entry = Entry(row.text)
     due = entry.next_run
@@ -68,7 +73,7 @@ def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
 
 
 def postponed(row: DueRow, until: int) -> FireRow:
-    """Leave an entry as it is, and look at it again later."""
+    """Return a row that leaves the entry unchanged and makes it due at ``until`` (epoch ms)."""
     return _fired(row, row.text, until)
 
 
@@ -77,7 +82,7 @@ def _fired(row: DueRow, text: str, due: int) -> FireRow:
 
 
 def _waiting(entry: Entry, row: DueRow, now: int) -> FireRow:
-    """Of repeat-after-complete: goes on once its job has ended, however it ended."""
+    """Return the next step of a repeat-after-complete scheduler: it continues when its job completed or failed."""
     schedule = entry.schedule
     assert schedule.repeat_after_complete is not None
     ended = _ended(entry, row, now)
@@ -90,15 +95,15 @@ def _waiting(entry: Entry, row: DueRow, now: int) -> FireRow:
 
 
 def _ended(entry: Entry, row: DueRow, now: int) -> int | None:
-    """When the job that a scheduler waits for ended; None while it has not."""
-    state, at, told, idle = row.last_job
+    """Return when the job that a scheduler waits for finished (epoch ms), or None if it is unfinished."""
+    state, at, notified, idle = row.last_job
     job_id = entry.last_job_id
-    told_at, _, told_id = told.partition(":")
-    if told_id and job_id in (None, told_id):
-        return int(told_at)
+    notified_at, _, notified_id = notified.partition(":")
+    if notified_id and job_id in (None, notified_id):
+        return int(notified_at)
     if job_id is not None:
         return (int(at) if at.isdigit() else now) if state in _ENDED else None
-    # A peer has fired it, and does not say which job it was.
+    # A Node client fired it and did not store the id of the job.
     return now if idle else None
 
 
@@ -111,7 +116,7 @@ def _run(entry: Entry, due: int, now: int) -> _Run:
     left = AT_ONCE if schedule.limit is None else max(0, schedule.limit - entry.number("iterationCount"))
     if left == 0:
         return _Run()
-    if due == 0:  # nobody but a repeating one waits
+    if due == 0:  # only repeat-after-complete schedulers wait
         return _Run([], schedule.following(now, now))
     if schedule.misfire == "fire_all":
         run = _Run([], due)
@@ -139,7 +144,7 @@ def _job(link: QueueLink, entry: Entry, name: str) -> Row:
 
 
 class _AsItIs:
-    """Of text that has been through the serializer."""
+    """A serializer for text that is already serialized."""
 
     def serialize(self, value: Any, /) -> str:
         return str(value)

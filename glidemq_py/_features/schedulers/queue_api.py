@@ -1,4 +1,4 @@
-"""The part of `Queue` that makes, reads and removes schedulers. Who fires them: schedule/."""
+"""The methods of `Queue` that create, read and remove schedulers. `maintenance` fires them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAUSE_S: Final = 0.025
 
 
 class QueueSchedulers:
-    """The part of `Queue` for schedulers."""
+    """The methods of `Queue` for schedulers."""
 
     name: str
     options: QueueOptions
@@ -57,23 +57,35 @@ class QueueSchedulers:
         day_match: DayMatch = "and",
         template: TemplateInput | None = None,
     ) -> JobScheduler:
-        """Make a scheduler, or change the one of that name. Every worker of the queue fires it, each instant once.
+        """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
 
-        Where the times stay as they were it goes on as it was: next run, count of runs, job that it waits for; so it
-        may be called at every start of a program. Exactly one of ``every``, ``pattern`` and
-        ``repeat_after_complete`` is given; see `Schedule` for these and the other options.
+        If the times do not change, the scheduler keeps its state: next run, number of runs, and the job it waits for.
+        So it is safe to call this at every program start. Pass exactly one of ``every``, ``pattern`` and
+        ``repeat_after_complete``. Raises the errors of `Queue.get_job` as well.
 
         Args:
-            name: of the scheduler, at most 256 characters.
-            template: what each job is: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The job's name is
-                the scheduler's where it says nothing, its data then an empty mapping. Every option of `Queue.add`
-                but ``run_at`` and ``parent`` is honoured; with a ``job_id`` or ``deduplication`` a run that would be
-                the second one at a time adds nothing.
+            name: name of the scheduler, at most 256 characters.
+            every: see `Schedule`.
+            pattern: see `Schedule`.
+            repeat_after_complete: see `Schedule`.
+            tz: see `Schedule`.
+            start_date: see `Schedule`.
+            end_date: see `Schedule`.
+            limit: see `Schedule`.
+            immediately: see `Schedule`.
+            misfire: see `Schedule`.
+            day_match: see `Schedule`.
+            template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
+                to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
+                and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
+                previous one exists.
+
+        Returns:
+            The scheduler.
 
         Raises:
-            GlideMQValidationError: an option cannot be, or the schedule is never due; nothing was changed.
-            SchedulerBusyError: a Node peer was at the schedulers all the time.
-            and what `Queue.get_job` raises.
+            GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
+            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
         """
         check_text("name", name, maximum=NAME_LENGTH)
         schedule = Schedule(
@@ -95,9 +107,10 @@ class QueueSchedulers:
         raise SchedulerBusyError(name)
 
     async def remove_job_scheduler(self, name: str) -> bool:
-        """Remove a scheduler; False if there was none. Jobs that it has added stay.
+        """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
 
-        Raises SchedulerBusyError where a Node peer was at the schedulers all the time.
+        Raises:
+            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
         """
         check_text("name", name, maximum=NAME_LENGTH)
         link = await self._connected()
@@ -113,19 +126,19 @@ class QueueSchedulers:
         raise SchedulerBusyError(name)
 
     async def get_job_scheduler(self, name: str) -> JobScheduler | None:
-        """A scheduler by its name; None if there is none, or what stands there is none."""
+        """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
         check_text("name", name, maximum=NAME_LENGTH)
         link = await self._connected()
         reply = await link.transport.call(schedules_read(link.keys.meta, name))
         return _readable(link, reply.rows[0]) if reply.rows else None
 
     async def get_job_schedulers(self) -> list[JobScheduler]:
-        """All schedulers, by name; what is no scheduler (somebody's junk) is left out."""
+        """Return all schedulers, sorted by name; invalid entries are skipped."""
         found = {scheduler.name: scheduler async for scheduler in self._schedulers()}
         return [found[name] for name in sorted(found)]
 
     async def get_repeatable_jobs(self) -> list[JobScheduler]:
-        """The same as `get_job_schedulers`, by the name that peers know."""
+        """Return all schedulers; an alias of `get_job_schedulers` with the name used by glide-mq."""
         return await self.get_job_schedulers()
 
     async def _schedulers(self) -> AsyncIterator[JobScheduler]:
@@ -149,7 +162,11 @@ def _readable(link: QueueLink, row: StoredRow) -> JobScheduler | None:
 
 
 def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
-    """The value of a stored scheduler. Raises GlideMQValidationError for what is none."""
+    """Return a stored scheduler.
+
+    Raises:
+        GlideMQValidationError: the entry is invalid.
+    """
     entry = Entry(row.text)
     template, repeats = entry.template, entry.schedule.repeat_after_complete is not None
     return JobScheduler(
@@ -169,7 +186,7 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
 def _template(
     link: QueueLink, given: TemplateInput | None, options: QueueOptions, name: str
 ) -> tuple[JobOptions, dict[str, Any]]:
-    """Options of the jobs, and the template as it is stored."""
+    """Return the options of the jobs, and the template in its stored form."""
     stored: dict[str, Any] = {}
     has_data = False
     spec = JobSpec(name)
@@ -185,9 +202,9 @@ def _template(
     job_options = JobOptions.of_job(options.default_job_options, spec.options)
     for option in ("run_at", "parent"):
         if getattr(job_options, option) is not None:
-            raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "belongs to a single job")
+            raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "is not supported here")
     _check_cost(job_options)
-    # Once as a job's row, so that what could not be added is refused now (W79).
+    # Encode one job now, so that a template that could not be added is rejected here.
     text = str(encode_row(link, spec.name, spec.data, job_options, "template.data")[1])
     if has_data and link.serializer is JSON_SERIALIZER:
         stored["data"] = decode_data(text)
@@ -200,40 +217,40 @@ def _template(
 
 
 def _check_cost(options: JobOptions) -> None:
-    """A job that costs more than its own options have the bucket hold could never be added."""
+    """Reject a job that costs more than the token bucket in its own options holds: it could never be added."""
     bucket = None if options.ordering is None else options.ordering.token_bucket
     if bucket is not None and (options.cost or 1) > bucket.capacity:
-        problem = f"is more than the token bucket of its group holds, {bucket.capacity}"
+        problem = f"must be at most the capacity of its group's token bucket, {bucket.capacity}"
         raise GlideMQValidationError("template.cost", options.cost or 1, problem)
 
 
 def _entry(
-    schedule: Schedule, template: dict[str, Any], options: QueueOptions, standing: str | None, now: int
+    schedule: Schedule, template: dict[str, Any], options: QueueOptions, existing: str | None, now: int
 ) -> tuple[str, int]:
-    """Text of the entry, and when it is to be looked at."""
-    before = _standing(standing)
-    goes_on = before is not None and before.goes_on_as(schedule)
+    """Return the text of the entry, and when it is due."""
+    before = _existing(existing)
+    keeps_state = before is not None and before.keeps_state_under(schedule)
     waits = before is not None and before.waits and schedule.repeat_after_complete is not None
     fields = schedule_keys(schedule)
-    fields["iterationCount"] = before.number("iterationCount") if before is not None and goes_on else 0
+    fields["iterationCount"] = before.number("iterationCount") if before is not None and keeps_state else 0
     if schedule.limit is not None and fields["iterationCount"] >= schedule.limit:
         runs = fields["iterationCount"]
-        raise GlideMQValidationError("limit", schedule.limit, f"is reached: this scheduler has run {runs} times")
+        raise GlideMQValidationError("limit", schedule.limit, f"already reached: this scheduler has run {runs} times")
     fields["template"] = template or None
     next_run = schedule.first(now)
-    if before is not None and (goes_on or waits):  # one that waits for its job does so whatever its times are now
+    if before is not None and (keeps_state or waits):  # a scheduler that waits for its job waits under new times too
         next_run = before.next_run
         fields |= {key: before.fields.get(key) for key in ("lastRun", "lastJobId", "lastJobRun")}
     if next_run is None:
-        raise GlideMQValidationError("end_date", schedule.end_date, "is over before the first run")
+        raise GlideMQValidationError("end_date", schedule.end_date, "is before the first run")
     fields["nextRun"] = next_run
     fields["compression"] = None if options.compression == "none" else options.compression
     fields["quiet"] = None if options.events else True
     return json.dumps({key: value for key, value in fields.items() if value is not None}), next_run or now
 
 
-def _standing(text: str | None) -> Entry | None:
-    """The scheduler that is there; None for none, or for what is none."""
+def _existing(text: str | None) -> Entry | None:
+    """Return the existing entry, or None if there is none or it is invalid."""
     try:
         return None if text is None else Entry(text)
     except GlideMQValidationError:

@@ -1,1 +1,1 @@
-"""Staged writes: rows put down by many processes that become jobs together or not at all."""
+"""Staged writes: rows staged by many processes that become jobs atomically, all or none."""

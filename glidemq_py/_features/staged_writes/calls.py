@@ -1,7 +1,7 @@
-"""Calls about staged writes: many jobs, put down by many processes, that become jobs together or not at all.
+"""Server calls of staged writes: rows staged by many processes that become jobs atomically, all or none.
 
-The protocol is `docs/reference/functions.md`, "Staged writes"; ``_features/staged_writes/resolve.py`` decides
-what to call next.
+The protocol is described in docs/reference/functions.md, "Staged writes"; ``_features/staged_writes/resolve.py`` runs
+it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _BATCH_TOMBSTONE_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteId:
-    """A write: one frame, or one micro-batch of a streaming query.
+    """A write: one data frame, or one micro-batch of a streaming query.
 
     Attributes:
-        id: what it is called on the server.
-        home: keys of the queue in whose slot it is decided.
-        query: of a streaming query, else ''.
+        id: id of the write on the server.
+        home: keys of the queue in whose slot it is committed.
+        query: id of the streaming query; '' for a data frame.
         batch: number of the micro-batch.
-        ttl: ms that what is staged lives without anybody touching it.
-        keep: ms for which the end of the write is remembered.
+        ttl: lifetime of staged rows without any change, ms.
+        keep: how long the outcome of the write is stored, ms.
     """
 
     id: str
@@ -46,14 +46,14 @@ class WriteId:
 
     @classmethod
     def of_batch(cls, home: QueueKeys, query: str, batch: int, ttl: int, keep: int) -> WriteId:
-        """The write of one micro-batch."""
+        """Return the write of one micro-batch."""
         return cls(id=f"{query}.{batch}", home=home, query=query, batch=batch, ttl=ttl, keep=keep)
 
     def tombstone(self, keys: QueueKeys, done: bool) -> int:
-        """Ms for which a queue remembers how the write ended.
+        """Return how long a queue stores the outcome of the write, in ms.
 
-        What was given up may come again under its name, so beside the home nothing keeps it away. The end of a
-        streaming batch is remembered by its query's ledger.
+        An aborted write may be started again with the same id, so only its home queue stores the abort. The outcome of
+        a streaming batch is stored in the ledger of its query.
         """
         if not done and (self.query or keys != self.home):
             return 0
@@ -63,14 +63,14 @@ class WriteId:
 
 
 Winner = tuple[str, int]
-"""An attempt that counts, and how many pieces it has staged."""
+"""An attempt whose rows become jobs, and the number of pieces it has staged."""
 
 
 class StageReply(NamedTuple):
     """Reply of `stage`."""
 
     state: str
-    """'open': it is there; 'duplicate'; else the state in which the write takes no more."""
+    """'open': staged; 'duplicate'; any other state: the write accepts no more rows."""
     id: str
 
 
@@ -99,20 +99,20 @@ class WriteEntry(NamedTuple):
     home: str
     query: str
     idle: int
-    """Ms since anything moved."""
+    """Ms since the last change."""
     queues: list[str]
     keep: int
-    """Ms for which its end is to be remembered."""
+    """How long its outcome is stored, ms."""
 
 
 def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[str]:
-    """Where the write stands; begin it where it is not and ``create``; enlist a further queue."""
+    """Return the state of the write; starts it if ``create`` is set and adds ``queue`` to it if given."""
     request = (write.id, write.home.name, write.query, write.batch, write.ttl, int(create), queue, write.keep)
     return Call("write_open", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
 
 
 def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, unique: bool) -> Call[StageReply]:
-    """Put the ``seq``-th piece of an attempt down in a queue: the request of an `add`."""
+    """Stage the ``seq``-th piece of an attempt in a queue; ``blob`` is the request of an `add`."""
     create = int(keys != write.home)
     where = (write.id, write.home.name, write.query, write.batch)
     request = (*where, attempt, seq, write.ttl, create, int(unique), write.keep)
@@ -120,36 +120,36 @@ def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, 
 
 
 def commit(write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int) -> Call[StageReply]:
-    """Verify some of the ``total`` attempts that count; the last of these calls decides, or prepares."""
+    """Verify some of the ``total`` winning attempts; the last call commits (home queue) or prepares (other queues)."""
     request = (write.id, write.query, write.batch, winners, first, total, int(keys == write.home), write.keep)
     return Call("write_commit", keys.meta, (pack(request),), _stage, repeatable=True)
 
 
 def publish(write: WriteId, keys: QueueKeys, decided: bool) -> Call[PublishReply]:
-    """Turn the next piece into jobs. Not repeatable as such: the count of pieces left says whether it happened."""
+    """Turn the next piece into jobs. Safe to repeat: the server tracks which pieces are published."""
     request = (write.id, write.query, write.batch, int(decided), write.tombstone(keys, True))
     return Call("write_publish", keys.meta, (pack(request),), _published, repeatable=True)
 
 
 def settled(write: WriteId, queue: str) -> Call[str]:
-    """Tell the home that all of a queue's jobs are there."""
+    """Report to the home queue that all jobs of a queue are added."""
     request = (write.id, write.query, write.batch, queue, write.tombstone(write.home, True))
     return Call("write_settled", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
 
 
 def abort(write: WriteId, keys: QueueKeys) -> Call[tuple[str, list[str]]]:
-    """Give the write up in a queue; its state, and the further queues that it touches. 'more' = call again."""
+    """Abort the write in a queue; returns its state ('more' = call again) and the other queues of the write."""
     request = (write.id, write.query, write.batch, write.home.name, write.tombstone(keys, False))
     return Call("write_abort", keys.meta, (pack(request),), _aborted, repeatable=True)
 
 
 def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
-    """The writes of a queue that have not ended."""
+    """Return the unfinished writes of a queue."""
     return Call("writes", keys.meta, (), _entries, repeatable=True)
 
 
 def add_once(keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes) -> Call[AddOnceReply]:
-    """Add the ``number``-th piece of a sequence, the request of an `add`, once."""
+    """Add the ``number``-th piece of a sequence exactly once; ``blob`` is the request of an `add`."""
     ledger, batch = (write.query, write.batch) if write.query else (write.id, -1)
     request = (ledger, batch, sequence, number, write.keep)
     return Call("add_once", keys.meta, (pack(request), blob), _added_once, repeatable=True)

@@ -1,7 +1,7 @@
-"""Ending staged writes: deciding them, publishing what was decided, giving up the rest (functions.md, "Staged writes").
+"""Finish staged writes: commit, publish or abort them (docs/reference/functions.md, "Staged writes").
 
-Every step is a generator that yields calls and is sent their replies, so that a worker's event loop and a thread of
-Spark run the same protocol. Each may stop anywhere: whoever comes next goes on from what the server knows.
+Every operation is a generator that yields calls and receives their replies, so a worker's event loop and a Spark thread
+run the same protocol. It may stop anywhere: the next process continues from the state on the server.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Steps = Generator[Call[Any], Any, T]
 
 WINNERS_A_CALL: Final = 500
 LEFT_ALONE_MS: Final = 5_000
-"""A write in which something moved since then is somebody's at this moment."""
+"""A write that changed within this time is still in progress elsewhere."""
 
 
 class Published(NamedTuple):
-    """What a write has become."""
+    """The result of a published write."""
 
     jobs: int
     others: int
-    """Rows that added no job: an id that stands, a cost that its group can never pay."""
+    """Number of rows that added no job: the id exists, or the cost exceeds the group's token bucket."""
 
     def plus(self, other: Published) -> Published:
-        """Both."""
+        """Return the sum of both."""
         return Published(self.jobs + other.jobs, self.others + other.others)
 
 
@@ -65,20 +65,20 @@ async def run_async(transport: Transport, steps: Steps[T]) -> T:
 
 
 def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[Published]:
-    """Decide the write, and publish it everywhere. As `decide_write`."""
+    """Commit the write and publish it in all its queues; arguments and errors as for `decide_write`."""
     yield from decide_write(write, winners)
     return (yield from publish_write(write))
 
 
 def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[None]:
-    """Decide the write. From then on it is published, if not by us.
+    """Commit the write. Afterwards it will be published, by this process or by another one.
 
     Args:
         write: the write.
-        winners: queue -> the attempts that count there.
+        winners: for each queue, the attempts whose rows become jobs.
 
     Raises:
-        StagedWriteError: it cannot be decided any more; nothing of it has become a job.
+        StagedWriteError: the write can no longer be committed; none of its rows became a job.
     """
     home = write.home
     for queue in sorted(winners):
@@ -100,7 +100,7 @@ def _name_winners(write: WriteId, keys: QueueKeys, winners: Sequence[Winner], st
 
 
 def publish_write(write: WriteId) -> Steps[Published]:
-    """Publish a write that is decided, all queues of it."""
+    """Publish a committed write in all its queues."""
     home, beside = write.home, Published(0, 0)
     while True:
         queues, here = yield from _publish(write, home, decided=False)
@@ -127,7 +127,7 @@ def _publish(write: WriteId, keys: QueueKeys, decided: bool) -> Steps[tuple[list
 
 
 def abort_write(write: WriteId) -> Steps[Published | None]:
-    """Give a write up; one that is decided is published instead, and what became of it returned."""
+    """Abort a write and return None; if it is already committed, publish it and return the result."""
     state, queues = yield from _abort(write, write.home)
     if state in ("committed", "done"):
         return (yield from publish_write(write))
@@ -146,11 +146,11 @@ def _abort(write: WriteId, keys: QueueKeys) -> Steps[tuple[str, list[str]]]:
 
 
 def finish_writes(keys: QueueKeys, idle: int = LEFT_ALONE_MS) -> Steps[int]:
-    """Publish what others have decided and left, give up what they have given up; the number of writes ended here.
+    """Finish abandoned writes of a queue, publishing committed ones and aborting aborted ones; return their number.
 
     Args:
         keys: the queue.
-        idle: ms for which nothing must have moved in a write.
+        idle: minimum time since the last change of a write, ms.
     """
     ended = 0
     for entry in (yield staging.writes(keys)):
@@ -168,7 +168,7 @@ def _finish(keys: QueueKeys, entry: WriteEntry) -> Steps[int]:
     write = WriteId(id=entry.id, home=home, query=entry.query, batch=int(batch), keep=entry.keep)
     if home is keys:
         if entry.state != "committed":
-            return 0  # its writer may come back; if not, it runs out
+            return 0  # its writer may come back; otherwise the write expires
         yield from publish_write(write)
         return 1
     state = yield staging.open_write(write, create=False)

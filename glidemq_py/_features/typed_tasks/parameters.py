@@ -1,7 +1,6 @@
-"""A function's parameters as a job's data, and back: ``{"to": "a@b.c", "times": 2}``.
+"""Convert between the arguments of a function and the data of a job, such as ``{"to": "a@b.c", "times": 2}``.
 
-Reads signatures and annotations; sends and runs nothing. Annotations are resolved when they are first needed, so
-that they may name what is defined further down.
+Annotations are resolved on first use, so they may refer to names that are defined later.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from glidemq_py.errors import GlideMQValidationError, JobDataError, Serializatio
 __all__ = ["Parameters", "Resolved"]
 
 _REFUSED: Final = {
-    inspect.Parameter.VAR_POSITIONAL: "must not take *args: a job's data has a name for every value",
-    inspect.Parameter.VAR_KEYWORD: "must not take **kwargs: a job's data has a parameter for every name",
-    inspect.Parameter.POSITIONAL_ONLY: "must not take positional-only parameters: a job's data goes by name",
+    inspect.Parameter.VAR_POSITIONAL: "must not take *args: job data is passed by keyword",
+    inspect.Parameter.VAR_KEYWORD: "must not take **kwargs: every key of the job data needs a parameter",
+    inspect.Parameter.POSITIONAL_ONLY: "must not take positional-only parameters: job data is passed by keyword",
 }
 
 
 class Resolved:
-    """Parameters whose annotations have been read.
+    """Parameters with resolved annotations.
 
     Args:
-        name: of the task, for errors.
-        signature: of the function, without the job.
-        takes_job: the function's first parameter is the job.
-        hints: annotations by parameter; "return" is the result's.
+        name: name of the task, for errors.
+        signature: signature of the function, without the job.
+        takes_job: the first parameter of the function is the job.
+        hints: annotations by parameter; "return" is that of the result.
         namespace: local names for forward references.
     """
 
@@ -63,34 +62,38 @@ class Resolved:
         self.result = Codec(hints.get("return", Any), namespace)
 
     def write(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The data of a call. Raises TypeError where Python would: something is missing, unknown or given twice."""
+        """Return the job data for the arguments of a call.
+
+        Raises:
+            TypeError: an argument is missing, unknown or given twice, as in a Python call.
+        """
         data = dict(zip(self._positional, args, strict=False))
         fits = len(data) == len(args) and kwargs.keys() <= self._names and data.keys().isdisjoint(kwargs)
         if kwargs:
             data.update(kwargs)
         if not (fits and self._required <= data.keys()):
-            self._complain(args, kwargs)
+            self._raise_type_error(args, kwargs)
         codecs = self._codecs
         for name, value in data.items():
             if codecs[name].special:
                 data[name] = codecs[name].write(value)
         return data
 
-    def _complain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _raise_type_error(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"task {self._name!r}: {error}") from None
 
     def read(self, data: Any) -> dict[str, Any]:
-        """The arguments that a job's data stands for.
+        """Return the arguments for the data of a job.
 
         Raises:
-            JobDataError: they are not what the function takes; the parameter and its value are named.
+            JobDataError: the data does not match the parameters; names the parameter and its value.
         """
         given: Any = {} if data is None else data
         if not isinstance(given, Mapping):
-            raise JobDataError(Mismatch(data, "must be an object, a parameter each").describe(self._place("data")))
+            raise JobDataError(Mismatch(data, "must be an object, one key per parameter").describe(self._place("data")))
         arguments: dict[str, Any] = {}
         name = ""
         try:
@@ -98,24 +101,28 @@ class Resolved:
                 codec = self._codecs.get(name)
                 if codec is None:
                     if name == STEP_KEY and isinstance(value, str):
-                        continue  # `job.step`: no argument
-                    raise Mismatch(value, "there is no such parameter")
+                        continue  # `job.step` is not an argument
+                    raise Mismatch(value, "unknown parameter")
                 arguments[name] = codec.convert(value)
         except Mismatch as mismatch:
             raise JobDataError(mismatch.describe(self._place(name))) from mismatch
         if not self._required <= arguments.keys():
             missing = ", ".join(repr(each) for each in self._positional_first(self._required - arguments.keys()))
-            raise JobDataError(f"task {self._name!r}: the job's data lacks {missing}")
+            raise JobDataError(f"task {self._name!r}: missing arguments in the job data: {missing}")
         return arguments
 
     def check_step(self, next_step: str) -> None:
-        """Reject a step that the task's own parameter ``step`` could not take. Raises GlideMQValidationError."""
+        """Check that a step matches the task's own parameter ``step``.
+
+        Raises:
+            GlideMQValidationError: it does not match.
+        """
         try:
             self._codecs[STEP_KEY].convert(next_step)
         except Mismatch as mismatch:
             raise GlideMQValidationError(
                 "next_step", next_step,
-                f"does not fit the parameter 'step' of task {self._name!r}: {mismatch.problem}; rename the parameter",
+                f"does not match parameter 'step' of task {self._name!r}: {mismatch.problem}; rename the parameter",
             ) from mismatch  # fmt: skip
 
     def _positional_first(self, names: frozenset[str]) -> list[str]:
@@ -125,7 +132,11 @@ class Resolved:
         return f"task {self._name!r}: {name}"
 
     def read_result(self, value: Any) -> Any:
-        """What the function returned, from what was stored. Raises SerializationError."""
+        """Return the typed result of the function from the stored value.
+
+        Raises:
+            SerializationError: the value does not match the return annotation.
+        """
         try:
             return self.result.convert(value)
         except Mismatch as mismatch:
@@ -134,15 +145,15 @@ class Resolved:
 
 
 class Parameters:
-    """A task's parameters.
+    """The parameters of a task.
 
     Args:
-        function: the task's.
-        name: the task's.
-        namespace: local names of the place where it is defined.
+        function: function of the task.
+        name: name of the task.
+        namespace: local names of the scope that defines the function.
 
     Raises:
-        GlideMQValidationError: it takes what a job's data cannot express.
+        GlideMQValidationError: a parameter cannot be passed by keyword.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> None:
@@ -157,17 +168,17 @@ class Parameters:
 
     @functools.cached_property
     def resolved(self) -> Resolved:
-        """The parameters with their annotations.
+        """The parameters with resolved annotations.
 
         Raises:
-            GlideMQValidationError: an annotation names what is not there at run time.
+            GlideMQValidationError: an annotation refers to a name that is not defined at run time.
         """
         try:
             return self._resolve()
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
             raise GlideMQValidationError(
                 "task", self._name,
-                f"its annotations cannot be resolved: {error} (names must be there at run time, not only for the "
+                f"its annotations cannot be resolved: {error} (names must be defined at run time, not only for the "
                 "type checker)",
             ) from error  # fmt: skip
 
@@ -189,7 +200,7 @@ class Parameters:
 
 
 def _is_job(first: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
-    """The first parameter gets the job if it is annotated so, or has no annotation and is called ``job``."""
+    """Return True if the first parameter is annotated as `Job`, or has no annotation and is named ``job``."""
     if first.kind is inspect.Parameter.KEYWORD_ONLY:
         return False
     if first.name not in hints:

@@ -1,7 +1,6 @@
-"""Functions that rebuild one kind of value each, and say where in a value the trouble is; the parts of `wire.typed`.
+"""Converters that rebuild one kind of value each; `typed_values` combines them according to annotations.
 
-Annotations are not read here: whoever calls knows what it wants. Where something is wrong `Mismatch` is raised, and
-each level it passes adds its step to the path.
+A converter raises `Mismatch` for an invalid value. Each enclosing level adds its step to the path of the error.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ __all__ = [
 ]  # fmt: skip
 
 Converter = Callable[[Any], Any]
-"""From a plain value to the typed one; raises `Mismatch`."""
+"""Converts a plain value to the typed one; raises `Mismatch`."""
 
 _LISTS: Final = (list, tuple, set, frozenset, collections.deque)
 
 
-class Mismatch(ValueError):  # noqa: N818 - it becomes an error where the parameter is known
-    """A value is not what its annotation says. `path` leads to the part that is wrong."""
+class Mismatch(ValueError):  # noqa: N818 - callers that know the parameter turn it into an error
+    """A value does not match its annotation. `path` leads to the invalid part."""
 
     def __init__(self, value: object, problem: str) -> None:
         super().__init__(value, problem)
@@ -40,7 +39,7 @@ class Mismatch(ValueError):  # noqa: N818 - it becomes an error where the parame
         self.path: list[str] = []
 
     def describe(self, where: str) -> str:
-        """What is wrong, and where: "image.width = 'x': must be int"."""
+        """Return the problem and its place, such as "image.width = 'x': must be int"."""
         return f"{where}{''.join(self.path)} = {show_value(self.value)}: {self.problem}"
 
 
@@ -52,12 +51,12 @@ def _refuse(value: object, what: str) -> NoReturn:
 
 
 def as_is(value: Any) -> Any:
-    """Whatever it is."""
+    """Return the value unchanged."""
     return value
 
 
 def instance(kind: type, what: str) -> Converter:
-    """Instances of ``kind``."""
+    """Return a converter that accepts instances of ``kind``."""
 
     def convert(value: Any) -> Any:
         return value if isinstance(value, kind) else _refuse(value, what)
@@ -66,7 +65,7 @@ def instance(kind: type, what: str) -> Converter:
 
 
 def number(value: Any) -> float:
-    """A float; JSON of other languages writes 1.0 as 1."""
+    """Return the value as a float; JSON encoders of other languages write 1.0 as 1."""
     if isinstance(value, float):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -78,7 +77,7 @@ def number(value: Any) -> float:
 
 
 def made_of(kind: type, given: tuple[type, ...], make: Converter, what: str) -> Converter:
-    """Instances of ``kind``, made from one of the plain types ``given``."""
+    """Return a converter to ``kind`` from the plain types ``given``."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, kind):
@@ -94,7 +93,7 @@ def made_of(kind: type, given: tuple[type, ...], make: Converter, what: str) -> 
 
 
 def enum(kind: type[Enum]) -> Converter:
-    """Members by their value."""
+    """Return a converter from values to members of an Enum."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, kind):
@@ -112,7 +111,7 @@ def enum(kind: type[Enum]) -> Converter:
 
 
 def literal(choices: tuple[Any, ...]) -> Converter:
-    """One of the choices; True is not 1."""
+    """Return a converter that accepts the choices; True does not match 1."""
     plain = [(each.value if isinstance(each, Enum) else each, each) for each in choices]
     what = "one of " + ", ".join(repr(given) for given, _ in plain)
 
@@ -126,7 +125,7 @@ def literal(choices: tuple[Any, ...]) -> Converter:
 
 
 def union(members: list[Converter], scalars: frozenset[type], what: str) -> Converter:
-    """The first member that fits, in the order written; a number is left as it is if its type is a member."""
+    """Return a converter that uses the first matching member; numbers whose type is a member are left unchanged."""
 
     def convert(value: Any) -> Any:
         if type(value) in scalars:
@@ -142,7 +141,7 @@ def union(members: list[Converter], scalars: frozenset[type], what: str) -> Conv
 
 
 def optional(member: Converter) -> Converter:
-    """None, or what the member takes."""
+    """Return a converter that also accepts None."""
     return lambda value: None if value is None else member(value)
 
 
@@ -150,7 +149,7 @@ def optional(member: Converter) -> Converter:
 
 
 def sequence(make: Callable[[list[Any]], Any], item: Converter) -> Converter:
-    """A list, or what ``make`` makes of one."""
+    """Return a converter for lists, passed through ``make``."""
 
     def convert(value: Any) -> Any:
         values = _many(value, _LISTS)
@@ -175,7 +174,7 @@ def _each(item: Converter, values: list[Any]) -> list[Any]:
     made: list[Any] = []
     try:
         for value in values:
-            made.append(item(value))  # noqa: PERF401 - as many as there are tell where it broke
+            made.append(item(value))  # noqa: PERF401 - the length gives the position of the invalid item
     except Mismatch as mismatch:
         mismatch.path.insert(0, f"[{len(made)}]")
         raise
@@ -183,7 +182,7 @@ def _each(item: Converter, values: list[Any]) -> list[Any]:
 
 
 def row(items: list[Converter], make: Callable[[list[Any]], Any]) -> Converter:
-    """A list whose positions have types of their own, such as a tuple."""
+    """Return a converter for lists with one type per position, such as tuples."""
 
     def convert(value: Any) -> Any:
         values = _many(value, (list, tuple))
@@ -202,7 +201,7 @@ def row(items: list[Converter], make: Callable[[list[Any]], Any]) -> Converter:
 
 
 def mapping(make: Callable[[dict[Any, Any]], Any], key: Converter, item: Converter) -> Converter:
-    """A dict, or what ``make`` makes of one."""
+    """Return a converter for dicts, passed through ``make``."""
 
     def convert(value: Any) -> Any:
         made: dict[Any, Any] = {}
@@ -218,7 +217,7 @@ def mapping(make: Callable[[dict[Any, Any]], Any], key: Converter, item: Convert
 
 
 def _key(convert: Converter, name: Any) -> Any:
-    """A key of a JSON object is text; it may stand for a number, a bool or null."""
+    """Return the converted key of a JSON object; its text may encode a number, a bool or null."""
     try:
         return convert(name)
     except Mismatch as mismatch:
@@ -234,12 +233,13 @@ def _key(convert: Converter, name: Any) -> Any:
 
 @dataclass(slots=True)
 class Fields:
-    """What an object of a class may hold.
+    """The fields of a class.
 
     Attributes:
-        known: converters by name. required: names that must be there.
-        ignored: names that are written, but that the class computes.
-        is_open: other names are let through.
+        known: converters by name.
+        required: names of required fields.
+        ignored: names of serialized fields that the class computes itself.
+        is_open: accept unknown names.
     """
 
     known: dict[str, Converter]
@@ -249,7 +249,7 @@ class Fields:
 
 
 def fields(kind: type, name: str, make: Callable[..., Any], held: Fields) -> Converter:
-    """Instances of ``kind`` (called ``name``), made from an object by keyword."""
+    """Return a converter from objects to ``kind`` (``name`` in errors), built by keyword."""
     what = f"an object with the fields of {name}"
 
     def convert(value: Any) -> Any:
@@ -270,21 +270,21 @@ def fields(kind: type, name: str, make: Callable[..., Any], held: Fields) -> Con
                 mismatch.path.insert(0, f".{key}")
                 raise
         if not held.required <= made.keys():
-            raise Mismatch(given, f"lacks {', '.join(sorted(held.required - made.keys()))} of {name}")
+            raise Mismatch(given, f"missing {name} fields: {', '.join(sorted(held.required - made.keys()))}")
         try:
             return make(**made)
-        except (ValueError, TypeError) as error:  # what the class itself refuses
+        except (ValueError, TypeError) as error:  # rejected by the class itself
             raise Mismatch(given, str(error) or type(error).__name__) from error
 
     return convert
 
 
 def model(kind: Any) -> Converter:
-    """A pydantic model, whatever its own validation makes of the value."""
+    """Return a converter to a pydantic model, by the model's own validation."""
     invalid: type[Exception] = sys.modules["pydantic"].ValidationError
     by: dict[str, Any] = {}
     if "by_name" in inspect.signature(kind.model_validate).parameters:
-        # We write a field by its name, other producers perhaps by its alias.
+        # We serialize fields by name; other producers may use the alias.
         by = {"by_name": True, "by_alias": True}
 
     def convert(value: Any) -> Any:
@@ -293,7 +293,7 @@ def model(kind: Any) -> Converter:
         except invalid:
             pass
         try:
-            # Strict models take text for a date or a UUID only where they know that it comes from JSON.
+            # Strict models accept text for a date or a UUID only in JSON mode.
             return kind.model_validate_json(json.dumps(value), **by)
         except (invalid, SerializationError) as error:
             raise Mismatch(value, str(error)) from error
@@ -302,7 +302,7 @@ def model(kind: Any) -> Converter:
 
 
 def struct(kind: Any) -> Converter:
-    """A msgspec Struct."""
+    """Return a converter to a msgspec Struct."""
     msgspec: Any = sys.modules["msgspec"]
 
     def convert(value: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Typed values from plain ones: what an annotation says is rebuilt from what JSON could carry, and written so.
+"""Convert between plain JSON values and typed values, according to annotations of typed tasks.
 
-The counterpart of `wire.plain` for those who know which type they expect: typed tasks. Pure; an annotation is
-compiled once. pydantic and msgspec are never imported here: whoever annotates with one of their classes has done
-so. Which parameters a function has is not decided here.
+Each annotation is compiled once. pydantic and msgspec are never imported here: a program that uses their classes in
+annotations has imported them already.
 
-What has no natural JSON becomes readable by its annotation: sets travel as lists, bytes as base64, paths as text,
+Types without a JSON form are converted by their annotation: sets are stored as lists, bytes as base64, paths as text,
 timedeltas as milliseconds.
 """
 
@@ -36,32 +35,32 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def from_plain(annotation: Any, value: Any, where: str) -> Any:
-    """The value that `annotation` describes, rebuilt from plain data.
+    """Return the value described by an annotation, rebuilt from plain data.
 
-    Plain types are checked, not converted (but an int does for a float). Classes that are not known here are
-    left as they are if the value is an instance already, as it may be with a serializer of your own.
+    Plain types are checked, not converted (but an int is accepted for a float). For other classes the value must
+    already be an instance, which a custom serializer may return.
 
     Args:
-        annotation: a type as an annotation has it, forward references resolved.
-        value: what JSON gave.
-        where: what it is, for the error.
+        annotation: a type, with forward references resolved.
+        value: the plain value.
+        where: name of the value in errors.
 
     Raises:
-        JobDataError: the value is not that; names ``where`` and the value.
+        JobDataError: the value does not match; names ``where`` and the value.
     """
     return Codec(annotation).read(value, where)
 
 
 class Codec:
-    """Reads, and where need be writes, the values of one annotation.
+    """Converts the values of one annotation from and to plain values.
 
     Args:
         annotation: the type.
-        namespace: local names for the forward references of classes it mentions.
+        namespace: local names for the forward references of its classes.
 
     Attributes:
-        convert: from a plain value to the typed one; raises `Mismatch`.
-        special: some values may need `write` before JSON takes them.
+        convert: converts a plain value to the typed one; raises `Mismatch`.
+        special: values may need `write` before they are serialized.
     """
 
     __slots__ = ("convert", "special")
@@ -73,23 +72,27 @@ class Codec:
 
     @property
     def is_plain(self) -> bool:
-        """Values are taken as they come."""
+        """True if values are not converted."""
         return self.convert is rebuild.as_is
 
     def read(self, value: Any, where: str) -> Any:
-        """The typed value. Raises JobDataError naming ``where`` and the value."""
+        """Return the typed value.
+
+        Raises:
+            JobDataError: the value does not match; names ``where`` and the value.
+        """
         try:
             return self.convert(value)
         except Mismatch as mismatch:
             raise JobDataError(mismatch.describe(where)) from mismatch
 
     def write(self, value: Any) -> Any:
-        """The value in a form that JSON takes and `read` understands."""
+        """Return the value in a JSON form that `read` accepts."""
         return _write(value) if self.special else value
 
 
 def _write(value: Any) -> Any:
-    """Sets, bytes, paths and timedeltas in `value` as JSON can have them; other objects are left to the encoder."""
+    """Return the value with sets, bytes, paths and timedeltas in JSON form; the encoder handles other objects."""
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         return [_write(each) for each in cast("Iterable[Any]", value)]
     if isinstance(value, Mapping):
@@ -143,7 +146,7 @@ class _Compiler:
         self._made: dict[Any, Converter] = {}
 
     def compile(self, annotation: Any) -> Converter:
-        """The converter of an annotation."""
+        """Return the converter of an annotation."""
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
         if annotation is Any or annotation is object:
             return rebuild.as_is
@@ -164,7 +167,7 @@ class _Compiler:
         return rebuild.instance(type(None), "None") if annotation is None else rebuild.as_is
 
     def _named(self, annotation: Any, kind: Any) -> Converter:
-        """Classes and aliases, which may hold themselves: until one is compiled, what leads back looks it up."""
+        """Return the converter of a class or an alias, which may be recursive: inner references are resolved late."""
         made = self._made
         if annotation not in made:
             made[annotation] = lambda value: made[annotation](value)
@@ -213,7 +216,7 @@ class _Compiler:
         return self._value_class(kind)
 
     def _value_class(self, kind: Any) -> Converter:
-        """Classes whose instances are one value: a number, a text, a time."""
+        """Return the converter of a class whose instances are single values: numbers, text, times."""
         if issubclass(kind, Enum):
             return rebuild.enum(kind)
         if kind is float:
@@ -231,7 +234,7 @@ class _Compiler:
         for plain in (str, int, float):
             if issubclass(kind, plain) and kind not in (str, int, bool):
                 return rebuild.made_of(kind, (plain,), kind, kind.__name__)
-        # A protocol cannot be asked for its instances.
+        # isinstance() does not work with protocols.
         return rebuild.as_is if getattr(kind, "_is_protocol", False) else rebuild.instance(kind, _name(kind))
 
     def _dataclass(self, annotation: Any, kind: Any) -> Converter:
@@ -244,7 +247,7 @@ class _Compiler:
         return rebuild.fields(kind, kind.__name__, kind, Fields(known, required, ignored))
 
     def _required_keys(self, kind: Any) -> frozenset[str]:
-        """Of a TypedDict. Where annotations are text, the class itself has not seen `Required` and `NotRequired`."""
+        """Return the required keys of a TypedDict; with annotations as text, the class misses `Required` marks."""
         keys = set(kind.__required_keys__)
         for name, hint in typing_extensions.get_type_hints(kind, localns=self._namespace, include_extras=True).items():
             marks = _marks(hint)
@@ -255,7 +258,7 @@ class _Compiler:
         return frozenset(keys)
 
     def _hints(self, annotation: Any, kind: Any, names: set[str] | None = None) -> dict[str, Converter]:
-        """Converters of a class's fields by name."""
+        """Return the converters of the fields of a class, by name."""
         hints = typing_extensions.get_type_hints(kind, localns=self._namespace)
         arguments = _arguments(annotation, getattr(kind, "__parameters__", ()))
         return {
@@ -266,7 +269,7 @@ class _Compiler:
 
 
 def _marks(hint: Any) -> list[Any]:
-    """The wrappers around a type, outermost first."""
+    """Return the wrappers around a type, outermost first."""
     marks: list[Any] = []
     while (origin := typing.get_origin(hint)) in _WRAPPERS:
         marks.append(origin)
@@ -275,11 +278,11 @@ def _marks(hint: Any) -> list[Any]:
 
 
 class _NoInstances:
-    """For objects that stay dicts."""
+    """A class without instances, for objects that stay dicts."""
 
 
 def _special(kind: Any) -> Converter:
-    """What `_write` writes."""
+    """Return the converter of values written by `_write`."""
     if issubclass(kind, timedelta):
         return rebuild.made_of(kind, (int, float), lambda value: kind(milliseconds=value), "a number of milliseconds")
     if issubclass(kind, PurePath):
@@ -288,12 +291,12 @@ def _special(kind: Any) -> Converter:
 
 
 def _arguments(annotation: Any, parameters: tuple[Any, ...]) -> dict[Any, Any]:
-    """What stands for the type variables of a generic class: {T: int} for ``Box[int]``."""
+    """Return the arguments of a generic class by type variable: {T: int} for ``Box[int]``."""
     return dict(zip(parameters, typing.get_args(annotation), strict=False))
 
 
 def _filled(annotation: Any, arguments: dict[Any, Any]) -> Any:
-    """An annotation with its type variables replaced."""
+    """Return an annotation with its type variables replaced."""
     if isinstance(annotation, typing.TypeVar):
         return arguments.get(annotation, annotation)
     parameters: tuple[Any, ...] = getattr(annotation, "__parameters__", ())
