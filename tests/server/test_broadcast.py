@@ -389,7 +389,7 @@ async def test_what_a_message_cannot_do(url: str, queue_name: str):
         job = await broadcast.queue.get_job(message_id)
         assert job is not None
         assert (job.progress, await job.logs()) == (50, ["line"])
-        assert "every subscription" in errors[0]
+        assert "all subscriptions" in errors[0]
         assert "`suspend` is not supported for messages" in str(told.of("failed")[0][1])
         with pytest.raises(GlideMQError):
             _ = worker.task
