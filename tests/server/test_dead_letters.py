@@ -457,7 +457,7 @@ async def test_a_job_retried_by_hand_makes_a_letter_each_time(url: str, queue_na
     ("value", "named"),
     [
         ("q", "must not be the queue itself"), ("a:b", "dead_letter_queue.name"), (7, "must be a queue's name"),
-        ({}, "needs the"),
+        ({}, "requires 'name'"),
         ({"name": "x", "on": "failed"}, "dead_letter_queue.on"), ({"name": "x", "on": ()}, "must not be empty"),
         ({"name": "x", "on": ("fail",)}, "did you mean 'failed'"), (True, "must be a queue's name"),
     ],
