@@ -1,4 +1,4 @@
-"""`FlowProducer`: adds flows and reads them back. The implementation is in `glidemq_py._features.flows`."""
+"""`FlowProducer`: adds flows and reads them. It delegates to the modules of `glidemq_py._features.flows`."""
 
 from __future__ import annotations
 
@@ -39,24 +39,27 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["FlowProducer"]
 
-_MAX: Final = 10**6
+_MAX_READ: Final = 10**6
 
 
 class FlowProducer:
-    """Adds flows: jobs that wait for one another, added all or none.
+    """Add flows: trees and DAGs of jobs, in which parents wait for their children.
 
-    It connects on first use. Close it, or use it as ``async with``. Like a `Queue`, it may be shared by event loops,
-    threads and forked processes (docs/learn/event-loops.md).
+    A flow is added completely or not at all. Its jobs may be in different queues.
+
+    A flow producer connects at first use. Close it, or use it in an ``async with`` block. Like a `Queue`, it may be
+    shared by event loops, threads and forked processes (docs/learn/event-loops.md).
 
     Args:
-        connection: as for `Queue`.
-        prefix: first part of every key.
-        compression: "gzip" compresses job data.
-        serializer: serializer for the data of all queues of its flows.
-        events: whether to publish `added` events.
+        connection: A URL, `ConnectionOptions`, an existing GLIDE client (never closed by the producer),
+            or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
+        prefix: First part of every key.
+        compression: "gzip" stores job data compressed; "none" (the default) does not.
+        serializer: Serializer of the data of all jobs: "json" (the default), "msgpack", or a `Serializer` object.
+        events: If False, no `added` events are written.
 
     Raises:
-        GlideMQValidationError: an option is invalid.
+        GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
     def __init__(
@@ -76,13 +79,14 @@ class FlowProducer:
 
     _runtime: Runtime = ASYNC_RUNTIME
     _flow_id: str | None = None
-    """Flow id stored in every added job; set on a producer that adds a single flow."""
+    """Id of the flow's record, for a producer created for a single flow."""
 
     async def connect(self) -> None:
-        """Connect now instead of on first use.
+        """Connect now instead of at first use.
 
         Raises:
-            GlideMQConnectionError: the connection failed; the next use tries again.
+            GlideMQConnectionError: If the server cannot be reached. The next use tries again.
+            ClosedError: If the flow producer is closed.
         """
         await self._connected()
 
@@ -110,7 +114,7 @@ class FlowProducer:
         return link
 
     async def close(self) -> None:
-        """Close the connections of all event loops, except connections passed in. Idempotent."""
+        """Close the connections of all event loops, except a client passed by the caller. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -131,22 +135,24 @@ class FlowProducer:
     async def add(
         self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> JobNode:
-        """Add a tree of jobs: each job runs when its children have finished.
+        """Add a tree of jobs. Each job runs after its children have ended.
 
         Args:
-            flow: the root, a `FlowJob` or a mapping of its fields.
-            budget: the shared limits of all jobs; see `Budget`. It is created before any job can run.
+            flow: The root: a `FlowJob`, or a mapping of its fields.
+            budget: Limit for the usage of all jobs of the flow together; see `Budget`. It is stored before the first
+                job can run.
 
         Returns:
-            The node of the root.
+            The node of the root; its ``children`` are the nodes of the other jobs.
 
         Raises:
-            GlideMQValidationError: the flow or the budget is invalid; nothing was sent.
-            DuplicateJobError: a given ``job_id`` already exists; nothing was added.
-            JobCostError: a job costs more than its group's bucket holds; nothing was added.
-            AmbiguousResultError: the connection was lost. A flow that takes one call (up to 100 jobs in one queue) may
-                have been added; any other flow is finished by workers of the root's queue if it was accepted.
-            ServerOutOfMemoryError: the server is at maxmemory.
+            GlideMQValidationError: If the flow is invalid. Nothing was sent.
+            DuplicateJobError: If a job with one of the given ``job_id`` values exists. Nothing was added.
+            JobCostError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing was added.
+            AmbiguousResultError: If the connection was lost. A flow of up to 100 jobs in one queue is added in one
+                call and may have been added; workers of the root's queue complete any other flow if the server
+                accepted it.
+            ServerOutOfMemoryError: If the server has reached ``maxmemory``.
         """
         root = FlowJob.parse(flow, "flow")
         limits = None if budget is None else parse_budget(budget)
@@ -156,20 +162,20 @@ class FlowProducer:
     async def add_bulk(
         self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> list[JobNode]:
-        """Add several trees, one after the other; all are validated before the first is sent.
+        """Add several trees, one after the other. All are validated before the first is sent.
 
         Args:
-            flows: trees, as for `add`.
-            budget: the shared limits of the jobs of one tree; every tree gets its own budget.
+            flows: The roots: `FlowJob` objects or mappings of their fields.
+            budget: Limit for each tree; every tree has a budget of its own.
 
         Returns:
             The root node of each tree.
 
         Raises:
-            BulkAddError: some trees were not added, or may not have been. `results` has for each position the root or
-                the error that `add` would have raised. A rejected tree does not stop the others; after a lost
-                connection the remaining trees are not sent.
-            GlideMQValidationError: a tree or the budget is invalid; nothing was added.
+            BulkAddError: If some trees were not added, or may not have been. Its ``results`` has the root node or the
+                exception of `FlowProducer.add` per position. A rejected tree does not prevent the others; after a
+                lost connection the remaining trees are not sent.
+            GlideMQValidationError: If a flow is invalid. Nothing was added.
         """
         roots = [FlowJob.parse(flow, f"flows[{i}]") for i, flow in enumerate(check_iterable("flows", flows, "trees"))]
         limits = None if budget is None else parse_budget(budget)
@@ -193,19 +199,19 @@ class FlowProducer:
     async def add_dag(
         self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> dict[str, Job[Any, Any]]:
-        """Add a graph of jobs: each job runs when all jobs in its ``deps`` have finished.
+        """Add a DAG (directed acyclic graph) of jobs. Each job runs after all jobs in its ``deps`` have ended.
 
-        Several jobs may depend on the same job. Raises the errors of `add` as well.
+        Raises the errors of `FlowProducer.add` as well.
 
         Args:
             nodes: `DagNode` objects, or mappings of their fields.
-            budget: the shared limits of all jobs; see `Budget`.
+            budget: Limit for the usage of all jobs together; see `Budget`.
 
         Returns:
             The jobs by name.
 
         Raises:
-            CycleError: the dependencies form a cycle; nothing was sent.
+            CycleError: If the graph has a cycle. Nothing was sent.
         """
         checked = validate_dag(nodes)
         if not checked:
@@ -237,23 +243,23 @@ class FlowProducer:
     async def get_flow(
         self, queue: str, job_id: str, *, depth: int = 10_000, max_jobs: int = 100_000
     ) -> JobNode | None:
-        """Return a job and its descendants with their current states, or None if the job does not exist.
+        """Return a job with its children and their current states; None if the job does not exist.
 
-        The flow is read in several calls, so the states may be of slightly different moments.
+        The tree is read in several short calls, so states may be from different moments.
 
         Args:
-            queue: name of the queue of the root, or of any other job of a flow.
-            job_id: id of that job.
-            depth: levels of children to read, 0..1,000,000.
-            max_jobs: maximum number of jobs to read, 1..1,000,000. `JobNode.is_cut` is set on a job with unread
-                children.
+            queue: Queue of the root, or of any job in a flow.
+            job_id: Id of that job.
+            depth: Levels of children to read, 0 to 1,000,000.
+            max_jobs: Maximum number of jobs to read, 1 to 1,000,000. `JobNode.is_cut` is True for jobs whose children
+                were not all read.
 
-        Returns:
-            The node of the job, or None.
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
         root = JobRef(QueueKeys(self.options.prefix, queue).name, parse_job_id(job_id))
-        check_int("depth", depth, 0, _MAX)
-        check_int("max_jobs", max_jobs, 1, _MAX)
+        check_int("depth", depth, 0, _MAX_READ)
+        check_int("max_jobs", max_jobs, 1, _MAX_READ)
         await self._connected()
         return await read_flow(root, self._link, depth, max_jobs)
 

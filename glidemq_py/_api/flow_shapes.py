@@ -1,6 +1,6 @@
-"""Flows of a common shape: `chain` (sequential), `group` (parallel), `chord` (parallel, then a callback), `dag`.
+"""Common flows: chain (sequential jobs), group (parallel jobs), chord (parallel jobs and a callback), DAG.
 
-Each function connects, adds the jobs and closes. To wait for a job, get it from a `Queue`.
+Each function connects, adds the flow and closes the connection. To wait for a result, get the job from a `Queue`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def _jobs(queue: str, jobs: Sequence[Spec]) -> list[FlowJob]:
 async def chain(
     queue: str, jobs: Sequence[Spec], connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> JobNode:
-    """Add jobs that run one after the other, in reverse order: the **last** one runs first, as in glide-mq.
+    """Add jobs that run one after the other: the **last** of the list runs first, as in glide-mq for Node.
 
-    Each job gets the result of the job that ran before it from `Job.get_children_values`. Raises the errors of
+    Each job gets the result of the previous one with `Job.get_children_values`. Raises the errors of
     `FlowProducer.add`.
 
     Args:
-        queue: name of the queue.
-        jobs: the jobs; at least one.
-        connection: as for `Queue`.
-        prefix: first part of every key.
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        connection: As for `FlowProducer`.
+        prefix: First part of every key.
 
     Returns:
-        The node of the first job, which runs last.
+        The node of the first job of the list, which runs last.
     """
     last, *others = reversed(_jobs(queue, jobs))
     for job in others:
@@ -59,19 +59,19 @@ async def chain(
 async def group(
     queue: str, jobs: Sequence[Spec], connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> JobNode:
-    """Add jobs that run in parallel, and a job named ``__group__`` that waits for all of them.
+    """Add jobs that run in parallel, and a parent job that waits for all of them.
 
-    The ``__group__`` job has no data; the handler of the worker must accept its name. Raises the errors of
+    The parent is named ``__group__`` and has no data; the worker's handler must accept this name. Raises the errors of
     `FlowProducer.add`.
 
     Args:
-        queue: name of the queue.
-        jobs: the jobs; at least one.
-        connection: as for `Queue`.
-        prefix: first part of every key.
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        connection: As for `FlowProducer`.
+        prefix: First part of every key.
 
     Returns:
-        The node of the ``__group__`` job.
+        The node of the parent job.
     """
     async with FlowProducer(connection, prefix=prefix) as producer:
         return await producer.add(FlowJob(GROUP_NAME, queue, {}, None, _jobs(queue, jobs)))
@@ -80,19 +80,19 @@ async def group(
 async def chord(
     queue: str, jobs: Sequence[Spec], callback: Spec, connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> JobNode:
-    """Add jobs that run in parallel, and ``callback``, which runs when all of them have finished.
+    """Add jobs that run in parallel, and a callback job that runs after all of them.
 
-    The callback gets the results from `Job.get_children_values`. Raises the errors of `FlowProducer.add`.
+    The callback gets their results with `Job.get_children_values`. Raises the errors of `FlowProducer.add`.
 
     Args:
-        queue: name of the queue.
-        jobs: the jobs; at least one.
-        callback: the job that waits for them.
-        connection: as for `Queue`.
-        prefix: first part of every key.
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        callback: The callback job, in the same form.
+        connection: As for `FlowProducer`.
+        prefix: First part of every key.
 
     Returns:
-        The node of the callback.
+        The node of the callback job.
     """
     last = _jobs(queue, (callback,))[0]
     async with FlowProducer(connection, prefix=prefix) as producer:
@@ -102,6 +102,6 @@ async def chord(
 async def dag(
     nodes: Iterable[DagNode | Mapping[str, Any]], connection: Connection = None, *, prefix: str = DEFAULT_PREFIX
 ) -> dict[str, Job[Any, Any]]:
-    """Add a graph of jobs with `FlowProducer.add_dag` on a new connection."""
+    """Add a DAG of jobs; see `FlowProducer.add_dag`."""
     async with FlowProducer(connection, prefix=prefix) as producer:
         return await producer.add_dag(nodes)

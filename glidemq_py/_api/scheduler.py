@@ -1,4 +1,4 @@
-"""`Scheduler`: fires the schedulers of a queue in a process that runs no worker."""
+"""`Scheduler`: adds the jobs of a queue's schedulers in a process without a worker."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 __all__ = ["Scheduler"]
 
 _POLL_S: Final = 1.0
-"""Maximum pause between polls: unlike a worker, this process is not notified of changed schedulers."""
+"""A worker learns of changed schedulers when it fetches jobs; this class has to poll."""
 
 
 class Scheduler:
-    """Fires the schedulers of a queue while it is open.
+    """Add the due jobs of a queue's schedulers.
 
-    Every `Worker` does this too. Use a `Scheduler` if no Python worker of the queue runs, or if scheduled jobs must be
-    added while all workers are down.
+    Every `Worker` does this too. Use this class if only workers of other languages run, or if jobs must be added while
+    no worker runs.
 
-    ``async with Scheduler(queue):`` fires until the block ends, ``await Scheduler(queue).run()`` until cancelled.
+    ``async with Scheduler(queue):`` runs during the block, ``await Scheduler(queue).run()`` until canceled.
 
     Args:
-        queue: the queue. Closing the scheduler does not close the queue.
+        queue: The queue with the schedulers. Closing the scheduler does not close the queue.
 
     Raises:
-        GlideMQValidationError: ``queue`` is not a `Queue`.
+        GlideMQValidationError: If ``queue`` is not a `Queue`.
     """
 
     def __init__(self, queue: Queue[Any, Any]) -> None:
@@ -37,11 +37,11 @@ class Scheduler:
         self._task: SchedulerTask | None = None
 
     async def start(self) -> None:
-        """Connect and start firing.
+        """Connect and start.
 
         Raises:
-            GlideMQConnectionError: the connection failed.
-            GlideMQError: the scheduler was already started.
+            GlideMQConnectionError: If the server cannot be reached.
+            GlideMQError: If the scheduler was already started.
         """
         if self._task is not None:
             raise GlideMQError("the scheduler was already started")
@@ -55,7 +55,7 @@ class Scheduler:
             await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
-        """Stop firing. Idempotent."""
+        """Stop. Idempotent."""
         if self._task is not None:
             await self._task.close()
 

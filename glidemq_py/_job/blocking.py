@@ -480,14 +480,20 @@ class BlockingJob(Generic[DataT, ResultT]):
         return wait_for(self._job, self._job.get_parents())
 
     def get_children_values(self) -> dict[str, Any]:
-        """Return the results of the completed children, by full name (``glide:{queue}:id``). See
-        `Job.get_children_values`.
+        """Return the results of the completed children, by full name (``glide:{queue}:id``).
+
+        The results are stored with the parent, so they remain after the children are deleted. They are read with this
+        queue's serializer: children in other queues must use the same one.
+
+        Raises:
+            SerializationError: a result cannot be deserialized.
         """
         return wait_for(self._job, self._job.get_children_values())
 
     def get_children_failures(self) -> dict[str, str]:
-        """Return the failure reasons of children that failed (expired, were removed, ...) without failing the
-        parent. See `Job.get_children_failures`.
+        """Return the failure reasons of children that failed (expired, were removed, ...) without failing the parent.
+
+        The keys are full names, as in `get_children_values`.
         """
         return wait_for(self._job, self._job.get_children_failures())
 
@@ -496,8 +502,21 @@ class BlockingJob(Generic[DataT, ResultT]):
         return wait_for(self._job, self._job.get_open_children())
 
     def move_to_waiting_children(self, *, next_step: str | None = None, data: Any = SAME) -> None:
-        """Wait for the children: end this attempt unless all children have finished. See
-        `Job.move_to_waiting_children`.
+        """Wait for the children: end this attempt unless all children have finished.
+
+        The attempt does not count. Children are added with ``parent=job``. When they have finished, the handler is
+        called again from the start. It must then either add the same children with the same ``job_id`` values (existing
+        jobs are not added twice) and pass this call, or branch on `step`.
+
+        Args:
+            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping.
+            data: the new data of the job; unchanged if omitted.
+
+        Raises:
+            WaitingChildrenError: signals the worker; do not catch it.
+            ChildFailedError: a child failed, and its policy fails the parent.
+            GlideMQValidationError: ``next_step`` or ``data`` is invalid.
+            GlideMQError: not called in the job's handler, or the call failed.
         """
         wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
 

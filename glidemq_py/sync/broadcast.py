@@ -33,18 +33,22 @@ class Broadcast(Generic[DataT]):
     Threads may share it.
 
     Args:
-        name: of the broadcast; it must not be that of a queue that workers work on.
-        max_messages: keep that many messages, the newest; None = any number. What a subscription has not got by then
-            it does not get.
-        max_age: keep messages for that long, ms or timedelta; None = for ever. Both are seen to when something is
-            published.
-        default_job_options: what a message gets where its own options say nothing.
-        dead_letter_queue: gets a job for every message that has failed for good in a subscription whose workers name
-            no dead letter queue of its own. Written as for `Queue`.
-        connection, prefix, compression, serializer, events: as for `Queue`.
+        name: name of the broadcast; do not use the name of a queue that has workers.
+        connection: as for `Queue`.
+        max_messages: keep only the newest messages, at most this many; None = no limit. A subscription does not get
+            messages that were deleted before it read them.
+        max_age: delete messages after this time, in ms or as a timedelta; None = never. Both limits are applied when a
+            message is published.
+        prefix: as for `Queue`.
+        default_job_options: defaults for the options of messages.
+        compression: as for `Queue`.
+        serializer: as for `Queue`.
+        dead_letter_queue: queue that gets an entry for every message that fails in a subscription whose workers name no
+            dead letter queue. Same forms as for `Queue`.
+        events: as for `Queue`.
 
     Raises:
-        GlideMQValidationError: an option cannot be; it is named with its value.
+        GlideMQValidationError: an option is invalid.
     """
 
     def __init__(
@@ -77,25 +81,38 @@ class Broadcast(Generic[DataT]):
     def publish(self, subject: str, data: DataT | None = None, **options: Unpack[PublishOptionsDict]) -> str | None:
         """Publish a message.
 
+        Raises the errors of `Queue.add` as well.
+
         Args:
-            subject: tokens between dots, such as ``orders.eu.created``; handlers get it as the message's name.
+            subject: tokens separated by dots, such as ``orders.eu.created``; handlers get it as `Message.name`.
             data: anything the serializer takes.
-            **options: see `JobOptions`. ``attempts`` and ``backoff`` are each subscription's.
+            **options: see `JobOptions`. ``attempts`` and ``backoff`` apply to each subscription separately.
 
         Returns:
-            The message's id; None where nothing was published: one of that ``job_id`` stands already, or one of that
-            ``deduplication`` was published not long ago.
+            The id of the message, or None if nothing was published because the ``job_id`` already exists or the
+            ``deduplication`` throttles it.
 
         Raises:
-            UnsupportedOptionError: an option that a broadcast cannot honour, such as ``priority``.
-            and what `Queue.add` raises.
+            UnsupportedOptionError: a broadcast does not support the option, such as ``priority``.
         """
         return run_immediately(self._core.publish(subject, data, **options))
 
     def publish_bulk(
         self, messages: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
     ) -> list[str | None]:
-        """Publish several messages, in atomic chunks. See `Broadcast.publish_bulk`."""
+        """Publish several messages, in atomic chunks.
+
+        Args:
+            messages: ``(subject, data, options)`` tuples or `JobSpec` objects.
+
+        Returns:
+            For each position, what `publish` would have returned.
+
+        Raises:
+            GlideMQValidationError: a message is invalid (the error has its position); nothing was sent.
+            BulkAddError: some messages were not published, or may not have been. Its ``results`` has for each position
+                the id, None, or the exception.
+        """
         return run_immediately(self._core.publish_bulk(messages))
 
     def get_subscriptions(self) -> list[Subscription]:
@@ -107,20 +124,30 @@ class Broadcast(Generic[DataT]):
         return run_immediately(self._core.get_subscription(name))
 
     def get_delivery(self, message_id: str, subscription: str) -> Delivery | None:
-        """Return the state of a message in a subscription, or None if the message does not exist. See
-        `Broadcast.get_delivery`.
+        """Return the state of a message in a subscription, or None if the message does not exist.
+
+        Results and failures are kept for one day.
         """
         return run_immediately(self._core.get_delivery(message_id, subscription))
 
     def subscribe(self, name: str, start_from: str = "$") -> None:
-        """Create a subscription before it has a worker; an existing subscription is not changed. See
-        `Broadcast.subscribe`.
+        """Create a subscription before it has a worker; an existing subscription is not changed.
+
+        Args:
+            name: name of the subscription.
+            start_from: as for `BroadcastWorker`.
         """
         run_immediately(self._core.subscribe(name, start_from))
 
     def remove_subscription(self, name: str, *, force: bool = False) -> bool:
-        """Delete a subscription and its position; return False if it does not exist. See
-        `Broadcast.remove_subscription`.
+        """Delete a subscription and its position; return False if it does not exist.
+
+        Args:
+            name: name of the subscription.
+            force: delete it even if one of its workers is running; that worker then creates it again.
+
+        Raises:
+            JobStateError: one of its workers is running, and ``force`` is False.
         """
         return run_immediately(self._core.remove_subscription(name, force=force))
 
@@ -137,8 +164,11 @@ class Broadcast(Generic[DataT]):
         return run_immediately(self._core.is_paused())
 
     def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Limit the messages fetched per window, counted over all subscriptions. See
-        `Broadcast.set_global_rate_limit`.
+        """Limit the messages fetched per window, counted over all subscriptions.
+
+        Args:
+            max: maximum number of messages per window.
+            duration: length of the window, in ms or as a timedelta.
         """
         run_immediately(self._core.set_global_rate_limit(max, duration))
 
@@ -158,25 +188,57 @@ class Broadcast(Generic[DataT]):
         self.close()
 
     def redeliver(self, message_id: str, subscription: str) -> None:
-        """Deliver a message again to a subscription that has finished it, with all attempts available again. See
-        `Broadcast.redeliver`.
+        """Deliver a message again to a subscription that has finished it, with all attempts available again.
+
+        Args:
+            message_id: id of the message.
+            subscription: name of the subscription.
+
+        Raises:
+            JobNotFoundError: the message does not exist or was deleted.
+            JobStateError: the message is waiting or active in the subscription.
+            GlideMQValidationError: the subscription does not exist.
         """
         run_immediately(self._core.redeliver(message_id, subscription))
 
     def get_dead_letter_jobs(
         self, subscription: str | None = None, start: int = 0, end: int = -1
     ) -> list[Job[Any, Any]]:
-        """Return dead-letter entries by position, oldest first. See `Broadcast.get_dead_letter_jobs`."""
+        """Return dead-letter entries by position, oldest first.
+
+        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
+        broadcast), ``originalJobId`` (the message), ``subscription``, ``data``, ``failedReason``, ``attemptsMade``.
+
+        Args:
+            subscription: return only entries of this subscription, from its dead letter queue; None returns all
+                entries in the dead letter queue of the broadcast.
+            start: position of the first entry.
+            end: position of the last entry, inclusive; -1 = the last one.
+        """
         return twins_of(run_immediately(self._core.get_dead_letter_jobs(subscription, start, end)))
 
     def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
         """Redeliver the message of a dead-letter entry to its subscription (`redeliver`), and delete the entry.
-        See `Broadcast.replay_dead_letter_job`.
+
+        Repeating an interrupted replay does not deliver the message twice. Raises the errors of `redeliver`; the entry
+        is then kept.
+
+        Args:
+            job_id: id of the entry (not of the message).
+            subscription: as for `get_dead_letter_jobs`.
+
+        Returns:
+            False if there is no such entry.
         """
         return run_immediately(self._core.replay_dead_letter_job(job_id, subscription))
 
     def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Delete a dead-letter entry; return False if it does not exist. See `Broadcast.remove_dead_letter_job`."""
+        """Delete a dead-letter entry; return False if it does not exist.
+
+        Args:
+            job_id: id of the entry (not of the message).
+            subscription: as for `get_dead_letter_jobs`.
+        """
         return run_immediately(self._core.remove_dead_letter_job(job_id, subscription))
 
     @property

@@ -55,11 +55,16 @@ class FlowProducer:
         )
 
     def connect(self) -> None:
-        """Connect now instead of on first use. See `FlowProducer.connect`."""
+        """Connect now instead of at first use.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached. The next use tries again.
+            ClosedError: If the flow producer is closed.
+        """
         run_immediately(self._core.connect())
 
     def close(self) -> None:
-        """Close the connections of all event loops, except connections passed in. Idempotent."""
+        """Close the connections, except a client passed by the caller. Idempotent."""
         run_immediately(self._core.close())
 
     def __enter__(self) -> Self:
@@ -70,28 +75,80 @@ class FlowProducer:
         self.close()
 
     def add(self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None) -> JobNode:
-        """Add a tree of jobs: each job runs when its children have finished. See `FlowProducer.add`."""
+        """Add a tree of jobs. Each job runs after its children have ended.
+
+        Args:
+            flow: The root: a `FlowJob`, or a mapping of its fields.
+            budget: Limit for the usage of all jobs of the flow together; see `Budget`. It is stored before the first
+                job can run.
+
+        Returns:
+            The node of the root; its ``children`` are the nodes of the other jobs.
+
+        Raises:
+            GlideMQValidationError: If the flow is invalid. Nothing was sent.
+            DuplicateJobError: If a job with one of the given ``job_id`` values exists. Nothing was added.
+            JobCostError: If the ``cost`` of a job exceeds the capacity of its group's token bucket. Nothing was added.
+            AmbiguousResultError: If the connection was lost. A flow of up to 100 jobs in one queue is added in one
+                call and may have been added; workers of the root's queue complete any other flow if the server
+                accepted it.
+            ServerOutOfMemoryError: If the server has reached ``maxmemory``.
+        """
         return run_immediately(self._core.add(flow, budget=budget))
 
     def add_bulk(
         self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> list[JobNode]:
-        """Add several trees, one after the other; all are validated before the first is sent. See
-        `FlowProducer.add_bulk`.
+        """Add several trees, one after the other. All are validated before the first is sent.
+
+        Args:
+            flows: The roots: `FlowJob` objects or mappings of their fields.
+            budget: Limit for each tree; every tree has a budget of its own.
+
+        Returns:
+            The root node of each tree.
+
+        Raises:
+            BulkAddError: If some trees were not added, or may not have been. Its ``results`` has the root node or the
+                exception of `FlowProducer.add` per position. A rejected tree does not prevent the others; after a
+                lost connection the remaining trees are not sent.
+            GlideMQValidationError: If a flow is invalid. Nothing was added.
         """
         return run_immediately(self._core.add_bulk(flows, budget=budget))
 
     def add_dag(
         self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
     ) -> dict[str, Job[Any, Any]]:
-        """Add a graph of jobs: each job runs when all jobs in its ``deps`` have finished. See
-        `FlowProducer.add_dag`.
+        """Add a DAG (directed acyclic graph) of jobs. Each job runs after all jobs in its ``deps`` have ended.
+
+        Raises the errors of `FlowProducer.add` as well.
+
+        Args:
+            nodes: `DagNode` objects, or mappings of their fields.
+            budget: Limit for the usage of all jobs together; see `Budget`.
+
+        Returns:
+            The jobs by name.
+
+        Raises:
+            CycleError: If the graph has a cycle. Nothing was sent.
         """
         return twins_by_name(run_immediately(self._core.add_dag(nodes, budget=budget)))
 
     def get_flow(self, queue: str, job_id: str, *, depth: int = 10000, max_jobs: int = 100000) -> JobNode | None:
-        """Return a job and its descendants with their current states, or None if the job does not exist. See
-        `FlowProducer.get_flow`.
+        """Return a job with its children and their current states; None if the job does not exist.
+
+        The tree is read in several short calls, so states may be from different moments.
+
+        Args:
+            queue: Queue of the root, or of any job in a flow.
+            job_id: Id of that job.
+            depth: Levels of children to read, 0 to 1,000,000.
+            max_jobs: Maximum number of jobs to read, 1 to 1,000,000. `JobNode.is_cut` is True for jobs whose children
+                were not all read.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
         return run_immediately(self._core.get_flow(queue, job_id, depth=depth, max_jobs=max_jobs))
 

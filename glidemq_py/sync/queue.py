@@ -617,7 +617,34 @@ class Queue(Generic[DataT, ResultT]):
         template: TemplateInput | None = None,
     ) -> JobScheduler:
         """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
-        See `Queue.upsert_job_scheduler`.
+
+        If the times do not change, the scheduler keeps its state: next run, number of runs, and the job it waits for.
+        So it is safe to call this at every program start. Pass exactly one of ``every``, ``pattern`` and
+        ``repeat_after_complete``. Raises the errors of `Queue.get_job` as well.
+
+        Args:
+            name: name of the scheduler, at most 256 characters.
+            every: see `Schedule`.
+            pattern: see `Schedule`.
+            repeat_after_complete: see `Schedule`.
+            tz: see `Schedule`.
+            start_date: see `Schedule`.
+            end_date: see `Schedule`.
+            limit: see `Schedule`.
+            immediately: see `Schedule`.
+            misfire: see `Schedule`.
+            day_match: see `Schedule`.
+            template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
+                to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
+                and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
+                previous one exists.
+
+        Returns:
+            The scheduler.
+
+        Raises:
+            GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
+            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
         """
         return run_immediately(
             self._core.upsert_job_scheduler(
@@ -637,8 +664,10 @@ class Queue(Generic[DataT, ResultT]):
         )
 
     def remove_job_scheduler(self, name: str) -> bool:
-        """Remove a scheduler; return False if it does not exist. Jobs it has added are kept. See
-        `Queue.remove_job_scheduler`.
+        """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
+
+        Raises:
+            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
         """
         return run_immediately(self._core.remove_job_scheduler(name))
 
@@ -655,13 +684,27 @@ class Queue(Generic[DataT, ResultT]):
         return run_immediately(self._core.get_repeatable_jobs())
 
     def iter_dead_letter_jobs(self, page: int = 500) -> Iterator[Job[Any, Any]]:
-        """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`. See
-        `Queue.iter_dead_letter_jobs`.
+        """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
+
+        Args:
+            page: number of jobs read per call, 1..1000.
         """
         return iterate_now(self._core.iter_dead_letter_jobs(page), twin_of)
 
     def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-        """Return the dead-letter entries of this queue by position, oldest first. See `Queue.get_dead_letter_jobs`."""
+        """Return the dead-letter entries of this queue by position, oldest first.
+
+        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
+        ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. If the data of the original job cannot be
+        read or is not JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
+
+        Args:
+            start: position of the first entry.
+            end: position of the last entry, inclusive; -1 = the last one.
+
+        Returns:
+            The entries; an empty list if the queue has no dead letter queue.
+        """
         return twins_of(run_immediately(self._core.get_dead_letter_jobs(start, end)))
 
     def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
@@ -673,8 +716,22 @@ class Queue(Generic[DataT, ResultT]):
         return run_immediately(self._core.remove_dead_letter_job(job_id))
 
     def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """Add the job of a dead-letter entry to this queue again, and delete the entry. See
-        `Queue.replay_dead_letter_job`.
+        """Add the job of a dead-letter entry to this queue again, and delete the entry.
+
+        If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
+        ``run_at``, ``deduplication`` and parents), otherwise the data of the entry and no options. Its id is derived
+        from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
+        ``duplicate``.
+
+        Args:
+            job_id: id of the entry (not of the original job).
+
+        Returns:
+            The new job, or None if the entry does not exist.
+
+        Raises:
+            JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+            GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
         """
         return twin_if_any(run_immediately(self._core.replay_dead_letter_job(job_id)))
 
