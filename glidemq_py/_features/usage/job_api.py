@@ -39,7 +39,7 @@ class JobUsageReports:
         @property
         def _token(self) -> tuple[int, int]: ...
 
-        def _refused(self, status: AttemptStatus) -> None: ...
+        def _check_status(self, status: AttemptStatus) -> None: ...
 
     @property
     def usage(self) -> JobUsage | None:
@@ -93,7 +93,7 @@ class JobUsageReports:
             link.has_usage = True
         row = _row(usage)
         status, first = await link.transport.call(calls.report_usage(link.keys.meta, self.id, row, self._token))
-        self._refused(status)
+        self._check_status(status)
         if first:
             # Register again once per minute: another client may have obliterated the queue.
             await link.transport.call(registry_add(registry, (link.keys.name,)))
