@@ -1,4 +1,4 @@
-"""Servers and names for the whole suite. tests/README.md says which fixture is for what."""
+"""Servers and queue names for the whole suite. tests/README.md lists the fixtures."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _why_missing(name: str, known: dict[str, str]) -> str:
-    """Why there is no server of that name; "" if there is one, or if it is not the name of a server."""
+    """Return why the server of that name is missing; "" if it is installed, or if the name is not a server's."""
     if name not in SERVER_BINARIES:
         return ""
     if name not in known:
@@ -66,12 +66,12 @@ def _why_missing(name: str, known: dict[str, str]) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker process of pytest-xdist left out; each of them collects the same tests."""
+    """Copy the deselected tests from a worker process of pytest-xdist; all of them collect the same tests."""
     node.config.stash[NOT_RUN] = Counter(getattr(node, "workeroutput", {}).get("tests_not_run", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Report what was left out: a line for each server that is missing."""
+    """Report the deselected tests: one line per missing server."""
     for reason, count in config.stash.get(NOT_RUN, Counter[str]()).items():
         terminalreporter.write_line(f"{reason}: {count} tests not run")
 
@@ -81,32 +81,32 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session")
 def server(glidemq_server: GlideMQServer) -> GlideMQServer:
-    """Valkey 9.1, or what GLIDEMQ_TEST_SERVER names. Shared: not to be stopped, flushed or configured."""
+    """Return the shared server: Valkey 9.1, or GLIDEMQ_TEST_SERVER. Do not stop, flush or configure it."""
     return glidemq_server
 
 
 @pytest.fixture
 def url(server: GlideMQServer) -> str:
-    """The shared server's URL."""
+    """Return the shared server's URL."""
     return server.url
 
 
 @pytest.fixture
 def resp(server: GlideMQServer) -> Iterator[RespClient]:
-    """A raw client of the shared server, to look at keys without our own code between."""
+    """Return a raw client of the shared server, to inspect keys without our own code."""
     with RespClient.from_url(server.url) as client:
         yield client
 
 
 @pytest.fixture
 def queue_name(glidemq_queue_name: str) -> str:
-    """A queue name that no other test has."""
+    """Return a unique queue name."""
     return glidemq_queue_name
 
 
 @pytest.fixture
 def key_leaks(resp: RespClient) -> Iterator[KeyLeaks]:
-    """Fails the test that leaves keys on the shared server which nothing leads to. See tests/key_leaks.py."""
+    """Fail a test that leaves unreachable keys on the shared server. See tests/key_leaks.py."""
     leaks = KeyLeaks(resp)
     yield leaks
     assert leaks.found() == []
@@ -114,9 +114,9 @@ def key_leaks(resp: RespClient) -> Iterator[KeyLeaks]:
 
 @pytest.fixture
 async def clean_check(request: pytest.FixtureRequest, queue_name: str) -> AsyncIterator[None]:
-    """Ends the test with a consistency check of `queue_name`: however it was injured, it is in order again.
+    """Run a consistency check of `queue_name` after the test.
 
-    It looks at the server of `core_url` or `url`; with a server of its own a test checks for itself.
+    It uses the server of `core_url` or `url`; a test with a private server must check by itself.
     """
     place = "core_url" if "core_url" in request.fixturenames else "url"
     server_url: str = request.getfixturevalue(place)
@@ -130,7 +130,7 @@ async def clean_check(request: pytest.FixtureRequest, queue_name: str) -> AsyncI
 
 
 class _Servers:
-    """Servers by name, each started by the first test that wants it and kept for the rest of the run."""
+    """Servers by name, each started on first use and kept for the rest of the run."""
 
     def __init__(self) -> None:
         self._running: dict[str, GlideMQServer] = {}
@@ -152,7 +152,7 @@ class _Servers:
 
 @pytest.fixture(scope="session")
 def servers_by_version() -> Iterator[_Servers]:
-    """`get("valkey-9.1" | "valkey-8.1" | "redis" | "cluster")`: a shared server, or a skip."""
+    """Return an object with `get("valkey-9.1" | "valkey-8.1" | "redis" | "cluster")`: a shared server, or a skip."""
     servers = _Servers()
     yield servers
     servers.close()
@@ -160,51 +160,51 @@ def servers_by_version() -> Iterator[_Servers]:
 
 @pytest.fixture(params=CORE_SERVERS)
 def core_server(request: pytest.FixtureRequest, servers_by_version: _Servers) -> GlideMQServer:
-    """Runs the test on each server that we support: Valkey 9.1 and 8.1, a cluster, Redis 7."""
+    """Run the test on each supported server: Valkey 9.1 and 8.1, a cluster, Redis 7."""
     return servers_by_version.get(request.param)
 
 
 @pytest.fixture
 def core_url(core_server: GlideMQServer) -> str:
-    """The URL of `core_server`: the test runs once for each."""
+    """Return the URL of `core_server`; the test runs once per server."""
     return core_server.url
 
 
 @pytest.fixture
 def core_resp(core_server: GlideMQServer) -> Iterator[RespClient]:
-    """A raw client of `core_server`; it follows a cluster's redirections."""
+    """Return a raw client of `core_server`; it follows a cluster's redirections."""
     with RespClient(core_server.host, core_server.port) as client:
         yield client
 
 
 @pytest.fixture
 def cluster(servers_by_version: _Servers) -> GlideMQServer:
-    """A cluster of three primaries, shared."""
+    """Return a shared cluster of three primaries."""
     return servers_by_version.get("cluster")
 
 
 @pytest.fixture
 def cluster_url(cluster: GlideMQServer) -> str:
-    """The URL of the cluster, all three addresses in it."""
+    """Return the URL of the cluster, with all three addresses."""
     return cluster.url
 
 
 @pytest.fixture
 def cluster_resp(cluster: GlideMQServer) -> Iterator[RespClient]:
-    """A raw client of the cluster; it follows redirections."""
+    """Return a raw client of the cluster; it follows redirections."""
     with RespClient(cluster.host, cluster.port) as client:
         yield client
 
 
-# -- servers of a test's own -------------------------------------------------------------------------------
+# -- private servers ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def private_server() -> Iterator[Callable[..., ServerProcess]]:
-    """`private_server(name="valkey-9.1", *, durable=False, **config)`: started, and the test's own.
+    """Return `private_server(name="valkey-9.1", *, durable=False, **config)`, which starts a server for this test.
 
-    It may be flushed, configured, stopped, killed, frozen and restarted. An underscore in the name of a
-    setting stands for a dash.
+    The test may flush, configure, stop, kill, freeze and restart it. An underscore in the name of a setting becomes a
+    dash.
     """
     started: list[ServerProcess] = []
 
@@ -221,7 +221,7 @@ def private_server() -> Iterator[Callable[..., ServerProcess]]:
 
 @pytest.fixture
 def restartable_server(private_server: Callable[..., ServerProcess]) -> Callable[..., ServerProcess]:
-    """`private_server` with `durable=True`: what it acknowledged is there after a restart, even a kill -9."""
+    """Return `private_server` with `durable=True`: acknowledged data survives a restart, including kill -9."""
 
     def start(name: str = "valkey-9.1", **config: ConfigValue) -> ServerProcess:
         return private_server(name, durable=True, **config)

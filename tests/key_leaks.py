@@ -1,8 +1,7 @@
-"""Which keys a test may leave on the server: the declared permanent ones of a queue, and jobs that can be
-found.
+"""Detection of leaked keys: a test may leave a queue's permanent keys and reachable jobs on the server.
 
-A job hash or a satellite of a job (its log, its dependencies, ...) is leaked when no index of its queue names
-the job any more; any other key is leaked when it is not declared here and does not expire by itself.
+A job hash or a satellite of a job (its log, its dependencies, ...) is leaked if no index of its queue contains the job.
+Any other key is leaked if it is not declared here and does not expire.
 """
 
 import fnmatch
@@ -10,7 +9,7 @@ import re
 
 from glidemq_py.testing import RespClient
 
-# data-model.md section 2, and the keys that we add (docs/reference).
+# docs/reference/data-model.md lists these keys.
 PERMANENT = frozenset(
     {
         *("completed", "dedup", "events", "failed", "id", "lifo", "list-active", "list-active-ids", "meta"),
@@ -48,13 +47,13 @@ PERMANENT = frozenset(
         ),
     }
 )
-# data-model.md section 3: the part of the key before the job's id.
+# Part of a satellite's key before the job's id (docs/reference/data-model.md).
 _OF_A_JOB = re.compile(r"(?:job|log|deps|depvals|parents|jstream|signals):(?P<id>[^:]+)")
 _KEY = re.compile(r"(?P<base>[^{]*\{[^}]*\}):(?P<rest>.+)", re.DOTALL)
 
 
 class KeyLeaks:
-    """Compares the keys of a server with those at its creation. `allow` what a test leaves on purpose."""
+    """Compares the keys of a server with those at its creation. Use `allow` for keys that a test leaves on purpose."""
 
     def __init__(self, resp: RespClient) -> None:
         self._resp = resp
@@ -62,11 +61,11 @@ class KeyLeaks:
         self._allowed: list[str] = []
 
     def allow(self, *patterns: str) -> None:
-        """Glob patterns of whole keys."""
+        """Add glob patterns of whole keys that may be left."""
         self._allowed += patterns
 
     def found(self) -> list[str]:
-        """The keys that were leaked since."""
+        """Return the keys leaked since the creation."""
         indexed: dict[str, set[str]] = {}
         return [
             key
@@ -83,13 +82,13 @@ class KeyLeaks:
             if rest in PERMANENT:
                 return True
             if rest.startswith("budget:") and rest[7:] in self._indexed(base, indexed):
-                return True  # of a root that is there; otherwise it has to end by itself
+                return True  # the root job exists; otherwise the key must expire
             of_a_job = _OF_A_JOB.fullmatch(rest)
             if of_a_job is not None:
                 return of_a_job["id"] in self._indexed(base, indexed)
         elif key.endswith(":usage:queues"):
-            return True  # the names of queues that have usage; it belongs to none of them
-        return int(self._resp.execute("PTTL", key)) != -1  # -2: gone meanwhile
+            return True  # the names of queues with usage; not part of a queue
+        return int(self._resp.execute("PTTL", key)) != -1  # -2: deleted meanwhile
 
     def _indexed(self, base: str, indexed: dict[str, set[str]]) -> set[str]:
         if base not in indexed:
@@ -97,7 +96,7 @@ class KeyLeaks:
         return indexed[base]
 
     def _job_ids(self, base: str) -> set[str]:
-        """The ids that the queue's indexes name. (Members of broadcast retries are `id||group`.)"""
+        """Return the ids in the queue's indexes. (Members of broadcast retries are `id||group`.)"""
         run = self._resp.execute
         ids: set[str] = set()
         for index in (

@@ -1,4 +1,4 @@
-"""An in-memory server behind the face of `RespClient`, so that tests of the functions run on it as on real servers."""
+"""An in-memory server with the interface of `RespClient`, so that tests of the functions also run on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MemoryClient"]
 
 
 class MemoryClient(RespClient):
-    """`execute`, `hash`, `keys` and the rest on a server of its own."""
+    """A `RespClient` with a separate in-memory server."""
 
     def __init__(self, server: MemoryServer | None = None) -> None:
         super().__init__("in-memory", 0)
@@ -50,7 +50,7 @@ def _bytes(argument: str | bytes | float) -> bytes:
 
 
 def _shown(reply: Any) -> Any:
-    """As the old protocol shows it: flat arrays, numbers with a fraction as text."""
+    """Convert a reply to RESP2: flat arrays, floats as text."""
     if isinstance(reply, bytes):
         return reply.decode("utf-8", "surrogateescape")
     if isinstance(reply, list | tuple | set):

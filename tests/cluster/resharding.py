@@ -1,4 +1,4 @@
-"""Moving a queue's hash slot between two nodes of a cluster: key by key, and as Valkey 9 does."""
+"""Move a queue's hash slot between two nodes of a cluster: key by key, or atomically by Valkey 9."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KEYS_PER_STEP = 5
 
 
 class SlotMover:
-    """Moves the slot of one queue.
+    """Moves the hash slot of one queue.
 
     Args:
-        cluster: of at least two primaries.
-        name: of the queue.
+        cluster: a cluster of at least two primaries.
+        name: name of the queue.
     """
 
     def __init__(self, cluster: ClusterProcess, name: str) -> None:
@@ -45,31 +45,31 @@ class SlotMover:
         return (self.owner + 1) % len(self._nodes)
 
     async def run(self, step: Callable[[], Any]) -> Any:
-        """Run one step beside the event loop under test."""
+        """Run one step in a thread, so that the event loop under test continues."""
         return await asyncio.to_thread(step)
 
     def begin(self) -> None:
-        """SETSLOT IMPORTING and MIGRATING."""
+        """Send SETSLOT IMPORTING and MIGRATING."""
         source, target = self._nodes[self.owner], self._nodes[self.target()]
         target.execute("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self._ids[self.owner])
         source.execute("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self._ids[self.target()])
 
     def move_keys(self, at_most: int = 1_000_000) -> int:
-        """MIGRATE a few keys at a time until none is left, or so many have moved. Returns how many moved."""
+        """MIGRATE a few keys at a time, until none is left or ``at_most`` have moved. Return the number moved."""
         source, port = self._nodes[self.owner], self._ports[self.target()]
         moved = 0
         while moved < at_most:
             keys = source.execute("CLUSTER", "GETKEYSINSLOT", self.slot, min(_KEYS_PER_STEP, at_most - moved))
             if not keys:
                 break
-            # Without REPLACE: a key that the target has too is BUSYKEY, at which a tool stops.
+            # Without REPLACE: a key that already exists at the target is BUSYKEY, at which a tool stops.
             source.execute("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
             moved += len(keys)
         self.moved_keys += moved
         return moved
 
     def end(self) -> None:
-        """SETSLOT NODE, at the target first."""
+        """Send SETSLOT NODE, to the target first."""
         new = self.target()
         for i in (new, self.owner, *(i for i in range(len(self._nodes)) if i not in (new, self.owner))):
             self._nodes[i].execute("CLUSTER", "SETSLOT", self.slot, "NODE", self._ids[new])
@@ -85,15 +85,15 @@ class SlotMover:
         return {i: keys for i, keys in found.items() if keys}
 
     def keys_at_source(self) -> list[str]:
-        """Return the keys that the source has left."""
+        """Return the keys still at the source."""
         return sorted(self._nodes[self.owner].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
 
     def keys_at_target(self) -> list[str]:
-        """Return the keys that the target has by now."""
+        """Return the keys already at the target."""
         return sorted(self._nodes[self.target()].execute("CLUSTER", "GETKEYSINSLOT", self.slot, 1_000))
 
     def move_atomically(self) -> None:
-        """CLUSTER MIGRATESLOTS of Valkey 9, until the target owns the slot."""
+        """Run CLUSTER MIGRATESLOTS of Valkey 9, and wait until the target owns the slot."""
         source, new = self._nodes[self.owner], self.target()
         source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", self._ids[new])
         deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""The core of what users hold, on each supported server: Valkey 9.1 and 8.1, a cluster of three primaries, Redis."""
+"""The core API on each supported server: Valkey 9.1 and 8.1, a cluster of three primaries, Redis."""
 
 import asyncio
 from collections import Counter

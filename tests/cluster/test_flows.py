@@ -1,4 +1,4 @@
-"""Flows whose queues lie on different nodes: nothing there can be done in one step, and it is done exactly once."""
+"""Flows whose queues are on different nodes: no atomic step is possible, but every effect happens exactly once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_graph_over_several_nodes(core_url: str, queue_name: str) -> Non
 async def test_a_crash_between_the_child_s_end_and_its_parent_s_call(
     core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told once more after the crash, and once more after that: counted once."""
+    """The result is delivered again after each of two crashes, and counted once."""
     child_queue = f"{queue_name}-c"
     told = 0
     delivered = asyncio.Event()
@@ -80,7 +80,7 @@ async def test_a_crash_between_the_child_s_end_and_its_parent_s_call(
         monkeypatch.setitem(outbox_module._DELIVERIES, "child", carry_and_lose)  # type: ignore[misc]
         async with Worker(child_queue, add_up, core_url):
             await soon(delivered.wait())
-            while (await children.get_job_counts()).completed < 2:  # noqa: ASYNC110  no event tells of both
+            while (await children.get_job_counts()).completed < 2:  # noqa: ASYNC110  no event reports both
                 await asyncio.sleep(0.01)
         assert Raw(core_resp, child_queue).run("XLEN", "outbox") == 2
         monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Flows over several nodes whose children Node workers end: nobody there tells a parent in another slot (W44, W45)."""
+"""Flows over several nodes whose children end in Node workers, which notify no parent in another slot (W44, W45)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Node(WireQueue):
             resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", DOCUMENTED)
 
     def work(self, *, fail: bool = False) -> str:
-        """Take one job and end it as a Node worker does: with the keys of the parent that its record names."""
+        """Fetch one job and end it as a Node worker does: with the parent's keys from the job's record."""
         job_id, entry, fields = self.take()
         assert isinstance(fields, dict), fields
         if fail:
@@ -47,7 +47,7 @@ class Node(WireQueue):
 
 @pytest.fixture(name="names")
 def names_fixture(queue_name: str) -> tuple[str, str]:
-    """Queues in different slots: of the parents, of the children."""
+    """Return queue names in different slots: for the parents, for the children."""
     above = f"{queue_name}-p"
     slot = binascii.crc_hqx(above.encode(), 0) % 16384
     below = next(
@@ -70,7 +70,7 @@ async def add_up(job: Job) -> Any:
 async def test_node_completes_children_of_a_parent_elsewhere(
     cluster_url: str, names: tuple[str, str], node: Node, cluster_resp: RespClient
 ) -> None:
-    """No worker of ours is where the children are."""
+    """No Python worker runs on the children's queue."""
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
         children = [FlowJob("child", below), FlowJob("child", below)]

@@ -1,4 +1,4 @@
-"""The proxy on a cluster: a flow across slots, its record in a slot of its own."""
+"""The proxy on a cluster: a flow across slots, whose record is in another slot."""
 
 import uuid
 from typing import Any

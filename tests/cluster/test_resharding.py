@@ -1,4 +1,4 @@
-"""The slot of a queue moves to another node under load: every acknowledged job is completed exactly once."""
+"""A queue's slot moves to another node under load: every acknowledged job is completed exactly once."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -17,7 +17,7 @@ from tests.server.worker_support import Gate, Raw, Told, soon
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[ClusterProcess]:
-    """Three primaries of this file's own: slots move."""
+    """Yield three primaries for this file only, because slots move."""
     with ClusterProcess(server_binary("valkey-9.1")) as cluster:
         yield cluster
 
@@ -31,7 +31,7 @@ def mover(own_cluster: ClusterProcess, queue_name: str) -> Iterator[SlotMover]:
 
 @asynccontextmanager
 async def under_load(cluster: ClusterProcess, mover: SlotMover, name: str) -> AsyncGenerator[Producers]:
-    """Producers and two workers inside; at the end, the ledger."""
+    """Run producers and two workers within this context; check the results at its end."""
     async with Queue(name, cluster.url) as queue:
         both = [Worker(name, work, cluster.url, concurrency=10) for _ in range(2)]
         told = Told(*both)
@@ -70,7 +70,7 @@ async def test_slot_moves_atomically_under_load(own_cluster: ClusterProcess, mov
 async def test_move_that_stops_half_way_and_is_finished_later(
     own_cluster: ClusterProcess, mover: SlotMover, queue_name: str
 ):
-    """Longer than a lock: healthy jobs are not recovered, and calls that give up were not executed."""
+    """The move takes longer than a lock: healthy jobs are not recovered, and failed calls were not executed."""
     gate = Gate()
     options: dict[str, Any] = {"concurrency": 5, "lock_duration": 1_000, "stalled_interval": 1_000}
     async with Queue(queue_name, own_cluster.url) as queue:
@@ -86,7 +86,7 @@ async def test_move_that_stops_half_way_and_is_finished_later(
                     for _ in range(2):
                         with pytest.raises(SlotMigratingError, match="was not executed"):
                             await impatient.add("never", 0)
-                added = asyncio.create_task(queue.add("n", 20))  # waits for the end of the move
+                added = asyncio.create_task(queue.add("n", 20))  # waits until the move is complete
                 await mover.run(mover.move_keys)
                 await mover.run(mover.end)
                 gate.open()
@@ -102,7 +102,7 @@ async def test_move_that_stops_half_way_and_is_finished_later(
 
 
 async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, mover: SlotMover, queue_name: str):
-    """With no key moved yet, every kind of call is refused at the source, and the target stays empty."""
+    """With no key moved yet, the source rejects every kind of call, and the target stays empty."""
     url = own_cluster.url + "?request_timeout=60"
     async with (
         Queue(queue_name, own_cluster.url) as queue,
@@ -139,7 +139,7 @@ async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, 
         worker = Worker(queue_name, work, own_cluster.url + "?request_timeout=500")
         told = Told(worker)
         starting = asyncio.create_task(worker.start())
-        await told.wait("error", 2)  # its start meets the slot as well
+        await told.wait("error", 2)  # its start also meets the moving slot
         assert mover.keys_at_target() == []
         assert mover.keys_at_source() == before
         await mover.run(mover.move_keys)

@@ -1,4 +1,4 @@
-"""The same behaviour everywhere: every test here runs in memory, on one server and on a cluster."""
+"""Every test in this folder runs in memory, on one server and on a cluster."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,7 +13,7 @@ PLACES = ("memory", "standalone", "cluster")
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, servers_by_version: Any) -> MemoryServer | str:
-    """What a queue takes as its connection."""
+    """Return a value for the `connection` option."""
     if request.param == "memory":
         return MemoryServer()
     url: str = servers_by_version.get("cluster" if request.param == "cluster" else "valkey-9.1").url
@@ -22,7 +22,7 @@ def place(request: pytest.FixtureRequest, servers_by_version: Any) -> MemoryServ
 
 @pytest.fixture
 async def queue(place: MemoryServer | str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
-    """A queue of the test's own; when the test is over, it is in order."""
+    """Return a queue for this test; check its consistency after the test."""
     async with Queue[Any, Any](queue_name, place) as queue:
         yield queue
         report = await queue.check(recheck_after=50)

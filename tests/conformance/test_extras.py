@@ -1,4 +1,4 @@
-"""Batches, streams of jobs, usage, budgets, serializers: one look at each, everywhere."""
+"""Batches, streams of jobs, usage, serializers: one test each, in memory and on servers."""
 
 from typing import Any
 

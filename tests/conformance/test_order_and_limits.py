@@ -1,4 +1,4 @@
-"""Delays, priorities, groups, limits, deduplication, retention, dead letters, looking at a queue and steering it."""
+"""Delays, priorities, groups, limits, deduplication, retention, dead letters, inspection and management."""
 
 import asyncio
 from collections import defaultdict
@@ -13,7 +13,7 @@ Place = MemoryServer | str
 
 
 class Recorder:
-    """A handler that writes down what it gets, and how many ran at a time, in all and of each group."""
+    """A handler that records its jobs, and how many ran concurrently, in total and per group."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.begun: list[Any] = []

@@ -1,4 +1,4 @@
-"""Flows, schedulers, signals, fallbacks, budgets: one look at each, everywhere."""
+"""Flows, schedulers, signals, fallbacks, budgets: one test each, in memory and on servers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ Place = MemoryServer | str
 
 
 async def summed(job: Job) -> Any:
-    """What the children brought, and its own data."""
+    """Return the sum of the children's results and the job's own data."""
     if job.data == "bad":
         raise ValueError("bad")
     return (job.data or 0) + sum((await job.get_children_values()).values())
@@ -101,7 +101,7 @@ async def test_signals_early_and_late(place: Place, queue: Queue) -> None:
     worker = Worker(queue.name, handle, place)
     told = Told(worker)
     async with worker:
-        await told.wait("suspended", 2)  # the first was over at once
+        await told.wait("suspended", 2)  # the first signal had already arrived
         info = await queue.get_suspend_info(job.id)
         assert info is not None
         assert info.reason == "signal go"

@@ -1,4 +1,4 @@
-"""A worker that a service defines can be used by any number of tests, one after the other or side by side."""
+"""`TestWorker.of`: any number of tests can use a service's worker, sequentially or concurrently."""
 
 import asyncio
 import gc
@@ -67,7 +67,7 @@ async def test_tasks_add_where_they_did_before_once_the_test_worker_is_closed() 
     async def work() -> str:
         return "done"
 
-    await work.add()  # its queue is in use already
+    await work.add()  # its queue is already open
     queue_before = own.queue
     async with TestQueue("elsewhere") as queue, TestWorker.of(own, queue) as worker:
         assert own.queue_name == "elsewhere"
@@ -103,7 +103,7 @@ async def test_a_test_worker_that_was_never_closed_is_no_obstacle() -> None:
     async with TestQueue("emails") as queue, TestWorker.of(service, queue) as worker:
         await send.add("ann")
         assert [run.result for run in await worker.run_until_idle()] == ["sent to ann"]
-    await send.add("bob")  # the one before counts again
+    await send.add("bob")  # the previous borrowing is in effect again
     assert [run.result for run in await forgotten.run_until_idle()] == ["sent to bob"]
     await forgotten.close()
     await forgotten.close()

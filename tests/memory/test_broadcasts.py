@@ -1,4 +1,4 @@
-"""`TestBroadcast` and `TestBroadcastWorker`: subscriptions in memory, step by step."""
+"""`TestBroadcast` and `TestBroadcastWorker`: in-memory subscriptions, step by step."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -48,7 +48,7 @@ async def test_subscriptions_step_by_themselves() -> None:
         assert told(await everything.run_until_idle()) == [("users.new", "completed")]
         assert told(await orders.run_until_idle()) == [("orders.new", "completed")]
         broadcast.clock.advance(timedelta(minutes=1))
-        assert told(await orders.run_until_idle()) == []  # the retry is the other's
+        assert told(await orders.run_until_idle()) == []  # the retry belongs to the other subscription
         (last,) = await everything.run_until_idle()
         assert (last.result, last.job.attempts_made) == ("orders.new!", 1)
         await broadcast.assert_published("orders.new", "weak", count=1)

@@ -1,4 +1,4 @@
-"""`assert_enqueued`: what it finds, and what it says where it does not."""
+"""`assert_enqueued`: the jobs it matches, and its failure messages."""
 
 from datetime import timedelta
 
@@ -38,7 +38,7 @@ async def test_a_failure_says_what_is_there_and_how_it_differs() -> None:
         assert "0 of 2 match" in text
         assert "waiting 'mail' (id 2): {'to': 'bob'}\n      data['to']: 'bob' instead of 'ann'" in text
         assert "data has no 'lang'" in text
-        assert text.index("'mail' (id 2)") < text.index("'other' (id 1)")  # the nearest comes first
+        assert text.index("'mail' (id 2)") < text.index("'other' (id 1)")  # best match first
         with pytest.raises(AssertionError, match="expected 3 job"):
             await queue.assert_enqueued("mail", count=3)
         with pytest.raises(AssertionError, match="expected no job"):

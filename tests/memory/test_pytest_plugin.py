@@ -1,4 +1,4 @@
-"""The fixtures as users have them: in a pytest run of their own, where every warning is an error."""
+"""The pytest fixtures, in a separate pytest run in which every warning is an error."""
 
 import os
 import subprocess
@@ -140,7 +140,7 @@ def run_pytest(folder: Path, *arguments: str) -> None:
     )
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *arguments]
     loads = "from glidemq_py.testing.pytest_plugin import *\n"
-    if "glidemq" not in installed_plugins():  # a checkout that is not installed
+    if "glidemq" not in installed_plugins():  # a checkout without an installed package
         (folder / "conftest.py").write_text(loads)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False)

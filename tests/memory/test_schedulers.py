@@ -1,4 +1,4 @@
-"""Schedulers in memory: they fire as the test moves the clock."""
+"""Schedulers in memory: they fire when the test advances the clock."""
 
 from glidemq_py import Job
 from glidemq_py.testing import TestQueue, TestWorker

@@ -1,4 +1,4 @@
-"""Vector search in memory: indexes, distances, filters, and what the module refuses."""
+"""Vector search in memory: indexes, distances, filters, and rejected queries."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from glidemq_py.testing import MemoryServer, TestQueue
 
 
 async def named(queue: TestQueue, **vectors: list[float]) -> None:
-    """Jobs with these names, each with its vector."""
+    """Add a job per vector, with the given names."""
     for number, (name, vector) in enumerate(vectors.items()):
         job = await queue.add(name, priority=number)
         await job.store_vector("v", vector)

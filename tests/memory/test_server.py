@@ -1,4 +1,4 @@
-"""The server in memory: its clock, its isolation, its errors, its speed, and what importing costs."""
+"""The in-memory server: clock, isolation, errors, cost of calls, cost of importing."""
 
 import asyncio
 import subprocess
@@ -134,7 +134,7 @@ def test_neither_the_package_nor_pytest_imports_it() -> None:
 
 
 async def test_a_job_costs_a_few_calls() -> None:
-    """In CPU time of this process, in ratio to a bare call of the function library beside it."""
+    """Compare the CPU time of this process with that of a bare call of the function library."""
 
     async def cost(step: Callable[[], Awaitable[object]]) -> float:
         start = time.process_time()

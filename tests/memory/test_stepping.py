@@ -1,4 +1,4 @@
-"""`TestQueue` and `TestWorker`: time and work move when the test says so."""
+"""`TestQueue` and `TestWorker`: the test controls time and work."""
 
 import asyncio
 import itertools
@@ -156,7 +156,7 @@ async def test_work_that_makes_itself_ready_ends_too() -> None:
                     await step
             with pytest.raises(GlideMQValidationError, match="limit"):
                 await worker.run_until_idle(0)
-            assert (await worker.run_one()) is not None  # nothing of it stays behind
+            assert (await worker.run_one()) is not None  # no state is left behind
 
 
 async def test_waiting_for_children_is_a_run_as_well() -> None:

@@ -1,7 +1,7 @@
-"""A worker in a process of its own, to be killed, frozen and continued; and the program that it runs.
+"""A worker in a separate process, to be killed, frozen and continued; and the program that it runs.
 
-The child says what happens on its standard output, a line each: `ready`, `began ID`, `cancelled ID`, `ended ID`,
-`stale ID`. It waits for lines on its standard input: `go` opens the gate that its handlers wait at.
+The child prints one line per event: `ready`, `began ID`, `cancelled ID`, `ended ID`, `stale ID`. It reads lines from
+its standard input: `go` opens the gate at which its handlers wait.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """The parent's side of a child worker. Made by `worker_process`."""
+    """The parent's handle of a child worker. Created by `worker_process`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._seen: list[str] = []
 
     async def line(self, start: str) -> str:
-        """The rest of the next line that begins so; others are kept in `said`."""
+        """Return the rest of the next line with this prefix; other lines are kept in `said`."""
         assert self._process.stdout is not None
         async with asyncio.timeout(30):
             while True:
@@ -50,7 +50,7 @@ class WorkerProcess:
         self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for the process to end and return its exit status."""
         return await self._process.wait()
 
     async def kill(self) -> None:
@@ -60,8 +60,8 @@ class WorkerProcess:
 
 @contextlib.asynccontextmanager
 async def worker_process(mode: str, url: str, queue: str, **options: Any) -> AsyncIterator[WorkerProcess]:
-    """A child worker that is ready. Modes: `wait` (async handlers wait at the gate), `block` (the handler blocks the
-    event loop until it may go), `thread` (a plain handler waits until its job is cancelled)."""
+    """Run a child worker. Modes: `wait` (async handlers wait at the gate), `block` (the handler blocks the event loop
+    until the gate opens), `thread` (a plain handler waits until its job is cancelled)."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, __file__, mode, url, queue, json.dumps(options),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
@@ -73,15 +73,15 @@ async def worker_process(mode: str, url: str, queue: str, **options: Any) -> Asy
         yield child
     finally:
         if process.returncode is None:
-            process.kill()  # ends a stopped process too
+            process.kill()  # also ends a frozen process
         await process.wait()
-        # So that the pipes are closed before the loop is.
+        # Close the pipes before the loop is closed.
         transport: Any = process._transport  # type: ignore[attr-defined]
         transport.close()
 
 
 def say(*words: object) -> None:
-    """A whole line at once: threads speak too."""
+    """Print a whole line atomically, because threads print too."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Programs of test_event_loops.py: each runs in a process of its own, because a defect would keep it from ending.
+"""Programs of test_event_loops.py: each runs in a separate process, because a defect would keep it from ending.
 
 ``python -m tests.server.loop_programs <name> <url> <queue>`` prints one line of JSON.
 """
@@ -40,7 +40,7 @@ def program(function: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
 
 
 def refused(work: Coroutine[Any, Any, Any]) -> str:
-    """The message of the EventLoopError that running ``work`` in a new loop raises; '' if it raises none."""
+    """Return the message of the EventLoopError raised by ``work`` in a new loop; '' if it raises none."""
 
     async def run() -> str:
         try:
@@ -54,7 +54,7 @@ def refused(work: Coroutine[Any, Any, Any]) -> str:
 
 
 def close_bare(loop: asyncio.AbstractEventLoop) -> None:
-    """End a loop as code does that knows nothing of `asyncio.run`."""
+    """Close a loop without the shutdown that `asyncio.run` does."""
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
@@ -103,7 +103,7 @@ def loop_of_a_thread(url: str, name: str) -> Any:
 
 @program
 def loop_per_call(url: str, name: str) -> Any:
-    """As asgiref's `async_to_sync` does, in many threads at once."""
+    """Use a new loop per call in many threads, as asgiref's `async_to_sync` does."""
     queue = Queue[Any, Any](name, url)
 
     def call(_: int) -> int:
@@ -118,7 +118,7 @@ def loop_per_call(url: str, name: str) -> Any:
 
 @program
 def stopped_loop(url: str, name: str) -> Any:
-    """A loop that exists and does not run, such as a fixture's, received all of GLIDE's replies."""
+    """Check a loop that is not running, such as a fixture's: it used to receive all of GLIDE's replies."""
     queue, first, second = Queue[Any, Any](name, url), asyncio.new_event_loop(), asyncio.new_event_loop()
 
     async def add() -> int:
@@ -129,7 +129,7 @@ def stopped_loop(url: str, name: str) -> Any:
 
 @program
 def busy_loop(url: str, name: str) -> Any:
-    """The loop that received GLIDE's replies is held up by code that blocks, and then ends."""
+    """Check a loop that received GLIDE's replies, is blocked, and then ends."""
     queue, held, release = Queue[Any, Any](name, url), threading.Event(), threading.Event()
 
     async def block() -> None:
@@ -156,7 +156,7 @@ def _open_files() -> int:
 
 @program
 def leaks(url: str, name: str) -> Any:
-    """Connections at the server, and open files, after loops that have ended without anything being closed."""
+    """Count connections at the server, and open files, after loops that ended without closing anything."""
     queue, counting = Queue[Any, Any](name, url), Queue[Any, Any]("counting", url)
 
     async def count() -> tuple[int, int]:
@@ -175,7 +175,7 @@ def leaks(url: str, name: str) -> Any:
     async def handled(_: Job[Any, Any]) -> None: ...
 
     def settled(files: int) -> tuple[int, int]:
-        # A heartbeat's thread notices the end of its loop at its next beat; GLIDE frees sockets in its own thread.
+        # A heartbeat thread detects the end of its loop at its next beat; GLIDE frees sockets in its own thread.
         deadline = time.monotonic() + 40
         while True:
             clients, now = asyncio.run(count())
@@ -242,7 +242,7 @@ def forked_inside_a_loop(url: str, name: str) -> Any:
 
 @program
 def bound_objects(url: str, name: str) -> Any:
-    """What belongs to one loop says so in another."""
+    """Check that objects of one loop raise an error in another loop."""
 
     async def handled(_: Job[Any, Any]) -> None: ...
 
@@ -276,7 +276,7 @@ def bound_objects(url: str, name: str) -> Any:
 
 @program
 def closed_from_another_loop(url: str, name: str) -> Any:
-    """`close` ends what waits in other loops."""
+    """Check that `close` ends waits in other loops."""
     queue = Queue[Any, Any](name, url)
     waiting = threading.Event()
     outcome: list[str] = []
@@ -299,7 +299,7 @@ def closed_from_another_loop(url: str, name: str) -> Any:
 
 @program
 def blocking_jobs(url: str, name: str) -> Any:
-    """Two workers in two loops, whose handlers are plain functions; the later one ends first."""
+    """Run two workers in two loops, whose handlers are plain functions; the later one ends first."""
     queue = Queue[Any, Any](name, url)
     other = Queue[Any, Any](f"{name}-other", url)
     started, release = threading.Event(), threading.Event()
@@ -337,7 +337,7 @@ def blocking_jobs(url: str, name: str) -> Any:
 
 @program
 def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
-    """A handler's thread that outlives its worker's loop does not wait for ever."""
+    """Check that a handler's thread that outlives its worker's loop does not wait forever."""
     queue, started, ended, told = Queue[Any, Any](name, url), threading.Event(), threading.Event(), threading.Event()
     outcome: list[str] = []
 

@@ -1,7 +1,7 @@
-"""A TCP proxy between a client and its server that can lose replies: the request arrives, the answer does not.
+"""A TCP proxy between client and server that can lose replies: the request arrives, the reply does not.
 
-It knows requests and replies only as far as it must to find a command's name. One thread a connection and
-direction; everything ends with `close`.
+It parses requests and replies only enough to find a command's name. It runs one thread per connection and direction;
+`close` stops them.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ from typing import Self
 
 
 class LossyProxy:
-    """Passes everything on, until told to lose the answer to a request.
+    """A TCP proxy that can drop the reply to a request.
+
+    After `lose(part, times)`, the next ``times`` requests that contain ``part`` (case-insensitive) are forwarded, and
+    the client's connection is closed instead of a reply. `lost` counts them; `wait_lost` waits.
 
     Args:
-        port: of the server on this machine.
-
-    `lose(part, times)`: from now on a request that contains ``part`` (bytes of its text, any case) is passed on,
-    and instead of its answer the client finds its connection closed. `lost` counts them; `wait_lost` waits.
+        port: port of the local server.
     """
 
     def __init__(self, port: int) -> None:
@@ -41,12 +41,12 @@ class LossyProxy:
             self._lose, self._left = part.lower().encode(), times
 
     def wait_lost(self, count: int, seconds: float = 20.0) -> bool:
-        """Wait (in a thread) until that many answers have been lost."""
+        """Wait (in a thread) until ``count`` replies have been lost."""
         with self._changed:
             return self._changed.wait_for(lambda: self.lost >= count, seconds)
 
     def cut(self) -> None:
-        """Close every connection there is; new ones are accepted."""
+        """Close all connections; new ones are accepted."""
         with self._changed:
             sockets, self._sockets = self._sockets, set()
         for each in sockets:
@@ -74,7 +74,7 @@ class LossyProxy:
             while chunk := client.recv(1 << 16):
                 with self._changed:
                     wanted = self._lose is not None and self._left > 0 and self._lose in chunk.lower()
-                    if wanted and not doomed.is_set():  # one loss a connection: it ends with it
+                    if wanted and not doomed.is_set():  # one loss per connection, which closes it
                         self._left -= 1
                         doomed.set()
                 server.sendall(chunk)
@@ -84,7 +84,7 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             while chunk := server.recv(1 << 16):
                 if doomed.is_set():
-                    # The server has done it, and says so; nobody hears it.
+                    # The server has executed the request; its reply is dropped.
                     with self._changed:
                         self.lost += 1
                         self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Connections that are not possible: every cause has a typed error that says what to change, in both runtimes."""
+"""Failed connections: every cause has a typed error with a remedy, in both runtimes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def connect_blocking(connection: Any) -> None:
 
 @pytest.fixture(params=[connect_async, connect_blocking], ids=["async", "blocking"])
 def connect(request: pytest.FixtureRequest) -> Connect:
-    """Connects a queue and uses it once."""
+    """Connect a queue and use it once."""
     return request.param
 
 
@@ -99,7 +99,7 @@ async def test_url_of_a_replica(private_server: StartServer, connect: Connect):
     replica = private_server(replicaof=["127.0.0.1", str(primary.port)])
     with pytest.raises(GlideMQConnectionError, match="is a replica") as caught:
         await connect(replica.url)
-    assert not isinstance(caught.value, ConnectionRejectedError)  # it may be promoted: workers wait
+    assert not isinstance(caught.value, ConnectionRejectedError)  # it may be promoted, so workers retry
 
 
 async def test_database_that_does_not_exist(url: str, connect: Connect):
@@ -118,7 +118,7 @@ async def test_server_with_no_connection_left(private_server: StartServer, conne
 
 @contextmanager
 def some_other_server(greeting: bytes) -> Iterator[int]:
-    """A server that answers everything with ``greeting`` and hangs up; its port."""
+    """Run a server that replies ``greeting`` to everything and disconnects; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -173,7 +173,7 @@ async def test_no_scheme(connect: Connect):
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: an authority, certificates that it has signed for a server and a client, and a stranger's."""
+    """PEM files: an authority, server and client certificates signed by it, and a self-signed certificate."""
 
     folder: Path
 
@@ -183,7 +183,7 @@ class Certificates:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """`ca`, `server`, `client`, `stranger` (signs itself); `server_key` and so on are the keys."""
+    """Create `ca`, `server`, `client`, `stranger` (self-signed), and their keys `server_key` and so on."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("openssl is not installed: it makes the certificates of the TLS tests")
@@ -206,7 +206,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def start_tls(private_server: StartServer, certificates: Certificates) -> Callable[..., tuple[ServerProcess, int]]:
-    """`start_tls(tls_auth_clients="no")`: a Redis of Debian with a plain port and a TLS port, and the latter."""
+    """Return `start_tls(tls_auth_clients="no")`: starts Debian's Redis with a TLS port; returns server and TLS port."""
 
     def start(**config: Any) -> tuple[ServerProcess, int]:
         port = free_port()

@@ -1,4 +1,4 @@
-"""Ways to reach a server: URLs, options, clients of one's own; and what is said when it cannot be reached."""
+"""Connection options: URLs, options, GLIDE clients of the user; and the errors if the server is unreachable."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def echo(job: Job) -> Any:
     return job.data
 
 
-# -- what the options become ------------------------------------------------------------------------------
+# -- GLIDE configuration of the options -------------------------------------------------------------------
 
 
 def test_the_least() -> None:
@@ -187,7 +187,7 @@ async def test_the_environment_variable(url: str, queue_name: str, resp: RespCli
     assert Raw(resp, queue_name).state("1") == "completed"
 
 
-# -- when it cannot ---------------------------------------------------------------------------------------
+# -- unreachable servers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkeys"])
@@ -231,7 +231,7 @@ async def test_a_user_who_may_not_load_functions(private_server: Callable[..., S
             with pytest.raises(LibraryError, match=r"cannot be loaded.*python -m glidemq_py\.library load"):
                 await queue.add("n")
             async with Queue("q", server.url) as administrator:
-                await administrator.count()  # this one loads it
+                await administrator.count()  # loads the library
             assert (await queue.add("n")).id == "1"
         resp.execute("ACL", "SETUSER", "app", "-fcall")
         async with Queue("q", url) as queue:

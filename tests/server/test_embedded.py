@@ -1,4 +1,4 @@
-"""The embedded server and the servers of the suite: they come up, are ours, and leave nothing behind."""
+"""The embedded server and the servers of the suite: they start, belong to us, and leave nothing behind."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from glidemq_py.testing.pytest_plugin import GlideMQServer
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended but was not yet waited for counts as gone."""
+    """Return whether the process runs; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """What another process does after our own has no signal that we could wait for."""
+    """Poll: effects in other processes after our own end have no signal."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "still not so"
@@ -78,7 +78,7 @@ def server_client(server: EmbeddedServer) -> RespClient:
 def test_a_port_that_was_taken_meanwhile_is_given_up(
     monkeypatch: pytest.MonkeyPatch, server: GlideMQServer, embedded_server: EmbeddedServer
 ) -> None:
-    """The worst case: another server of the same kind listens there, and answers PING."""
+    """The worst case: another server of the same kind listens on the port and replies to PING."""
     free = child_server.free_port()
     offered = iter([embedded_server.port, embedded_server.port, free])
     monkeypatch.setattr(child_server, "free_port", lambda: next(offered))
@@ -170,7 +170,7 @@ def test_the_server_dies_with_its_process(end: str, number: signal.Signals | Non
 
 
 def test_a_forked_child_does_not_stop_its_parents_server(embedded_server: EmbeddedServer) -> None:
-    # A process of its own forks: this one may have threads.
+    # Fork in a separate process: this one may have threads.
     script = """
 import os, sys
 from glidemq_py._client.embedded import start_embedded

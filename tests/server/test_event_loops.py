@@ -1,4 +1,4 @@
-"""Objects in several event loops, threads and forked processes: they work or raise EventLoopError; nothing hangs."""
+"""Objects in several event loops, threads and forked processes: they work or raise EventLoopError, and never hang."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(program: str, url: str, queue: str) -> Any:
-    """What a program of loop_programs.py prints. Fails if the program does not end."""
+    """Return the output of a program of loop_programs.py. Fails if the program does not end."""
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.server.loop_programs", program, url, queue],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
@@ -51,11 +51,11 @@ def test_a_loop_that_blocks_and_ends_takes_no_replies_from_others(url: str, queu
 @pytest.mark.skipif(sys.platform != "linux", reason="counts /proc/self/fd")
 def test_connections_are_closed_with_their_loop(private_server: Callable[..., ServerProcess], queue_name: str):
     first, second, last = run("leaks", private_server("valkey-9.1").url, queue_name)
-    # The one that asks, and what `run` itself has; the number of open files is that of the first time.
+    # The connection that counts, and those of `run` itself; the number of open files equals that of the first run.
     assert first[0] <= 2
     assert second[0] <= 2
     assert second[1] <= first[1]
-    # Loops that were closed without notice leave nothing either, once another loop is used.
+    # Loops closed without shutdown leave nothing either, once another loop is used.
     assert last[0] <= 2
     assert last[1] <= first[1]
 

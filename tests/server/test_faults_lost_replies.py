@@ -1,4 +1,4 @@
-"""Replies that are lost, connections that are cut: what was done is not done twice, what was taken is not lost."""
+"""Lost replies and cut connections: no call is executed twice, and no fetched job is lost."""
 
 import asyncio
 from collections import Counter
@@ -28,7 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "pri
 async def test_jobs_of_a_lost_reply_are_regained_at_once(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, kind: str
 ):
-    """Not after a lock has run out, and not as stalled."""
+    """They are reattached before their lock expires, and not as stalled jobs."""
     ran: Counter[str] = Counter()
 
     async def handle(job: Job) -> None:
@@ -56,7 +56,7 @@ async def test_jobs_of_a_lost_reply_are_regained_at_once(
 async def test_jobs_taken_by_a_call_that_was_sent_ahead_come_back_too(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy
 ):
-    """An idle worker's exchange stands behind its blocking read; its answer is lost like any other."""
+    """An idle worker pipelines its exchange behind its blocking read; that reply can be lost too."""
     ran: Counter[str] = Counter()
 
     async def handle(job: Job) -> None:
@@ -66,7 +66,7 @@ async def test_jobs_taken_by_a_call_that_was_sent_ahead_come_back_too(
         told = Told(worker)
         await soon(until(lambda: worker._exchange is not None and worker._exchange.ahead.requested_slots > 0))
         proxy.lose("_exchange")
-        # The call under way ends with this marker; the next one is sent ahead, and doomed.
+        # The pending call ends with this marker; the next one is pipelined, and its reply is lost.
         resp.execute("XADD", f"glide:{{{queue_name}}}:wake", "*", "w", "1")
         jobs = await queue.add_bulk([("n", n) for n in range(5)])
         assert await asyncio.to_thread(proxy.wait_lost, 1)
@@ -98,7 +98,7 @@ async def test_an_outcome_whose_reply_was_lost_counts_and_is_told_once(
         job = await queue.add("n", attempts=2 if end == "retrying" else 1)
         await gate.next()
         proxy.lose("_exchange")
-        # The exchange that hands it in is the next one: an idle look every second is the only other.
+        # The next exchange reports it; the only other one is the idle poll every second.
         gate.open()
         assert await asyncio.to_thread(proxy.wait_lost, 1)
         await told.wait(end)
@@ -131,7 +131,7 @@ async def test_an_outcome_of_a_job_that_is_removed_with_it(
         await told.wait(end)
         raw = Raw(resp, queue_name)
         assert raw.metric(end) == 1
-        # One error for the lost reply, and none that says the outcome was dropped.
+        # One error for the lost reply, and none for a discarded result.
         assert [type(args[0]) for args in told.of("error")] == [AmbiguousResultError]
 
 
@@ -160,7 +160,7 @@ async def test_many_lost_replies_under_load(url: str, resp: RespClient, queue_na
 async def test_a_close_hands_back_what_a_lost_reply_held(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy
 ):
-    """The worker never heard of these jobs; they wait again for others, as good as new."""
+    """The worker never received these jobs; they return to waiting with no attempt counted."""
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, proxy.url, concurrency=4)
@@ -194,14 +194,14 @@ async def test_an_add_whose_reply_was_lost_says_so(url: str, queue_name: str, pr
 
 
 async def test_an_add_whose_reply_was_lost_is_not_sent_again(url: str, queue_name: str, proxy: LossyProxy):
-    """Neither by us nor by the client underneath: without an id of its own it would be two jobs."""
+    """Neither by us nor by GLIDE: without a custom id it would be added twice."""
     async with Queue(queue_name, proxy.url) as queue, Queue(queue_name, url) as other:
         await queue.connect()
         for n in range(1, 6):
             proxy.lose("_add")
             with pytest.raises(AmbiguousResultError):
                 await soon(queue.add("n", n))
-            await soon(queue.get_job_counts())  # the connection is there again, and whatever was kept has been sent
+            await soon(queue.get_job_counts())  # reconnected; any buffered request has been sent
             assert (await other.get_job_counts()).waiting == n
 
 
@@ -249,7 +249,7 @@ async def test_a_cut_of_every_connection_is_survived(url: str, resp: RespClient,
 async def test_connections_killed_by_the_server_one_kind_after_the_other(
     private_server: Callable[..., ServerProcess], queue_name: str
 ):
-    """The blocked wake-up read, the exchange's connection, the heartbeat's: whichever goes, jobs go on."""
+    """The blocking wake-up read, the exchange's connection, the heartbeat's: jobs run after the loss of any."""
     server = private_server()
     gate = Gate()
     gate.open()
@@ -274,7 +274,7 @@ async def test_connections_killed_by_the_server_one_kind_after_the_other(
 
 
 async def _add_patiently(queue: Queue, job_id: str) -> Job:
-    """With an id of one's own an add may be repeated until it is known to have happened."""
+    """Repeat the add until it is confirmed, which a custom id makes safe."""
     while True:
         try:
             return await queue.add("n", job_id, job_id=job_id)
@@ -285,7 +285,7 @@ async def _add_patiently(queue: Queue, job_id: str) -> Job:
 async def test_jobs_in_hand_outlive_the_heartbeats_connection(
     private_server: Callable[..., ServerProcess], queue_name: str
 ):
-    """The heartbeat reconnects in time; another worker that looks for stalled jobs finds none."""
+    """The heartbeat reconnects in time; a worker that looks for stalled jobs finds none."""
     server = private_server()
     gate = Gate()
     async with Queue(queue_name, server.url) as queue:
@@ -314,7 +314,7 @@ async def test_jobs_in_hand_outlive_the_heartbeats_connection(
 async def test_a_retry_that_was_taken_by_the_call_that_handed_the_failure_in(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, kind: str
 ):
-    """Failed, due at once, promoted and taken again, all in one call whose reply is lost."""
+    """Failed, due immediately, promoted and fetched again, all in one call whose reply is lost."""
     gate = Gate()
 
     async def handle(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Jobs and entries that nobody could have written, and were: set aside or failed with a reason; the loop lives on."""
+"""Malformed jobs and stream entries: discarded or failed with a reason; the worker continues."""
 
 import base64
 import gzip
@@ -16,7 +16,7 @@ async def handle(job: Job) -> Any:
 
 
 async def still_works(queue: Queue, raw: Raw) -> None:
-    """A good job ends as it should, and nothing is left behind."""
+    """Check that a valid job completes, and nothing is left behind."""
     assert await queue.add_and_wait("good", "fine") == "fine"
     assert raw.pending() == []
     assert raw.run("XLEN", "stream") == 0

@@ -1,4 +1,4 @@
-"""A server that restarts, forgets its functions, its data, or is full, while jobs run."""
+"""A server that restarts, is full, or loses its functions or data, while jobs run."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ MakeServer = Callable[..., ServerProcess]
 
 
 class Producers:
-    """Add jobs with ids of their own for as long as it is open; an add that may not have happened is repeated."""
+    """Adds jobs with custom ids while it is open; an unconfirmed add is repeated."""
 
     def __init__(self, queue: Queue, count: int = 4) -> None:
         self._queue = queue
@@ -59,7 +59,7 @@ class Producers:
             self._grown.set()
 
     async def more(self, count: int) -> None:
-        """Wait until so many more have been acknowledged."""
+        """Wait until ``count`` more adds have been acknowledged."""
         wanted = len(self.acknowledged) + count
         async with asyncio.timeout(30):
             while len(self.acknowledged) < wanted:
@@ -100,7 +100,7 @@ def assert_each_ended_once(raw: Raw, told: Told, acknowledged: list[str]) -> Non
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 async def test_a_server_that_restarts_under_load(restartable_server: MakeServer, queue_name: str, kill: bool):
-    """Every add that was acknowledged is completed exactly once."""
+    """Every acknowledged job is completed exactly once."""
     server = restartable_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
         async with Producers(queue) as producers:
@@ -108,7 +108,7 @@ async def test_a_server_that_restarts_under_load(restartable_server: MakeServer,
                 await producers.more(80)
                 await asyncio.to_thread(server.restart, kill=kill)
             await producers.more(80)
-        with contextlib.suppress(TimeoutError):  # what is missing is said below
+        with contextlib.suppress(TimeoutError):  # missing jobs are reported below
             await told.wait("completed", len(producers.acknowledged))
         with server.client() as client:
             assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
@@ -133,7 +133,7 @@ async def test_functions_that_are_flushed_under_load(private_server: MakeServer,
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, busy: bool):
-    """Earlier jobs are gone; the groups are created again, and later jobs are completed once."""
+    """Earlier jobs are deleted; the consumer groups are created again, and later jobs are completed once."""
     server = private_server()
     gate = Gate()
 
@@ -160,7 +160,7 @@ async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, 
             if old is not None:
                 await told.wait("error")
             assert raw.metric("completed") == 20
-            # The counter of ids began anew, so the job in hand has a namesake, which is not touched by its end.
+            # The id counter restarted, so a new job has the id of the active one, whose end must not affect it.
             ends = Counter(told.job_ids("completed"))
             assert {job.id: ends[job.id] for job in later[1:]} == {job.id: 1 for job in later[1:]}
             assert old is None or old.id == later[1].id
@@ -169,7 +169,7 @@ async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, 
 
 
 async def test_data_flushed_under_load(private_server: MakeServer, queue_name: str):
-    """Whatever was there is gone, and may have been half done; what is added afterwards is not touched by that."""
+    """All data is deleted, possibly half-way through; jobs added later are not affected."""
     server = private_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
         with server.client() as client:
@@ -197,7 +197,7 @@ async def test_somebody_waits_for_a_job_that_is_flushed(private_server: MakeServ
 
 
 async def fill(queue: Queue) -> None:
-    """Add until there is no room even for little."""
+    """Add jobs until even small ones are rejected."""
     with contextlib.suppress(BulkAddError):
         while True:
             await queue.add_bulk([("n", "x" * 20_000)] * 100)
@@ -215,7 +215,7 @@ async def test_a_full_server_refuses_jobs_and_is_still_drained(private_server: M
         finished[job.id] += 1
 
     async with Queue(queue_name, server.url) as queue, Queue(f"{queue_name}-fill", server.url) as filler:
-        # Started before it is full: its library is there.
+        # Started before the server is full, so the library is loaded.
         await queue.pause()
         async with workers(server.url, queue_name, handle) as told:
             jobs = await queue.add_bulk([("n", n, {"attempts": 2, "priority": n % 3}) for n in range(1, 301)])
@@ -223,9 +223,9 @@ async def test_a_full_server_refuses_jobs_and_is_still_drained(private_server: M
                 await fill(filler)
             assert isinstance(bulk.value.__cause__, ServerOutOfMemoryError)
             with pytest.raises(ServerOutOfMemoryError):
-                # Large: what connections take up and give back leaves a little room now and then.
+                # Large, because connections allocate and free memory, which leaves a little room at times.
                 await queue.add("n", "x" * 1_000_000)
-            # Everything but adding goes on: counting, steering, taking, finishing, failing, retrying, removing.
+            # Everything but adding works: counts, management, fetching, completion, failure, retries, removal.
             assert (await queue.get_job_counts()).paused
             await queue.resume()
             await told.wait("completed", 300)
@@ -254,7 +254,7 @@ async def test_a_worker_can_start_on_a_full_server(private_server: MakeServer, q
 
 
 async def test_a_server_that_answers_nothing_for_a_while(private_server: MakeServer, queue_name: str):
-    """Frozen for longer than the request timeout: calls fail, are repeated, and nothing is lost or doubled."""
+    """Frozen for longer than the request timeout: calls fail and are retried; nothing is lost or duplicated."""
     server = private_server()
     gate = Gate()
     url = f"{server.url}?request_timeout=300"
@@ -285,7 +285,7 @@ async def _add(queue: Queue, job_id: str) -> Job:
 
 
 async def test_a_reload_of_the_data_changes_nothing(private_server: MakeServer, queue_name: str):
-    """DEBUG RELOAD writes everything out and reads it in again, streams and groups included."""
+    """DEBUG RELOAD saves and reloads all data, including streams and consumer groups."""
     server = private_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
         with server.client() as client:

@@ -1,4 +1,4 @@
-"""Calls and workers that meet a server which is loading, read-only, failing over, or without the library."""
+"""Calls and workers on a server that is loading, read-only, failing over, or without the library."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ async def double(job: Job) -> int:
 
 
 def answers(client: RespClient, code: str) -> bool:
-    """Return True if the server answers a write with an error of that code."""
+    """Return whether the server replies to a write with an error of this code."""
     try:
         client.execute("SET", "probe", "1")
     except RespError as error:
@@ -32,7 +32,7 @@ def answers(client: RespClient, code: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def loading(server: ServerProcess) -> AsyncIterator[None]:
-    """The server reloads its data for about two seconds; inside, it has begun."""
+    """Make the server reload its data for about two seconds; within the context it is loading."""
     with server.client(timeout=60) as admin, server.client() as probe:
         admin.execute("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
         admin.execute("DEBUG", "POPULATE", "200", "filler", "100")
@@ -46,7 +46,7 @@ async def loading(server: ServerProcess) -> AsyncIterator[None]:
 async def test_worker_starts_and_jobs_are_added_while_the_server_loads(private_server: MakeServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
-        await queue.add("n", 1)  # connected, and the library is there
+        await queue.add("n", 1)  # connects and loads the library
         worker = Worker(queue_name, double, server.url)
         async with loading(server):
             added = asyncio.create_task(queue.add_and_wait("n", 21))
@@ -57,7 +57,7 @@ async def test_worker_starts_and_jobs_are_added_while_the_server_loads(private_s
 
 @pytest.fixture
 def replica(private_server: MakeServer) -> tuple[ServerProcess, Callable[[], None], Callable[[], None]]:
-    """A server, and how it becomes a replica of a server that is not there, and a primary again."""
+    """Return a server, a function that makes it a replica of an unreachable server, and one that promotes it."""
     server = private_server(replica_serve_stale_data="no")
 
     def demote() -> None:
@@ -131,7 +131,7 @@ async def test_too_few_replicas_are_reported_at_once(private_server: MakeServer,
 
 
 async def test_library_flushed_under_an_idle_worker(private_server: MakeServer, queue_name: str):
-    """The call behind the blocking read, a lone call and a blocking call load it again; no error is emitted."""
+    """The call behind the blocking read, a single call and a blocking call load it again without an error event."""
     server = private_server()
     async with Queue(queue_name, server.url) as queue, Worker(queue_name, double, server.url) as worker:
         told = Told(worker)
@@ -156,7 +156,7 @@ async def test_worker_waits_for_a_cluster_that_is_down(queue_name: str):
             await queue.add("n", 1)
             with cluster.client() as client:
                 slot = client.execute("CLUSTER", "KEYSLOT", queue_name)
-            away = cluster.nodes[0 if slot * 3 // 16_384 else 1]  # not the queue's own node
+            away = cluster.nodes[0 if slot * 3 // 16_384 else 1]  # not the node of the queue
             away.kill()
             here = cluster.nodes[1 if away is cluster.nodes[0] else 2]
             with here.client() as client:

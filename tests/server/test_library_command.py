@@ -1,4 +1,4 @@
-"""`python -m glidemq_py.library`, and the deletion of builds that nobody uses any more."""
+"""`python -m glidemq_py.library`, and the deletion of unused library builds."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ PrivateServer = Callable[..., ServerProcess]
 
 @pytest.fixture(params=["one server", "cluster"])
 def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, RespClient]]:
-    """URL and raw client of a server whose libraries are the test's own."""
+    """Yield URL and raw client of a server whose libraries only this test uses."""
     if request.param == "cluster":
         found = request.getfixturevalue("cluster")
         url = found.url
@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, RespClient]]:
 
 
 def names(client: RespClient) -> list[list[str]]:
-    """Names of the libraries, per primary."""
+    """Return the names of the libraries, per primary."""
     return [sorted(entry[1] for entry in reply) for reply in client.execute_everywhere("FUNCTION", "LIST")]
 
 
@@ -147,7 +147,7 @@ def load_fake(client: RespClient, name: str = FAKE) -> None:
 
 
 async def sweep(url: str) -> list[str]:
-    """One round of a worker process of its own."""
+    """Run one sweep, as a separate worker process would."""
     library_sweep._registered.clear()
     transport = await AsyncTransport.connect(url)
     try:
@@ -162,19 +162,19 @@ async def test_a_build_that_nobody_used_for_a_day_is_deleted(place: tuple[str, R
     load_fake(client, "glidemq_py_not_one_of_ours")
     client.execute_everywhere("FUNCTION", "LOAD", OWN.code)
     nodes = len(client.primaries())
-    # Not heard of before: a day of grace.
+    # First seen now: a grace period of one day.
     assert await sweep(url) == []
     now = int(client.execute("TIME")[0]) * 1000
     for name in (OWN.name, FAKE):
         assert abs(float(client.execute("ZSCORE", REGISTRY, name)) - now) < 5_000
-    # Somebody else does it this hour.
+    # Another worker sweeps in this hour.
     client.execute("ZADD", REGISTRY, now - UNUSED_MS - 1, FAKE)
     assert await sweep(url) == []
     client.execute("DEL", LOCK_KEY)
     assert await sweep(url) == [FAKE]
     assert names(client) == [sorted([OWN.name, "glidemq_py_not_one_of_ours"])] * nodes
     assert client.execute("ZRANGE", REGISTRY, 0, -1) == [OWN.name]
-    # Neither key outlives its use.
+    # Neither key outlives its purpose.
     assert client.execute("PTTL", REGISTRY) > 0
     assert client.execute("PTTL", LOCK_KEY) > 0
 

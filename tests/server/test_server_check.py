@@ -1,4 +1,4 @@
-"""The server's configuration is checked when a connection is made: an error, one WARNING, or nothing."""
+"""The check of the server's configuration when connecting: an error, one WARNING, or nothing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ async def connect_blocking(connection: Any) -> None:
 
 @pytest.fixture(params=[connect_async, connect_blocking], ids=["async", "blocking"])
 def connect(request: pytest.FixtureRequest) -> Connect:
-    """Connects a queue and uses it once."""
+    """Connect a queue and use it once."""
     return request.param
 
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
-    """The lines of the check at one level."""
+    """Return the check's log lines at one level."""
     caplog.set_level(logging.DEBUG, LOGGER)
     return lambda level: [each.getMessage() for each in caplog.records if (each.name, each.levelno) == (LOGGER, level)]
 
@@ -118,7 +118,7 @@ async def test_info_that_is_not_permitted_is_no_problem(
 ):
     server = private_server(maxmemory_policy="allkeys-lru")
     with server.client() as resp:
-        # GLIDE itself needs the sections of replication.
+        # GLIDE itself needs the replication section.
         resp.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-info", "+info|replication")
     await connect(f"valkey://app:pw@{server.host}:{server.port}")
     assert lines(logging.WARNING) == []
