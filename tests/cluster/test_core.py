@@ -27,7 +27,7 @@ async def test_add_work_wait(core_url: str, queue_name: str):
         assert told.count["retrying"] == 1
 
 
-async def test_a_bulk_of_every_kind_is_worked_off(core_url: str, queue_name: str, core_resp: RespClient):
+async def test_bulk_of_every_kind_is_processed(core_url: str, queue_name: str, core_resp: RespClient):
     options: list[dict[str, Any]] = [{}, {"lifo": True}, {"priority": 4}, {"delay": 30}, {"delay": 20, "priority": 2}]
     async with Queue(queue_name, core_url) as queue:
         jobs = await queue.add_bulk([("n", i, options[i % 5]) for i in range(1_000)])
@@ -42,7 +42,7 @@ async def test_a_bulk_of_every_kind_is_worked_off(core_url: str, queue_name: str
         assert [raw.run("LLEN", "lifo"), raw.run("ZCARD", "scheduled"), raw.run("XLEN", "stream")] == [0, 0, 0]
 
 
-async def test_looking_while_it_works(core_url: str, queue_name: str):
+async def test_reading_while_jobs_run(core_url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, concurrency=2) as worker:
         await queue.add_bulk([("n", i) for i in range(5)])
@@ -100,9 +100,7 @@ async def test_events(core_url: str, queue_name: str):
         assert found == ["added", "completed"]
 
 
-async def test_queues_of_a_cluster_lie_on_several_primaries(
-    cluster_url: str, cluster_resp: RespClient, queue_name: str
-):
+async def test_queues_are_distributed_over_primaries(cluster_url: str, cluster_resp: RespClient, queue_name: str):
     names = [f"{queue_name}-{i}" for i in range(12)]
     queues = [Queue(name, cluster_url) for name in names]
     try:

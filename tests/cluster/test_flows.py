@@ -18,7 +18,7 @@ async def add_up(job: Job) -> Any:
     return (job.data or 0) + sum((await job.get_children_values()).values())
 
 
-async def test_a_tree_over_several_nodes(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+async def test_tree_over_several_nodes(core_url: str, queue_name: str, core_resp: RespClient) -> None:
     """W44."""
     names = [f"{queue_name}-{i}" for i in range(6)]
     async with FlowProducer(core_url) as flows:
@@ -38,7 +38,7 @@ async def test_a_tree_over_several_nodes(core_url: str, queue_name: str, core_re
         assert Raw(core_resp, name).run("XLEN", "outbox") == 0
 
 
-async def test_a_graph_over_several_nodes(core_url: str, queue_name: str) -> None:
+async def test_graph_over_several_nodes(core_url: str, queue_name: str) -> None:
     """W45."""
     a, b, c = (f"{queue_name}-{i}" for i in range(3))
     async with FlowProducer(core_url) as flows:
@@ -54,7 +54,7 @@ async def test_a_graph_over_several_nodes(core_url: str, queue_name: str) -> Non
             await worker.close()
 
 
-async def test_a_crash_between_the_child_s_end_and_its_parent_s_call(
+async def test_crash_between_child_completion_and_parent_notification(
     core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result is delivered again after each of two crashes, and counted once."""
@@ -90,7 +90,7 @@ async def test_a_crash_between_the_child_s_end_and_its_parent_s_call(
         assert Raw(core_resp, queue_name).run("HGET", f"job:{node.job.id}", "depsCompleted") == "2"
 
 
-async def test_children_of_a_handler_in_another_queue(core_url: str, queue_name: str) -> None:
+async def test_handler_adds_children_to_another_queue(core_url: str, queue_name: str) -> None:
     async with Queue(queue_name, core_url) as queue, Queue(f"{queue_name}-c", core_url) as children:
 
         async def handle(job: Job) -> Any:

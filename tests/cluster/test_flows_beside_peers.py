@@ -67,7 +67,7 @@ async def add_up(job: Job) -> Any:
     return sum((await job.get_children_values()).values())
 
 
-async def test_node_completes_children_of_a_parent_elsewhere(
+async def test_node_completes_children_of_a_remote_parent(
     cluster_url: str, names: tuple[str, str], node: Node, cluster_resp: RespClient
 ) -> None:
     """No Python worker runs on the children's queue."""
@@ -85,9 +85,7 @@ async def test_node_completes_children_of_a_parent_elsewhere(
     assert not of_children.run("EXISTS", "remote-parents")
 
 
-async def test_a_worker_where_the_children_are_tells_the_parents(
-    cluster_url: str, names: tuple[str, str], node: Node
-) -> None:
+async def test_worker_of_the_child_queue_notifies_parents(cluster_url: str, names: tuple[str, str], node: Node) -> None:
     above, below = names
     async with FlowProducer(cluster_url) as flows, Queue(above, cluster_url) as queue:
         added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
@@ -103,7 +101,7 @@ async def _is_ready(queue: Queue, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail_parent", "ignore"])
-async def test_node_fails_a_child_of_a_parent_elsewhere(
+async def test_node_fails_a_child_of_a_remote_parent(
     cluster_url: str, names: tuple[str, str], node: Node, policy: Any
 ) -> None:
     above, below = names
@@ -118,7 +116,7 @@ async def test_node_fails_a_child_of_a_parent_elsewhere(
                 await soon(added.job.wait_until_finished())
 
 
-async def test_node_removes_a_child_of_a_parent_elsewhere(cluster_url: str, names: tuple[str, str], node: Node) -> None:
+async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: tuple[str, str], node: Node) -> None:
     above, below = names
     async with FlowProducer(cluster_url) as flows, Worker(above, add_up, cluster_url):
         added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
@@ -159,7 +157,7 @@ async def test_node_completes_a_child_that_a_handler_added(
             assert await soon(job.wait_until_finished()) == 7
 
 
-async def test_what_ours_end_is_remembered_no_longer(
+async def test_children_ended_by_python_workers_are_not_tracked(
     cluster_url: str, names: tuple[str, str], cluster_resp: RespClient
 ) -> None:
     above, below = names

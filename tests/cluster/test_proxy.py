@@ -6,7 +6,7 @@ from typing import Any
 from tests.server.proxy.support import running_proxy
 
 
-def test_a_flow_across_slots(cluster: Any) -> None:
+def test_flow_across_slots(cluster: Any) -> None:
     first, second = (f"q-{uuid.uuid4().hex[:8]}" for _ in range(2))
     leaf = {"name": "leaf", "queueName": second}
     with running_proxy(cluster.url) as (http, _):

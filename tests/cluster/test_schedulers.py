@@ -5,7 +5,7 @@ import asyncio
 from glidemq_py import Job, Queue, Worker
 
 
-async def test_a_scheduler_fires_in_a_cluster(cluster_url: str, queue_name: str) -> None:
+async def test_scheduler_fires_in_a_cluster(cluster_url: str, queue_name: str) -> None:
     ran: list[str] = []
     enough = asyncio.Event()
 

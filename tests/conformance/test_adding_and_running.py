@@ -25,7 +25,7 @@ async def echo(job: Job) -> Any:
     return job.data
 
 
-async def test_a_job_is_added_run_and_read_back(place: Place, queue: Queue) -> None:
+async def test_job_is_added_run_and_read(place: Place, queue: Queue) -> None:
     data = {"text": 'grüße 🎉 / \\ "', "numbers": [1, 2.5, -3, 2**53], "nothing": None, "flag": True, "empty": {}}
     async with Worker(queue.name, echo, place):
         job = await queue.add("n", data)
@@ -36,7 +36,7 @@ async def test_a_job_is_added_run_and_read_back(place: Place, queue: Queue) -> N
     assert read.timestamp <= (read.processed_on or 0) <= (read.finished_on or 0)
 
 
-async def test_bulk_keeps_its_order(place: Place, queue: Queue) -> None:
+async def test_bulk_keeps_order(place: Place, queue: Queue) -> None:
     begun: list[int] = []
 
     async def handle(job: Job) -> None:
@@ -51,7 +51,7 @@ async def test_bulk_keeps_its_order(place: Place, queue: Queue) -> None:
     assert (await queue.get_job_counts()).completed == 250
 
 
-async def test_custom_ids_are_taken_once(place: Place, queue: Queue) -> None:
+async def test_custom_ids_are_unique(place: Place, queue: Queue) -> None:
     first = await queue.add("n", 1, job_id="mine")
     again = await queue.add("n", 2, job_id="mine")
     assert (first.outcome, again.outcome, again.id) == ("added", "duplicate", "mine")
@@ -59,7 +59,7 @@ async def test_custom_ids_are_taken_once(place: Place, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("source", [{}, {"lifo": True}, {"priority": 4}, {"ordering": "k"}])
-async def test_a_failure_is_tried_again(place: Place, queue: Queue, source: dict[str, Any]) -> None:
+async def test_failed_attempt_is_retried(place: Place, queue: Queue, source: dict[str, Any]) -> None:
     async def handle(job: Job) -> int:
         if job.attempts_made < 2:
             raise ValueError(f"failure {job.attempts_made}")
@@ -69,7 +69,7 @@ async def test_a_failure_is_tried_again(place: Place, queue: Queue, source: dict
         assert await queue.add_and_wait("n", attempts=3, backoff=20, **source) == 2
 
 
-async def test_the_last_failure_is_for_good(place: Place, queue: Queue) -> None:
+async def test_job_fails_after_its_last_attempt(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> None:
         raise UnrecoverableError("never") if job.data == "never" else ValueError("again")
 
@@ -84,7 +84,7 @@ async def test_the_last_failure_is_for_good(place: Place, queue: Queue) -> None:
     assert (await queue.get_metrics("failed")).count == 2
 
 
-async def test_failed_jobs_are_retried_by_hand(place: Place, queue: Queue) -> None:
+async def test_failed_jobs_can_be_requeued(place: Place, queue: Queue) -> None:
     broken = True
 
     async def handle(_: Job) -> str:
@@ -121,7 +121,7 @@ async def test_steps_progress_and_logs(place: Place, queue: Queue) -> None:
     assert (read.progress, read.attempts_made) == ({"step": 2}, 0)
 
 
-async def test_signals_wake_a_suspended_job(place: Place, queue: Queue) -> None:
+async def test_signals_resume_a_suspended_job(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> Any:
         return (await job.wait_for_signal("approve", timeout=60_000)).data
 
@@ -135,7 +135,7 @@ async def test_signals_wake_a_suspended_job(place: Place, queue: Queue) -> None:
         assert await job.wait_until_finished() == {"by": "eve"}
 
 
-async def test_a_running_job_is_revoked(place: Place, queue: Queue) -> None:
+async def test_running_job_can_be_cancelled(place: Place, queue: Queue) -> None:
     started = asyncio.Event()
 
     async def handle(_: Job) -> None:
@@ -150,7 +150,7 @@ async def test_a_running_job_is_revoked(place: Place, queue: Queue) -> None:
             await job.wait_until_finished()
 
 
-async def test_a_time_out_ends_the_attempt(place: Place, queue: Queue) -> None:
+async def test_timeout_ends_the_attempt(place: Place, queue: Queue) -> None:
     async def handle(_: Job) -> None:
         await asyncio.sleep(60)
 
@@ -159,7 +159,7 @@ async def test_a_time_out_ends_the_attempt(place: Place, queue: Queue) -> None:
             await queue.add_and_wait("n", timeout=30)
 
 
-async def test_events_tell_the_whole_story(place: Place, queue: Queue) -> None:
+async def test_all_events_are_published(place: Place, queue: Queue) -> None:
     told: list[tuple[str, str]] = []
     async with QueueEvents(queue.name, place) as events, Worker(queue.name, echo, place) as worker:
         over = asyncio.Event()
@@ -176,7 +176,7 @@ async def test_events_tell_the_whole_story(place: Place, queue: Queue) -> None:
         await worker.close()
 
 
-async def test_a_plain_function_runs_in_a_thread(place: Place, queue: Queue) -> None:
+async def test_plain_function_runs_in_a_thread(place: Place, queue: Queue) -> None:
     def handle(job: Job) -> int:
         job.blocking.log("from a thread")
         return job.data + 1
@@ -185,7 +185,7 @@ async def test_a_plain_function_runs_in_a_thread(place: Place, queue: Queue) -> 
         assert await queue.add_and_wait("n", 1) == 2
 
 
-async def test_the_blocking_twin_adds_and_waits(place: Place, queue: Queue) -> None:
+async def test_blocking_queue_adds_and_waits(place: Place, queue: Queue) -> None:
     def produce() -> Any:
         with BlockingQueue(queue.name, place) as blocking:
             blocking.add_bulk([("n", 1), ("n", 2)])
@@ -196,7 +196,7 @@ async def test_the_blocking_twin_adds_and_waits(place: Place, queue: Queue) -> N
     assert (await queue.get_job_counts()).completed == 3
 
 
-async def test_a_worker_that_closes_strands_nothing(place: Place, queue: Queue) -> None:
+async def test_closing_worker_releases_its_jobs(place: Place, queue: Queue) -> None:
     started = asyncio.Event()
 
     async def hang(_: Job) -> None:

@@ -8,7 +8,7 @@ from glidemq_py.testing import MemoryServer
 Place = MemoryServer | str
 
 
-async def test_jobs_are_taken_in_batches(place: Place, queue: Queue) -> None:
+async def test_jobs_are_fetched_in_batches(place: Place, queue: Queue) -> None:
     sizes: list[int] = []
 
     async def handle(jobs: list[Job]) -> list[Any]:
@@ -21,7 +21,7 @@ async def test_jobs_are_taken_in_batches(place: Place, queue: Queue) -> None:
     assert max(sizes) == 5
 
 
-async def test_a_job_streams_its_output(place: Place, queue: Queue) -> None:
+async def test_job_streams_its_output(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> str:
         for part in ("one ", "two ", "three"):
             await job.stream({"token": part})
@@ -34,7 +34,7 @@ async def test_a_job_streams_its_output(place: Place, queue: Queue) -> None:
     assert "".join(chunk.fields["token"] for chunk in chunks) == "one two three"
 
 
-async def test_usage_is_reported_and_summed_up(place: Place, queue: Queue) -> None:
+async def test_usage_is_reported_and_summed(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> None:
         await job.report_usage(model="m", tokens={"input": 10, "output": 5}, total_cost=0.25)
 

@@ -37,7 +37,7 @@ async def work_off(queue: Queue, place: Place, handler: Any, **options: Any) -> 
         await asyncio.wait_for(worker.drain(), 30)
 
 
-async def test_urgent_first_then_newest_then_oldest(place: Place, queue: Queue) -> None:
+async def test_order_is_priority_then_lifo_then_fifo(place: Place, queue: Queue) -> None:
     handler = Recorder()
     await queue.add_bulk([
         ("n", "old"), ("n", "new"), ("n", "first in", {"lifo": True}), ("n", "last in", {"lifo": True}),
@@ -49,7 +49,7 @@ async def test_urgent_first_then_newest_then_oldest(place: Place, queue: Queue) 
     assert handler.begun == ["urgent", "urgent too", "late", "last in", "first in", "old", "new"]
 
 
-async def test_a_delay_is_waited_for(place: Place, queue: Queue) -> None:
+async def test_delayed_job_runs_when_due(place: Place, queue: Queue) -> None:
     handler = Recorder()
     async with Worker(queue.name, handler, place):
         late = await queue.add("n", "late", delay=150)
@@ -62,7 +62,7 @@ async def test_a_delay_is_waited_for(place: Place, queue: Queue) -> None:
     assert (read.processed_on or 0) - read.timestamp >= 150
 
 
-async def test_delays_and_priorities_are_changed(place: Place, queue: Queue) -> None:
+async def test_delays_and_priorities_can_be_changed(place: Place, queue: Queue) -> None:
     handler = Recorder()
     late = await queue.add("n", "promoted", delay=3_600_000)
     other = await queue.add("n", "sooner", delay=3_600_000)
@@ -76,7 +76,7 @@ async def test_delays_and_priorities_are_changed(place: Place, queue: Queue) -> 
     assert sorted(handler.begun) == ["hurried", "plain", "promoted", "sooner"]
 
 
-async def test_a_group_is_worked_on_in_order(place: Place, queue: Queue) -> None:
+async def test_ordering_group_runs_in_order(place: Place, queue: Queue) -> None:
     handler = Recorder(0.001)
     keys = ["a", "b", "c"]
     await queue.add_bulk([("n", [key, number], {"ordering": key}) for number in range(10) for key in keys])
@@ -87,7 +87,7 @@ async def test_a_group_is_worked_on_in_order(place: Place, queue: Queue) -> None
         assert (await queue.get_group(key)).active == 0  # type: ignore[union-attr]
 
 
-async def test_a_group_may_be_wide_and_limited(place: Place, queue: Queue) -> None:
+async def test_ordering_group_has_concurrency_and_rate_limit(place: Place, queue: Queue) -> None:
     handler = Recorder(0.02)
     wide = {"ordering": {"key": "w", "concurrency": 3}}
     slow = {"ordering": {"key": "s", "concurrency": 5, "rate_limit": {"max": 2, "duration": 100}}}
@@ -98,7 +98,7 @@ async def test_a_group_may_be_wide_and_limited(place: Place, queue: Queue) -> No
     assert len(handler.begun) == 14
 
 
-async def test_limits_of_the_queue_hold(place: Place, queue: Queue) -> None:
+async def test_queue_limits_are_enforced(place: Place, queue: Queue) -> None:
     handler = Recorder(0.01)
     await queue.set_global_concurrency(2)
     assert await queue.get_global_concurrency() == 2
@@ -114,7 +114,7 @@ async def test_limits_of_the_queue_hold(place: Place, queue: Queue) -> None:
     assert loop.time() - start >= 0.19
 
 
-async def test_a_paused_queue_hands_out_nothing(place: Place, queue: Queue) -> None:
+async def test_paused_queue_delivers_no_jobs(place: Place, queue: Queue) -> None:
     handler = Recorder()
     await queue.pause()
     assert await queue.is_paused()
@@ -137,7 +137,7 @@ async def test_deduplication(place: Place, queue: Queue) -> None:
     await queue.drain(delayed=True)
 
 
-async def test_what_ends_is_kept_as_told(place: Place, queue: Queue) -> None:
+async def test_retention_options_are_applied(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> None:
         if job.name == "bad":
             raise ValueError("bad")
@@ -151,7 +151,7 @@ async def test_what_ends_is_kept_as_told(place: Place, queue: Queue) -> None:
     assert 1 <= counts.completed <= 3
 
 
-async def test_dead_letters_are_delivered_and_replayed(place: Place, queue_name: str) -> None:
+async def test_dead_letter_entries_are_delivered_and_replayed(place: Place, queue_name: str) -> None:
     broken = True
 
     async def handle(job: Job) -> Any:
@@ -174,7 +174,7 @@ async def test_dead_letters_are_delivered_and_replayed(place: Place, queue_name:
         assert not (await queue.check(recheck_after=50)).findings
 
 
-async def test_jobs_are_found_and_cleared_away(place: Place, queue: Queue) -> None:
+async def test_jobs_can_be_searched_and_cleaned(place: Place, queue: Queue) -> None:
     await queue.add_bulk([("mail", {"to": f"u{i % 3}", "i": i}) for i in range(30)])
     await queue.add_bulk([("mail", {"to": "u0", "i": 100 + i}, {"delay": 60_000}) for i in range(5)])
     found = await queue.search_jobs("waiting", "mail", {"to": "u1"})
@@ -190,7 +190,7 @@ async def test_jobs_are_found_and_cleared_away(place: Place, queue: Queue) -> No
     assert len(await queue.clean(0, 100, "completed")) == 4
 
 
-async def test_an_obliterated_queue_leaves_nothing(place: Place, queue_name: str) -> None:
+async def test_obliterate_removes_all_keys(place: Place, queue_name: str) -> None:
     async with Queue[Any, Any](queue_name, place) as queue:
         await queue.add_bulk([("n", i, {"priority": i}) for i in range(5)])
         await queue.add("n", ordering="k", delay=5)
@@ -199,7 +199,7 @@ async def test_an_obliterated_queue_leaves_nothing(place: Place, queue_name: str
         assert await queue.get_group("k") is None
 
 
-async def test_workers_are_known(place: Place, queue: Queue) -> None:
+async def test_workers_are_listed(place: Place, queue: Queue) -> None:
     async with Worker(queue.name, Recorder(), place) as worker:
         await queue.add_and_wait("n")
         (found,) = await queue.get_workers()

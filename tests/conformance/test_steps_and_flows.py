@@ -19,7 +19,7 @@ async def summed(job: Job) -> Any:
 
 
 @pytest.mark.parametrize("queues", [1, 2])
-async def test_a_tree_is_run_from_its_leaves(place: Place, queue: Queue, queues: int) -> None:
+async def test_tree_runs_children_before_parents(place: Place, queue: Queue, queues: int) -> None:
     other = [queue.name, f"{queue.name}-2"][queues - 1]
     tree = FlowJob("root", queue.name, 1, children=[
         FlowJob("branch", other, 10, children=[FlowJob("leaf", queue.name, 100), FlowJob("leaf", other, 100)]),
@@ -33,14 +33,14 @@ async def test_a_tree_is_run_from_its_leaves(place: Place, queue: Queue, queues:
     assert read.counts() == {"completed": 5}
 
 
-async def test_a_large_tree_is_added_by_steps(place: Place, queue: Queue) -> None:
+async def test_large_tree_is_added_in_several_calls(place: Place, queue: Queue) -> None:
     children = [FlowJob("leaf", queue.name, 1) for _ in range(150)]
     async with FlowProducer(place) as flows, Worker(queue.name, summed, place, concurrency=20):
         node = await flows.add(FlowJob("root", queue.name, 0, children=children))
         assert await soon(node.job.wait_until_finished()) == 150
 
 
-async def test_a_graph(place: Place, queue: Queue) -> None:
+async def test_graph_runs_in_order(place: Place, queue: Queue) -> None:
     def node(name: str, *deps: str) -> DagNode:
         return DagNode(name, queue.name, 1, deps=deps)
 
@@ -50,7 +50,7 @@ async def test_a_graph(place: Place, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(("policy", "says"), [("fail_parent", "failed: bad"), ("ignore", ""), ("remove", "")])
-async def test_a_child_that_fails(place: Place, queue: Queue, policy: str, says: str) -> None:
+async def test_failed_child_follows_its_policy(place: Place, queue: Queue, policy: str, says: str) -> None:
     children = [FlowJob("leaf", queue.name, "bad", {"on_failure": policy}), FlowJob("leaf", queue.name, 7)]
     async with FlowProducer(place) as flows, Worker(queue.name, summed, place):
         node = await flows.add(FlowJob("root", queue.name, 1, children=children))
@@ -61,7 +61,7 @@ async def test_a_child_that_fails(place: Place, queue: Queue, policy: str, says:
             assert await soon(node.job.wait_until_finished()) == 8
 
 
-async def test_children_that_a_handler_adds(place: Place, queue: Queue) -> None:
+async def test_handler_can_add_children(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> Any:
         if job.name == "child":
             return job.data
@@ -75,7 +75,7 @@ async def test_children_that_a_handler_adds(place: Place, queue: Queue) -> None:
         assert await soon(parent.wait_until_finished()) == [1, 2]
 
 
-async def test_a_budget_ends_what_is_left(place: Place, queue: Queue) -> None:
+async def test_exceeded_budget_ends_remaining_jobs(place: Place, queue: Queue) -> None:
     async def spend(job: Job) -> None:
         await job.report_usage(tokens={"out": 60})
 
@@ -92,7 +92,7 @@ async def test_a_budget_ends_what_is_left(place: Place, queue: Queue) -> None:
     assert (usage.total_tokens, usage.job_count) == (120, 2)
 
 
-async def test_signals_early_and_late(place: Place, queue: Queue) -> None:
+async def test_signals_before_and_after_suspension(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> Any:
         return [(await job.wait_for_signal("go")).data, (await job.wait_for_signal("go")).data]
 
@@ -110,7 +110,7 @@ async def test_signals_early_and_late(place: Place, queue: Queue) -> None:
     assert not await queue.signal(job.id, "go", 3)
 
 
-async def test_a_signal_that_does_not_come(place: Place, queue: Queue) -> None:
+async def test_missing_signal_times_out(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> None:
         await job.wait_for_signal("go", timeout=50)
 
@@ -120,7 +120,7 @@ async def test_a_signal_that_does_not_come(place: Place, queue: Queue) -> None:
             await soon(job.wait_until_finished())
 
 
-async def test_each_failure_moves_the_chain_on(place: Place, queue: Queue) -> None:
+async def test_each_failure_selects_the_next_fallback(place: Place, queue: Queue) -> None:
     async def handle(job: Job) -> str:
         if job.fallback_index < 2:
             raise ConnectionError
@@ -133,7 +133,7 @@ async def test_each_failure_moves_the_chain_on(place: Place, queue: Queue) -> No
 
 
 @pytest.mark.parametrize("when", [{"every": 30}, {"repeat_after_complete": 30}, {"pattern": "* * * * * *"}])
-async def test_a_scheduler_fires_until_its_limit(place: Place, queue: Queue, when: dict[str, Any]) -> None:
+async def test_scheduler_fires_until_its_limit(place: Place, queue: Queue, when: dict[str, Any]) -> None:
     async def handle(job: Job) -> None:
         pass
 

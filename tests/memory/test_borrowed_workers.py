@@ -47,7 +47,7 @@ async def test_module_level_worker_is_used_by_each_test(turn: int) -> None:
     assert entered == ["in", "out"]
 
 
-def test_each_test_may_have_its_own_event_loop() -> None:
+def test_each_test_can_have_its_own_event_loop() -> None:
     for turn in ("1", "2"):
         asyncio.run(test_module_level_worker_is_used_by_each_test(turn))  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ async def test_module_level_subscriber_is_used_by_each_test(turn: int) -> None:
         assert [run.result for run in await worker.run_until_idle()] == [f"N{turn}"]
 
 
-async def test_tasks_add_where_they_did_before_once_the_test_worker_is_closed() -> None:
+async def test_tasks_use_their_own_queue_again_after_close() -> None:
     home = MemoryServer()
     own = Worker("home", connection=home)
 
@@ -80,7 +80,7 @@ async def test_tasks_add_where_they_did_before_once_the_test_worker_is_closed() 
     await own.queue.close()
 
 
-async def test_a_closed_worker_can_be_used() -> None:
+async def test_closed_worker_can_be_borrowed() -> None:
     own = Worker("q", lambda job: job.data, MemoryServer())
     async with own:
         pass
@@ -89,13 +89,13 @@ async def test_a_closed_worker_can_be_used() -> None:
         assert [run.result for run in await worker.run_until_idle()] == [7]
 
 
-async def test_a_running_worker_is_rejected() -> None:
+async def test_running_worker_is_rejected() -> None:
     async with Worker("q", lambda job: job.data, MemoryServer()) as own, TestQueue("q") as queue:
         with pytest.raises(GlideMQError, match="is running"):
             TestWorker.of(own, queue)
 
 
-async def test_a_test_worker_that_was_never_closed_is_no_obstacle() -> None:
+async def test_unclosed_test_worker_does_not_block_the_next() -> None:
     left = TestQueue("emails")
     forgotten = TestWorker.of(service, left)
     await send.add("nobody")
@@ -110,7 +110,7 @@ async def test_a_test_worker_that_was_never_closed_is_no_obstacle() -> None:
     assert service._connection is None
 
 
-async def test_a_forgotten_test_worker_does_not_keep_the_worker() -> None:
+async def test_unreferenced_test_worker_releases_the_worker() -> None:
     own = Worker("q", lambda job: job.data)
     TestWorker.of(own, TestQueue("q"))
     gc.collect()
@@ -119,7 +119,7 @@ async def test_a_forgotten_test_worker_does_not_keep_the_worker() -> None:
     assert own._connection is None
 
 
-async def test_two_test_workers_of_one_worker_end_in_any_order() -> None:
+async def test_two_test_workers_of_one_worker_close_in_any_order() -> None:
     def handle(job: Job) -> Any:
         return job.data
 

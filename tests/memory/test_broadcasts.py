@@ -32,7 +32,7 @@ def told(runs: Any) -> list[tuple[str, str]]:
     return [(run.job.subject, run.outcome) for run in runs]
 
 
-async def test_subscriptions_step_by_themselves() -> None:
+async def test_subscriptions_step_independently() -> None:
     async with (
         TestBroadcast() as broadcast,
         broadcast.worker(shout, subscription="all") as everything,
@@ -56,7 +56,7 @@ async def test_subscriptions_step_by_themselves() -> None:
         assert not (await broadcast.queue.check(recheck_after=50)).findings
 
 
-async def test_time_moves_to_what_is_due_and_dead_letters_are_there() -> None:
+async def test_run_until_empty_advances_to_retries_and_dead_letters() -> None:
     async def fail(message: Message) -> None:
         raise ValueError("never")
 
@@ -70,7 +70,7 @@ async def test_time_moves_to_what_is_due_and_dead_letters_are_there() -> None:
         assert [run.outcome for run in await worker.run_until_empty()] == ["retrying", "retrying", "failed"]
 
 
-async def test_batches_and_tokens_in_memory() -> None:
+async def test_batches_and_token_limits_work() -> None:
     async def handle(messages: list[Message]) -> list[Any]:
         return [message.data for message in messages]
 
@@ -79,7 +79,7 @@ async def test_batches_and_tokens_in_memory() -> None:
         assert [run.result for run in await worker.run_until_idle()] == [0, 1, 2]
 
 
-async def test_a_stalled_message_comes_again_in_memory() -> None:
+async def test_stalled_message_is_recovered() -> None:
     server = MemoryServer()
     async with TestBroadcast("b", server) as broadcast:
         await broadcast.subscribe("s")
@@ -92,7 +92,7 @@ async def test_a_stalled_message_comes_again_in_memory() -> None:
             assert told(await worker.run_until_idle()) == [("x", "completed")]
 
 
-async def test_a_service_s_worker_is_tried() -> None:
+async def test_service_worker_runs_in_test() -> None:
     service = BroadcastWorker("test", shout, subscription="s", subjects=["a.>"], start_from="0-0", concurrency=3)
     async with TestBroadcast() as broadcast:
         await broadcast.publish_bulk([("a.b", 1), ("c", 2)])
@@ -102,7 +102,7 @@ async def test_a_service_s_worker_is_tried() -> None:
             assert not worker.runs[0].job.cancelled.is_set()
 
 
-async def test_a_sandboxed_service_is_tried_in_its_sandbox() -> None:
+async def test_sandboxed_service_worker_runs_in_its_sandbox() -> None:
     service = Worker("test", f"{HANDLERS}:echo")
     async with TestQueue() as queue, TestWorker.of(service, queue) as worker:
         await queue.add("n", 4)
@@ -110,7 +110,7 @@ async def test_a_sandboxed_service_is_tried_in_its_sandbox() -> None:
         assert run.outcome == "completed", run.error
 
 
-async def test_refused_arguments() -> None:
+async def test_invalid_arguments_are_rejected() -> None:
     wrong: Any
     async with TestBroadcast() as broadcast:
         for wrong in (None, 1.5, b"x", []):
@@ -146,7 +146,7 @@ async def test_refused_arguments() -> None:
             TestQueue("q", broadcast.server, clock=Clock())
 
 
-async def test_what_cannot_be_tried() -> None:
+async def test_invalid_workers_are_rejected() -> None:
     real: Broadcast[Any] = Broadcast("b", "valkey://127.0.0.1:1")
     with pytest.raises(GlideMQValidationError, match="MemoryServer"):
         TestBroadcastWorker(real, shout, subscription="s")

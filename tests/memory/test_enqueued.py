@@ -8,7 +8,7 @@ from glidemq_py import GlideMQValidationError
 from glidemq_py.testing import TestQueue, assert_enqueued, assert_not_enqueued
 
 
-async def test_jobs_are_found_by_what_they_are() -> None:
+async def test_jobs_match_by_attributes() -> None:
     async with TestQueue() as queue:
         await queue.add("mail", {"to": "ann", "lang": "en"})
         await queue.add("mail", {"to": "bob", "lang": "en"}, delay=timedelta(minutes=5))
@@ -27,7 +27,7 @@ async def test_jobs_are_found_by_what_they_are() -> None:
         await assert_not_enqueued(queue, "mail", contains={"to": "eve"})
 
 
-async def test_a_failure_says_what_is_there_and_how_it_differs() -> None:
+async def test_failure_lists_jobs_and_differences() -> None:
     async with TestQueue("post") as queue:
         await queue.add("other", {"x": 1})
         await queue.add("mail", {"to": "bob"})
@@ -45,20 +45,20 @@ async def test_a_failure_says_what_is_there_and_how_it_differs() -> None:
             await queue.assert_not_enqueued("mail")
 
 
-async def test_an_empty_queue_says_so() -> None:
+async def test_failure_reports_an_empty_queue() -> None:
     async with TestQueue() as queue:
         with pytest.raises(AssertionError, match="nothing is in the queue"):
             await queue.assert_enqueued("mail")
 
 
-async def test_jobs_that_ended_are_not_enqueued() -> None:
+async def test_finished_jobs_are_not_enqueued() -> None:
     async with TestQueue() as queue, queue.worker(lambda _: None) as worker:
         await queue.add("mail")
         await worker.run_until_idle()
         await queue.assert_not_enqueued()
 
 
-async def test_no_number_of_jobs() -> None:
+async def test_invalid_count_is_rejected() -> None:
     async with TestQueue() as queue:
         with pytest.raises(GlideMQValidationError, match="count"):
             await queue.assert_enqueued("n", count=-1)

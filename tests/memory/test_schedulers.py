@@ -8,7 +8,7 @@ async def handle(job: Job) -> str:
     return job.name
 
 
-async def test_schedulers_fire_as_the_clock_is_moved() -> None:
+async def test_schedulers_fire_when_the_clock_advances() -> None:
     async with TestQueue("reports") as queue, TestWorker(queue, handle) as worker:
         await queue.upsert_job_scheduler("hourly", every=3_600_000, limit=2)
         await queue.upsert_job_scheduler("crawl", repeat_after_complete=60_000)

@@ -25,7 +25,7 @@ async def names(queue: TestQueue, embedding: list[float], **options: Any) -> lis
     [("cosine", {"near": 0.0, "far": 1 - 1 / math.sqrt(2), "off": 1.0}), ("l2", {"near": 1.0, "far": 1.0, "off": 2.0}),
      ("ip", {"near": -1.0, "far": 0.0, "off": 1.0})],
 )  # fmt: skip
-async def test_the_nearest_first(metric: Any, distances: dict[str, float]) -> None:
+async def test_results_are_sorted_by_distance(metric: Any, distances: dict[str, float]) -> None:
     async with TestQueue() as queue:
         assert await queue.create_job_index(vector=VectorField(name="v", dimensions=2, metric=metric)) == "test-idx"
         await named(queue, near=[2, 0], far=[1, 1], off=[0, 1])
@@ -35,7 +35,7 @@ async def test_the_nearest_first(metric: Any, distances: dict[str, float]) -> No
         assert len(await queue.vector_search([1, 0], k=2)) == 2
 
 
-async def test_a_handler_s_vector_and_the_state_of_its_job() -> None:
+async def test_handler_can_store_a_vector() -> None:
     async def embed(job: Job) -> None:
         await job.store_vector("v", job.data)
 
@@ -69,7 +69,7 @@ async def test_filters(expression: str, expected: str) -> None:
     "expression", ["@name:word", "@name:{a", "(@name:{a}", "@name:{a})", "|", "-", "@priority:[1]", "@priority:[x y]",
                    "@data:{a}", "@name:[1 2]", "name"],
 )  # fmt: skip
-async def test_what_it_does_not_know_is_refused(expression: str) -> None:
+async def test_unsupported_filters_are_rejected(expression: str) -> None:
     async with TestQueue() as queue:
         await queue.create_job_index(vector={"name": "v", "dimensions": 1})
         with pytest.raises(SearchIndexError):

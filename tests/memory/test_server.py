@@ -20,7 +20,7 @@ async def echo(job: Job) -> Any:
     return job.data
 
 
-def test_the_clock_moves_forward_only() -> None:
+def test_clock_only_moves_forward() -> None:
     clock = Clock(1_800_000_000_000)
     assert (clock.now(), clock.advance(5), clock.advance(timedelta(seconds=1))) == (
         1_800_000_000_000, 1_800_000_000_005, 1_800_000_001_005,
@@ -34,7 +34,7 @@ def test_the_clock_moves_forward_only() -> None:
     assert before <= Clock(running=True).now() <= time.time() * 1000 + 1
 
 
-async def test_everything_goes_by_its_clock() -> None:
+async def test_all_times_use_the_clock() -> None:
     server = MemoryServer(Clock(1_900_000_000_000))
     async with Queue("q", server) as queue:
         job = await queue.add("n")
@@ -49,7 +49,7 @@ async def test_everything_goes_by_its_clock() -> None:
         assert server.execute("TIME") == [b"1900000000", b"101000"]
 
 
-async def test_an_ordinary_worker_is_woken_by_the_clock() -> None:
+async def test_advancing_the_clock_wakes_workers() -> None:
     server = MemoryServer()
     async with Queue("q", server) as queue, Worker("q", echo, server):
         job = await queue.add("n", 1, delay=timedelta(days=1))
@@ -57,7 +57,7 @@ async def test_an_ordinary_worker_is_woken_by_the_clock() -> None:
         assert await job.wait_until_finished(10_000) == 1
 
 
-async def test_servers_share_nothing() -> None:
+async def test_servers_share_no_data() -> None:
     one, two = MemoryServer(), MemoryServer()
     async with Queue("q", one) as first, Queue("q", two) as second:
         await first.add("n")
@@ -67,7 +67,7 @@ async def test_servers_share_nothing() -> None:
         assert one.keys() == []
 
 
-def test_threads_and_loops_share_one() -> None:
+def test_threads_and_loops_can_share_a_server() -> None:
     server, failures = MemoryServer(), list[BaseException]()
 
     async def work(number: int) -> None:
@@ -91,7 +91,7 @@ def test_threads_and_loops_share_one() -> None:
     assert not failures
 
 
-async def test_a_closed_connection_ends_what_waits() -> None:
+async def test_closing_a_connection_ends_its_waits() -> None:
     server = MemoryServer()
     transport = server.open_transport()
     read = asyncio.create_task(transport.command("XREAD", "BLOCK", "0", "STREAMS", "s", "0-0"))
@@ -102,7 +102,7 @@ async def test_a_closed_connection_ends_what_waits() -> None:
         await asyncio.wait_for(read, 5)
 
 
-async def test_events_are_heard_across_threads() -> None:
+async def test_events_reach_other_threads() -> None:
     server = MemoryServer()
     async with QueueEvents("q", server) as events:
         heard = asyncio.Event()
@@ -119,13 +119,13 @@ async def test_events_are_heard_across_threads() -> None:
         await asyncio.wait_for(heard.wait(), 5)
 
 
-async def test_a_failing_function_names_its_line() -> None:
+async def test_script_error_names_file_and_line() -> None:
     transport = MemoryServer().open_transport()
     with pytest.raises(ScriptError, match=r"lua/core/functions/exchange\.lua:\d+"):
         await transport.call(Call("exchange", "glide:{q}:meta", (b"\xc1",), lambda reply: reply))
 
 
-def test_neither_the_package_nor_pytest_imports_it() -> None:
+def test_import_is_lazy() -> None:
     program = (
         "import sys, glidemq_py, glidemq_py.testing, glidemq_py.testing.pytest_plugin\n"
         "assert not {'fakeredis', 'lupa', 'redis'} & set(sys.modules)"
@@ -133,7 +133,7 @@ def test_neither_the_package_nor_pytest_imports_it() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-async def test_a_job_costs_a_few_calls() -> None:
+async def test_job_costs_a_few_calls() -> None:
     """Compare the CPU time of this process with that of a bare call of the function library."""
 
     async def cost(step: Callable[[], Awaitable[object]]) -> float:

@@ -14,7 +14,7 @@ async def double(job: Job[int, int]) -> int:
     return job.data * 2
 
 
-async def test_nothing_happens_by_itself() -> None:
+async def test_jobs_run_only_in_steps() -> None:
     async with TestQueue() as queue, queue.worker(double) as worker:
         job = await queue.add("n", 4)
         await asyncio.sleep(0.02)
@@ -26,7 +26,7 @@ async def test_nothing_happens_by_itself() -> None:
         assert await worker.run_one() is None
 
 
-async def test_it_is_among_the_queue_s_workers_until_it_is_closed() -> None:
+async def test_open_test_worker_is_listed_by_get_workers() -> None:
     async with TestQueue() as queue:
         async with queue.worker(double):
             queue.clock.advance(timedelta(days=3))
@@ -36,7 +36,7 @@ async def test_it_is_among_the_queue_s_workers_until_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 40])
-async def test_one_step_is_one_job(concurrency: int) -> None:
+async def test_run_one_runs_one_job(concurrency: int) -> None:
     async with TestQueue() as queue, queue.worker(double, concurrency=concurrency) as worker:
         await queue.add_bulk([("n", number) for number in range(5)])
         assert (await worker.run_one()).result == 0  # type: ignore[union-attr]
@@ -44,7 +44,7 @@ async def test_one_step_is_one_job(concurrency: int) -> None:
         assert [run.result for run in await worker.run_until_idle()] == [2, 4, 6, 8]
 
 
-async def test_handlers_run_side_by_side() -> None:
+async def test_handlers_run_concurrently() -> None:
     both = asyncio.Barrier(2)
 
     async def handler(_: Job) -> None:
@@ -62,7 +62,7 @@ async def test_plain_functions_run_in_threads() -> None:
         assert [run.result for run in await worker.run_until_idle()] == [2]
 
 
-async def test_a_delayed_job_is_due_when_the_clock_says_so() -> None:
+async def test_delayed_job_runs_when_the_clock_reaches_it() -> None:
     async with TestQueue() as queue, queue.worker(double) as worker:
         job = await queue.add("n", 1, delay=timedelta(hours=1))
         assert await worker.run_until_idle() == []
@@ -91,7 +91,7 @@ async def test_retries_wait_for_their_backoff() -> None:
     assert [later - earlier for earlier, later in itertools.pairwise(moments)] == [1000, 2000]
 
 
-async def test_a_job_can_fail_for_good() -> None:
+async def test_job_fails_after_its_last_attempt() -> None:
     async def handler(_: Job) -> None:
         raise ValueError("broken")
 
@@ -103,7 +103,7 @@ async def test_a_job_can_fail_for_good() -> None:
         assert len(await worker.run_until_idle()) == 2
 
 
-async def test_a_step_aside_and_a_pause_of_the_worker_pass_with_the_clock() -> None:
+async def test_clock_ends_delays_and_worker_rate_limits() -> None:
     async def handler(job: Job) -> str:
         if job.name == "later" and job.processed_on == start:
             raise DelayedError(60_000)
@@ -123,7 +123,7 @@ async def test_a_step_aside_and_a_pause_of_the_worker_pass_with_the_clock() -> N
         assert queue.clock.now() == start + 60_000
 
 
-async def test_limits_of_the_queue_pass_with_the_clock() -> None:
+async def test_queue_limits_use_the_clock() -> None:
     async with TestQueue() as queue, queue.worker(double, concurrency=10) as worker:
         await queue.set_global_rate_limit(2, 1000)
         await queue.add_bulk([("n", number) for number in range(6)])
@@ -133,7 +133,7 @@ async def test_limits_of_the_queue_pass_with_the_clock() -> None:
         assert 2000 <= queue.clock.now() - start <= 3000
 
 
-async def test_endless_work_is_told_of() -> None:
+async def test_endless_work_raises_an_error() -> None:
     async def handler(_: Job) -> None:
         raise DelayedError(1000)
 
@@ -143,7 +143,7 @@ async def test_endless_work_is_told_of() -> None:
             await worker.run_until_empty(limit=5)
 
 
-async def test_work_that_makes_itself_ready_ends_too() -> None:
+async def test_endless_ready_work_raises_an_error() -> None:
     async with TestQueue() as queue:
 
         async def again(job: Job) -> None:
@@ -159,7 +159,7 @@ async def test_work_that_makes_itself_ready_ends_too() -> None:
             assert (await worker.run_one()) is not None  # no state is left behind
 
 
-async def test_waiting_for_children_is_a_run_as_well() -> None:
+async def test_waiting_for_children_is_recorded() -> None:
     async with TestQueue() as queue:
 
         async def handle(job: Job) -> object:
@@ -179,7 +179,7 @@ async def test_waiting_for_children_is_a_run_as_well() -> None:
             assert list(worker.runs[-1].result.values()) == [7]
 
 
-async def test_signals_and_their_time_outs() -> None:
+async def test_signals_and_their_timeouts() -> None:
     async def handle(job: Job) -> object:
         return (await job.wait_for_signal("go", timeout=60_000)).data
 
@@ -193,7 +193,7 @@ async def test_signals_and_their_time_outs() -> None:
         assert await other.is_failed()
 
 
-async def test_batches_are_gathered_as_in_earnest() -> None:
+async def test_batches_are_collected_as_in_production() -> None:
     sizes: list[int] = []
 
     async def handle(jobs: list[Job]) -> list[object]:
@@ -206,7 +206,7 @@ async def test_batches_are_gathered_as_in_earnest() -> None:
     assert sizes == [3, 2]
 
 
-async def test_queues_that_give_each_other_work() -> None:
+async def test_run_until_empty_steps_several_workers() -> None:
     server = MemoryServer(Clock())
     first, second = TestQueue("first", server), TestQueue("second", server)
 
@@ -219,7 +219,7 @@ async def test_queues_that_give_each_other_work() -> None:
         assert [run.result for run in await run_until_empty(one, two)] == [42]
 
 
-async def test_dead_letters_arrive() -> None:
+async def test_dead_letter_entries_are_delivered() -> None:
     async def handler(_: Job) -> None:
         raise ValueError("broken")
 
@@ -234,7 +234,7 @@ async def test_dead_letters_arrive() -> None:
         await letters.assert_enqueued(count=1)
 
 
-async def test_schedulers_fire_when_the_clock_passes_them() -> None:
+async def test_schedulers_fire_when_the_clock_passes_their_time() -> None:
     async with TestQueue() as queue, queue.worker(lambda job: job.data) as worker:
         await queue.upsert_job_scheduler("tick", every=60_000, template={"data": 5})
         assert await worker.run_until_empty() == []
@@ -244,7 +244,7 @@ async def test_schedulers_fire_when_the_clock_passes_them() -> None:
         assert await worker.run_until_idle() == []
 
 
-async def test_a_scheduler_that_waits_for_its_job() -> None:
+async def test_scheduler_waits_for_its_previous_job() -> None:
     async with TestQueue() as queue, queue.worker(lambda job: job.data) as worker:
         await queue.upsert_job_scheduler("again", repeat_after_complete=1000, limit=3)
         ran = 0
@@ -254,7 +254,7 @@ async def test_a_scheduler_that_waits_for_its_job() -> None:
         assert ran == 3
 
 
-async def test_a_stalled_job_is_recovered() -> None:
+async def test_stalled_job_is_recovered() -> None:
     async with TestQueue() as queue, queue.worker(double) as worker:
         await queue.add("n", 3)
         started = asyncio.Event()
@@ -274,7 +274,7 @@ async def test_a_stalled_job_is_recovered() -> None:
         await dead.close(force=True)
 
 
-async def test_a_worker_of_the_service_is_tried() -> None:
+async def test_service_worker_runs_in_test() -> None:
     service = Worker("emails", concurrency=2)
 
     @service.task(attempts=3)
@@ -287,7 +287,7 @@ async def test_a_worker_of_the_service_is_tried() -> None:
         assert [run.result for run in await worker.run_until_idle()] == ["hello ann"]
 
 
-async def test_a_lifespan_is_entered_and_left() -> None:
+async def test_lifespan_is_entered_and_exited() -> None:
     from contextlib import asynccontextmanager
 
     seen: list[str] = []
@@ -305,12 +305,12 @@ async def test_a_lifespan_is_entered_and_left() -> None:
         assert seen == ["in", "out"]
 
 
-def test_a_real_queue_is_refused() -> None:
+def test_queue_on_a_real_server_is_rejected() -> None:
     with pytest.raises(GlideMQValidationError, match="MemoryServer"):
         TestWorker(Queue("q", "valkey://localhost:1"), double)
 
 
-def test_what_is_no_queue_and_no_clock_is_refused() -> None:
+def test_invalid_queue_and_clock_are_rejected() -> None:
     for thing in (5, None):
         with pytest.raises(GlideMQValidationError, match="queue"):
             TestWorker(thing, double)  # type: ignore[arg-type]
@@ -319,7 +319,7 @@ def test_what_is_no_queue_and_no_clock_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scope", ["queue", "worker", "both"])
-async def test_a_token_limit_goes_by_the_clock(scope: str) -> None:
+async def test_token_limit_uses_the_clock(scope: str) -> None:
     async def use(job: Job) -> None:
         await job.report_tokens(60)
 

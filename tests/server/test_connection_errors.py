@@ -73,7 +73,7 @@ async def test_wrong_password(private_server: StartServer, connect: Connect, sch
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
-async def test_a_worker_does_not_wait_for_a_rejected_password_to_become_right(private_server: StartServer):
+async def test_worker_does_not_retry_a_rejected_password(private_server: StartServer):
     server = private_server(requirepass="correct-horse")
     worker = Worker("q", print, f"valkey://:wrong@{server.host}:{server.port}")
     with pytest.raises(AuthenticationError):
@@ -222,7 +222,7 @@ def start_tls(private_server: StartServer, certificates: Certificates) -> Callab
 StartTls = Callable[..., tuple[ServerProcess, int]]
 
 
-async def test_tls_with_an_authority_of_ones_own(start_tls: StartTls, certificates: Certificates, connect: Connect):
+async def test_tls_with_a_custom_authority(start_tls: StartTls, certificates: Certificates, connect: Connect):
     _, port = start_tls()
     for connection in (
         f"valkeys://localhost:{port}?tls_ca={certificates.ca}",
@@ -268,7 +268,7 @@ async def test_jobs_run_over_mutual_tls(start_tls: StartTls, certificates: Certi
         ("&tls_cert={0.client}&tls_key={0.stranger_key}", r"client certificate .* cannot be used: .*KeyMismatch"),
     ],
 )
-async def test_client_certificate_that_does_not_do(
+async def test_rejected_client_certificate(
     start_tls: StartTls, certificates: Certificates, connect: Connect, query: str, problem: str
 ):
     _, port = start_tls(tls_auth_clients="yes")
@@ -295,7 +295,7 @@ async def test_untrusted_server(
         ("127.0.0.1", "?tls_ca={0.ca}", "not issued for this host name"),
     ],
 )
-def test_untrusted_server_that_glide_reports_as_a_time_out(
+def test_untrusted_server_that_glide_reports_as_a_timeout(
     start_tls: StartTls, certificates: Certificates, host: str, query: str, problem: str
 ):
     _, port = start_tls()
@@ -336,7 +336,7 @@ async def test_plain_to_a_tls_port(start_tls: StartTls, connect: Connect, auth_c
         ("tls_key", "-----BEGIN ENCRYPTED PRIVATE KEY-----", "is encrypted with a passphrase"),
     ],
 )
-async def test_files_that_cannot_be_used(
+async def test_unusable_files_are_rejected(
     certificates: Certificates, tmp_path: Path, url: str, connect: Connect, option: str, text: str | None, problem: str
 ):
     file = tmp_path / "file.pem"

@@ -42,7 +42,7 @@ async def echo(job: Job) -> Any:
 # -- GLIDE configuration of the options -------------------------------------------------------------------
 
 
-def test_the_least() -> None:
+def test_default_options() -> None:
     config = config_of(ConnectionOptions())
     assert isinstance(config, GlideClientConfiguration)
     assert [(a.host, a.port) for a in config.addresses] == [("127.0.0.1", 6379)]
@@ -52,7 +52,7 @@ def test_the_least() -> None:
     assert config.inflight_requests_limit is None
 
 
-def test_everything_standalone() -> None:
+def test_all_standalone_options() -> None:
     options = ConnectionOptions(
         [Address("a", 1), "b:2", ("::1", 3)], tls=True, username="u", password="p", read_from="az_affinity",
         client_az="eu-1a", request_timeout=1_234, connection_timeout=2_345, inflight_requests_limit=77, database_id=4,
@@ -123,13 +123,13 @@ def test_iam_and_cluster(service: Any, meant: ServiceType) -> None:
         lambda host, port: ConnectionOptions.from_url(f"valkey://{host}:{port}"),
     ],
 )
-async def test_forms(server: Any, queue_name: str, form: Callable[[str, int], Any]):
+async def test_connection_can_be_given_in_every_form(server: Any, queue_name: str, form: Callable[[str, int], Any]):
     connection = form(server.host, server.port)
     async with Queue(queue_name, connection) as queue, Worker(queue_name, echo, connection):
         assert await queue.add_and_wait("n", 1) == 1
 
 
-async def test_the_name_and_the_database(private_server: Callable[..., ServerProcess]):
+async def test_client_name_and_database_are_set(private_server: Callable[..., ServerProcess]):
     server = private_server()
     async with Queue("q", f"{server.url}/3?client_name=billing") as queue, Worker("q", echo, f"{server.url}/3"):
         assert await queue.add_and_wait("n", 1) == 1
@@ -140,7 +140,7 @@ async def test_the_name_and_the_database(private_server: Callable[..., ServerPro
             assert "glide:{q}:job:1" in resp.keys("*")
 
 
-async def test_a_password(private_server: Callable[..., ServerProcess]):
+async def test_password_is_used(private_server: Callable[..., ServerProcess]):
     server = private_server(requirepass="s3cret/?@ä")
     address = (server.host, server.port)
     options = ConnectionOptions([address], password="s3cret/?@ä")
@@ -156,7 +156,7 @@ async def test_a_password(private_server: Callable[..., ServerProcess]):
         assert "wrong'" not in repr(wrong)
 
 
-async def test_a_client_of_ones_own_is_left_open(server: Any, queue_name: str):
+async def test_given_client_stays_open(server: Any, queue_name: str):
     address = NodeAddress(server.host, server.port)
     client = await glide.GlideClient.create(GlideClientConfiguration([address]))
     try:
@@ -169,7 +169,7 @@ async def test_a_client_of_ones_own_is_left_open(server: Any, queue_name: str):
         await client.close()
 
 
-async def test_a_cluster_client_of_ones_own(cluster: Any, queue_name: str):
+async def test_given_cluster_client_is_used(cluster: Any, queue_name: str):
     address = NodeAddress(cluster.host, cluster.port)
     client = await glide.GlideClusterClient.create(GlideClusterClientConfiguration([address]))
     try:
@@ -180,7 +180,9 @@ async def test_a_cluster_client_of_ones_own(cluster: Any, queue_name: str):
         await client.close()
 
 
-async def test_the_environment_variable(url: str, queue_name: str, resp: RespClient, monkeypatch: pytest.MonkeyPatch):
+async def test_environment_variable_is_used(
+    url: str, queue_name: str, resp: RespClient, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("GLIDEMQ_URL", url)
     async with Queue(queue_name) as queue, Worker(queue_name, echo), QueueEvents(queue_name):
         assert await queue.add_and_wait("n", 1) == 1
@@ -191,12 +193,12 @@ async def test_the_environment_variable(url: str, queue_name: str, resp: RespCli
 
 
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkeys"])
-async def test_nobody_listens(queue_name: str, scheme: str):
+async def test_unreachable_server_raises(queue_name: str, scheme: str):
     with pytest.raises(GlideMQConnectionError, match=r"cannot connect to 127\.0\.0\.1:1"):
         await soon(Queue(queue_name, f"{scheme}://127.0.0.1:1?connection_timeout=3600000").connect())
 
 
-async def test_a_later_use_tries_again(private_server: Callable[..., ServerProcess]):
+async def test_later_use_connects_again(private_server: Callable[..., ServerProcess]):
     server = private_server()
     url = server.url
     server.stop()
@@ -210,7 +212,7 @@ async def test_a_later_use_tries_again(private_server: Callable[..., ServerProce
         await async_queue.close()
 
 
-async def test_a_server_that_is_silent(private_server: Callable[..., ServerProcess]):
+async def test_unresponsive_server_raises(private_server: Callable[..., ServerProcess]):
     server = private_server()
     server.pause()
     patient = asyncio.create_task(Queue("q", f"{server.url}?connection_timeout=60000").connect())
@@ -222,7 +224,7 @@ async def test_a_server_that_is_silent(private_server: Callable[..., ServerProce
     server.resume()
 
 
-async def test_a_user_who_may_not_load_functions(private_server: Callable[..., ServerProcess]):
+async def test_missing_permission_to_load_functions(private_server: Callable[..., ServerProcess]):
     server = private_server()
     with server.client() as resp:
         resp.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-function")
@@ -239,7 +241,7 @@ async def test_a_user_who_may_not_load_functions(private_server: Callable[..., S
                 await queue.add("n")
 
 
-async def test_a_server_is_restarted_between_two_adds(restartable_server: Callable[..., ServerProcess]):
+async def test_add_works_after_a_server_restart(restartable_server: Callable[..., ServerProcess]):
     server = restartable_server()
     async with Queue("q", server.url) as queue:
         await queue.add("n")
@@ -248,7 +250,7 @@ async def test_a_server_is_restarted_between_two_adds(restartable_server: Callab
 
 
 @pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])
-async def test_whether_a_loop_waits_awake_is_said_by_the_connection(server, query: str, wanted: bool) -> None:
+async def test_busy_poll_is_a_connection_option(server, query: str, wanted: bool) -> None:
     transport = await open_transport(f"{server.url}/{query}" if query else server.url)
     dedicated = await transport.dedicated()
     shared = await SharedClient.open(f"{server.url}/{query}")

@@ -41,7 +41,7 @@ def embedded_server() -> Iterator[EmbeddedServer]:
         yield server
 
 
-def test_it_answers_on_loopback_and_persists_nothing(embedded_server: EmbeddedServer) -> None:
+def test_server_listens_on_loopback_and_persists_nothing(embedded_server: EmbeddedServer) -> None:
     with RespClient.from_url(embedded_server.url) as client:
         client.execute("SET", "key", "välue")
         assert client.execute("GET", "key") == "välue"
@@ -53,7 +53,7 @@ def test_it_answers_on_loopback_and_persists_nothing(embedded_server: EmbeddedSe
     assert {path.name for path in embedded_server.data_dir.iterdir()} == {"server.log"}
 
 
-def test_stop_removes_everything_and_may_be_repeated(embedded_server: EmbeddedServer) -> None:
+def test_stop_removes_everything_and_is_idempotent(embedded_server: EmbeddedServer) -> None:
     embedded_server.stop()
     assert not embedded_server.is_running()
     assert not embedded_server.data_dir.exists()
@@ -62,7 +62,7 @@ def test_stop_removes_everything_and_may_be_repeated(embedded_server: EmbeddedSe
     embedded_server.stop()
 
 
-def test_a_data_directory_is_kept_and_so_is_its_data(tmp_path: Path) -> None:
+def test_data_directory_is_kept_with_its_data(tmp_path: Path) -> None:
     home = tmp_path / "a place" / "for data"
     with start_embedded(home, config={"appendfsync": "always"}) as server, server_client(server) as client:
         client.execute("SET", "kept", "yes")
@@ -75,7 +75,7 @@ def server_client(server: EmbeddedServer) -> RespClient:
     return RespClient(server.host, server.port)
 
 
-def test_a_port_that_was_taken_meanwhile_is_given_up(
+def test_another_port_is_used_if_the_port_is_taken(
     monkeypatch: pytest.MonkeyPatch, server: GlideMQServer, embedded_server: EmbeddedServer
 ) -> None:
     """The worst case: another server of the same kind listens on the port and replies to PING."""
@@ -87,13 +87,13 @@ def test_a_port_that_was_taken_meanwhile_is_given_up(
         assert late.is_running()
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_start_error_contains_the_cause() -> None:
     with pytest.raises(EmbeddedServerError, match="no-such-setting") as caught:
         start_embedded(config={"no-such-setting": "1"})
     assert "exit code 1" in str(caught.value)
 
 
-def test_a_program_that_is_none_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_binary_leaves_nothing(tmp_path: Path) -> None:
     temporary = tmp_path / "data"
     temporary.mkdir()
     with pytest.raises(EmbeddedServerError, match="cannot run"):
@@ -101,13 +101,13 @@ def test_a_program_that_is_none_leaves_nothing(tmp_path: Path) -> None:
     assert not temporary.exists()
 
 
-def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EmbeddedServerError, match=r"pip install 'glidemq-py\[embedded\]'"):
         start_embedded()
 
 
-def test_the_shared_server_is_one_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_shared_server_is_unique_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     stop_shared_embedded()
     with caplog.at_level(logging.WARNING):
         first = shared_embedded()
@@ -150,7 +150,7 @@ print(servers[0].pid, servers[0].data_dir, servers[0].port, flush=True)
         ("raise RuntimeError", None),
     ],
 )
-def test_the_server_dies_with_its_process(end: str, number: signal.Signals | None) -> None:
+def test_server_dies_with_its_process(end: str, number: signal.Signals | None) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER.format(end=end)],
         stdin=subprocess.PIPE,
@@ -169,7 +169,7 @@ def test_the_server_dies_with_its_process(end: str, number: signal.Signals | Non
     wait_until(lambda: not Path(directory).exists())
 
 
-def test_a_forked_child_does_not_stop_its_parents_server(embedded_server: EmbeddedServer) -> None:
+def test_forked_child_does_not_stop_its_parents_server(embedded_server: EmbeddedServer) -> None:
     # Fork in a separate process: this one may have threads.
     script = """
 import os, sys
@@ -193,7 +193,7 @@ with start_embedded() as server:
 
 
 @pytest.mark.parametrize("name", ["valkey-9.1", "valkey-8.1", "redis"])
-def test_a_restart_keeps_port_and_data(restartable_server: Callable[..., ServerProcess], name: str) -> None:
+def test_restart_keeps_port_and_data(restartable_server: Callable[..., ServerProcess], name: str) -> None:
     process = restartable_server(name)
     port = process.port
     with process.client() as client:
@@ -207,7 +207,7 @@ def test_a_restart_keeps_port_and_data(restartable_server: Callable[..., ServerP
     assert process.port == port
 
 
-def test_a_frozen_server_goes_on_after_it(private_server: Callable[..., ServerProcess]) -> None:
+def test_frozen_server_continues_after_resume(private_server: Callable[..., ServerProcess]) -> None:
     process = private_server(requirepass="geheim", client_output_buffer_limit=["normal", "1mb", "1mb", "1"])
     process.pause()
     with process.client(timeout=0.2) as client, pytest.raises(TimeoutError):
@@ -228,7 +228,7 @@ def test_core_servers_work(core_resp: RespClient, core_url: str, queue_name: str
     assert core_resp.execute("DEL", key) == 1
 
 
-def test_the_cluster_has_three_primaries(cluster_resp: RespClient, cluster_url: str) -> None:
+def test_cluster_has_three_primaries(cluster_resp: RespClient, cluster_url: str) -> None:
     assert len(cluster_resp.primaries()) == 3
     assert cluster_url.count(",") == 2
     for index in range(20):

@@ -36,15 +36,15 @@ def test_threads_with_loops_of_their_own_share_a_queue(url: str, queue_name: str
     assert run("loop_of_a_thread", url, queue_name) == [1, 2, 3, 4, 5, 6]
 
 
-def test_every_call_may_have_a_new_loop(url: str, queue_name: str):
+def test_every_call_can_have_a_new_loop(url: str, queue_name: str):
     assert run("loop_per_call", url, queue_name) == list(range(1, 61))
 
 
-def test_a_loop_that_does_not_run_takes_no_replies_from_others(url: str, queue_name: str):
+def test_stopped_loop_does_not_take_replies_of_others(url: str, queue_name: str):
     assert run("stopped_loop", url, queue_name) == [1, 2, 3, 4]
 
 
-def test_a_loop_that_blocks_and_ends_takes_no_replies_from_others(url: str, queue_name: str):
+def test_blocked_loop_does_not_take_replies_of_others(url: str, queue_name: str):
     assert run("busy_loop", url, queue_name) == [2, 3]
 
 
@@ -60,17 +60,17 @@ def test_connections_are_closed_with_their_loop(private_server: Callable[..., Se
     assert last[1] <= first[1]
 
 
-def test_a_forked_process_has_connections_of_its_own(url: str, queue_name: str):
+def test_forked_process_has_its_own_connections(url: str, queue_name: str):
     assert run("forked", url, queue_name) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_fork_inside_a_loop_is_refused(url: str, queue_name: str):
+def test_fork_inside_a_loop_is_rejected(url: str, queue_name: str):
     message, last = run("forked_inside_a_loop", url, queue_name)
     assert "was forked inside a running event loop" in message
     assert last == 2
 
 
-def test_objects_of_one_loop_name_themselves_and_the_remedy(url: str, queue_name: str):
+def test_error_of_a_foreign_loop_names_object_and_remedy(url: str, queue_name: str):
     found = run("bound_objects", url, queue_name)
     assert found == {
         "client": "connection: the given GLIDE client belongs to another event loop; give a URL or "
@@ -96,14 +96,14 @@ def test_blocking_jobs_use_the_loop_of_their_own_worker(url: str, queue_name: st
     assert run("blocking_jobs", url, queue_name) == [["one", "two"], ["three"]]
 
 
-def test_a_blocking_job_does_not_wait_for_a_loop_that_has_ended(url: str, queue_name: str):
+def test_blocking_job_does_not_wait_for_an_ended_loop(url: str, queue_name: str):
     (message,) = run("blocking_job_of_an_ended_loop", url, queue_name)
     assert message.endswith(
         "the worker's event loop has ended; return from the handler: the job is no longer this worker's"
     )
 
 
-async def test_a_reply_that_never_comes_ends_the_wait(url: str, queue_name: str):
+async def test_missing_reply_ends_the_wait(url: str, queue_name: str):
     async with Queue[Any, Any](queue_name, url) as queue:
         transport: Any = (await queue._transport.connected()).transport
         lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

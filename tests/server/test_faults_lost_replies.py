@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "pri
 
 
 @pytest.mark.parametrize("kind", list(OPTIONS))
-async def test_jobs_of_a_lost_reply_are_regained_at_once(
+async def test_jobs_of_a_lost_reply_are_reattached_immediately(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, kind: str
 ):
     """They are reattached before their lock expires, and not as stalled jobs."""
@@ -53,7 +53,7 @@ async def test_jobs_of_a_lost_reply_are_regained_at_once(
         assert raw.run("GET", "list-active") in (None, "0")
 
 
-async def test_jobs_taken_by_a_call_that_was_sent_ahead_come_back_too(
+async def test_jobs_of_a_lost_pipelined_reply_are_reattached(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy
 ):
     """An idle worker pipelines its exchange behind its blocking read; that reply can be lost too."""
@@ -80,7 +80,7 @@ async def test_jobs_taken_by_a_call_that_was_sent_ahead_come_back_too(
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "retrying"])
-async def test_an_outcome_whose_reply_was_lost_counts_and_is_told_once(
+async def test_result_with_a_lost_reply_is_counted_and_reported_once(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, end: str
 ):
     gate = Gate()
@@ -112,7 +112,7 @@ async def test_an_outcome_whose_reply_was_lost_counts_and_is_told_once(
 
 
 @pytest.mark.parametrize("end", ["completed", "failed"])
-async def test_an_outcome_of_a_job_that_is_removed_with_it(
+async def test_result_of_a_job_removed_on_completion(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, end: str
 ):
     gate = Gate()
@@ -135,7 +135,7 @@ async def test_an_outcome_of_a_job_that_is_removed_with_it(
         assert [type(args[0]) for args in told.of("error")] == [AmbiguousResultError]
 
 
-async def test_many_lost_replies_under_load(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
+async def test_lost_replies_under_load(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
     finished: Counter[str] = Counter()
 
     async def handle(job: Job) -> None:
@@ -157,9 +157,7 @@ async def test_many_lost_replies_under_load(url: str, resp: RespClient, queue_na
         assert not [job.id for job in jobs if raw.job(job.id).get("stalledCount", "0") != "0"]
 
 
-async def test_a_close_hands_back_what_a_lost_reply_held(
-    url: str, resp: RespClient, queue_name: str, proxy: LossyProxy
-):
+async def test_close_releases_jobs_of_a_lost_reply(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
     """The worker never received these jobs; they return to waiting with no attempt counted."""
     gate = Gate()
     async with Queue(queue_name, url) as queue:
@@ -182,7 +180,7 @@ async def test_a_close_hands_back_what_a_lost_reply_held(
         assert worker.consumer not in raw.consumers()
 
 
-async def test_an_add_whose_reply_was_lost_says_so(url: str, queue_name: str, proxy: LossyProxy):
+async def test_add_with_a_lost_reply_raises_ambiguous_result(url: str, queue_name: str, proxy: LossyProxy):
     async with Queue(queue_name, proxy.url) as queue, Queue(queue_name, url) as other:
         await queue.add("n", 1)
         proxy.lose("_add")
@@ -193,7 +191,7 @@ async def test_an_add_whose_reply_was_lost_says_so(url: str, queue_name: str, pr
         assert (await other.get_job_counts()).waiting == 2
 
 
-async def test_an_add_whose_reply_was_lost_is_not_sent_again(url: str, queue_name: str, proxy: LossyProxy):
+async def test_add_with_a_lost_reply_is_not_retried(url: str, queue_name: str, proxy: LossyProxy):
     """Neither by us nor by GLIDE: without a custom id it would be added twice."""
     async with Queue(queue_name, proxy.url) as queue, Queue(queue_name, url) as other:
         await queue.connect()
@@ -205,7 +203,7 @@ async def test_an_add_whose_reply_was_lost_is_not_sent_again(url: str, queue_nam
             assert (await other.get_job_counts()).waiting == n
 
 
-async def test_a_bulk_whose_reply_was_lost_says_which_positions(url: str, queue_name: str, proxy: LossyProxy):
+async def test_bulk_with_a_lost_reply_names_the_positions(url: str, queue_name: str, proxy: LossyProxy):
     async with Queue(queue_name, proxy.url) as queue:
         await queue.connect()
         proxy.lose("_add")
@@ -217,7 +215,7 @@ async def test_a_bulk_whose_reply_was_lost_says_which_positions(url: str, queue_
         assert AmbiguousResultError in kinds
 
 
-async def test_reads_and_steering_are_repeated_by_themselves(url: str, queue_name: str, proxy: LossyProxy):
+async def test_reads_and_management_calls_are_retried(url: str, queue_name: str, proxy: LossyProxy):
     async with Queue(queue_name, proxy.url) as queue:
         job = await queue.add("n", 1)
         for part, call in (
@@ -229,7 +227,7 @@ async def test_reads_and_steering_are_repeated_by_themselves(url: str, queue_nam
         assert proxy.lost == 5
 
 
-async def test_a_cut_of_every_connection_is_survived(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
+async def test_jobs_survive_a_cut_of_all_connections(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
     gate = Gate()
     async with Queue(queue_name, proxy.url) as queue, Worker(queue_name, gate, proxy.url, concurrency=2) as worker:
         told = Told(worker)
@@ -246,9 +244,7 @@ async def test_a_cut_of_every_connection_is_survived(url: str, resp: RespClient,
         assert raw.metric("completed") == 2
 
 
-async def test_connections_killed_by_the_server_one_kind_after_the_other(
-    private_server: Callable[..., ServerProcess], queue_name: str
-):
+async def test_jobs_survive_the_loss_of_each_connection(private_server: Callable[..., ServerProcess], queue_name: str):
     """The blocking wake-up read, the exchange's connection, the heartbeat's: jobs run after the loss of any."""
     server = private_server()
     gate = Gate()
@@ -282,7 +278,7 @@ async def _add_patiently(queue: Queue, job_id: str) -> Job:
             continue
 
 
-async def test_jobs_in_hand_outlive_the_heartbeats_connection(
+async def test_active_jobs_survive_the_loss_of_the_heartbeat_connection(
     private_server: Callable[..., ServerProcess], queue_name: str
 ):
     """The heartbeat reconnects in time; a worker that looks for stalled jobs finds none."""
@@ -311,7 +307,7 @@ async def test_jobs_in_hand_outlive_the_heartbeats_connection(
 
 
 @pytest.mark.parametrize("kind", list(OPTIONS))
-async def test_a_retry_that_was_taken_by_the_call_that_handed_the_failure_in(
+async def test_retry_fetched_by_the_call_that_reported_the_failure(
     url: str, resp: RespClient, queue_name: str, proxy: LossyProxy, kind: str
 ):
     """Failed, due immediately, promoted and fetched again, all in one call whose reply is lost."""
@@ -338,7 +334,7 @@ async def test_a_retry_that_was_taken_by_the_call_that_handed_the_failure_in(
 
 
 @pytest.mark.parametrize("data", [None, {"step": "two"}], ids=["as it was", "new data"])
-async def test_a_step_whose_reply_was_lost_counts_and_is_told_once(
+async def test_step_with_a_lost_reply_is_counted_and_reported_once(
     url: str, queue_name: str, proxy: LossyProxy, data: dict[str, str] | None
 ):
     gate = Gate()

@@ -24,9 +24,7 @@ async def still_works(queue: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("missing", ["name", "data", "opts"])
-async def test_a_record_without_what_a_job_needs_fails(
-    core_url: str, core_resp: RespClient, queue_name: str, missing: str
-):
+async def test_incomplete_job_record_fails(core_url: str, core_resp: RespClient, queue_name: str, missing: str):
     raw = Raw(core_resp, queue_name)
     raw.put_job("broken", **{missing: None})
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
@@ -38,7 +36,7 @@ async def test_a_record_without_what_a_job_needs_fails(
         assert raw.run("ZSCORE", "failed", "broken") is not None
 
 
-async def test_entries_that_are_no_jobs_are_set_aside(
+async def test_entries_without_a_job_are_discarded(
     core_url: str, core_resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     raw = Raw(core_resp, queue_name)
@@ -57,7 +55,7 @@ async def test_entries_that_are_no_jobs_are_set_aside(
 
 
 @pytest.mark.parametrize("place", ["lifo", "priority", "scheduled"])
-async def test_lists_and_sets_that_name_no_jobs(core_url: str, core_resp: RespClient, queue_name: str, place: str):
+async def test_lists_and_sets_without_jobs(core_url: str, core_resp: RespClient, queue_name: str, place: str):
     raw = Raw(core_resp, queue_name)
     raw.run("SET", "job:text", "not a hash")
     for job_id in ("nobody", "text"):
@@ -80,7 +78,7 @@ async def test_lists_and_sets_that_name_no_jobs(core_url: str, core_resp: RespCl
      "gz:" + base64.b64encode(gzip.compress(b'"' + b"x" * 2_000_000 + b'"')).decode()],
     ids=["cut", "empty", "word", "bytes", "gz-empty", "gz-base64", "gz-zlib", "gz-json", "gz-cut", "gz-bomb"],
 )  # fmt: skip
-async def test_data_that_cannot_be_read_fails_the_job_for_good(url: str, resp: RespClient, queue_name: str, data: str):
+async def test_unreadable_data_fails_the_job_without_retries(url: str, resp: RespClient, queue_name: str, data: str):
     raw = Raw(resp, queue_name)
     raw.put_job("broken", data=data, opts='{"attempts":5}')
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
@@ -93,7 +91,7 @@ async def test_data_that_cannot_be_read_fails_the_job_for_good(url: str, resp: R
         await still_works(queue, raw)
 
 
-async def test_a_handler_that_does_not_look_at_its_data_does_not_mind(url: str, resp: RespClient, queue_name: str):
+async def test_unreadable_data_is_ignored_if_not_accessed(url: str, resp: RespClient, queue_name: str):
     async def ignore(job: Job) -> str:
         return "fine"
 
@@ -112,7 +110,7 @@ async def test_a_handler_that_does_not_look_at_its_data_does_not_mind(url: str, 
      '{"attempts":' + "9" * 5_000 + "}", '{"unknown":1,"cost":{},"ordering":null}', "\udcff"],
     ids=range(13),
 )  # fmt: skip
-async def test_options_that_cannot_be_read_count_as_not_given(url: str, resp: RespClient, queue_name: str, opts: str):
+async def test_unreadable_options_are_ignored(url: str, resp: RespClient, queue_name: str, opts: str):
     raw = Raw(resp, queue_name)
     raw.put_job("odd", opts=opts, data='"data"')
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
@@ -135,7 +133,7 @@ async def test_options_that_cannot_be_read_count_as_not_given(url: str, resp: Re
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["completed", "failed"])
-async def test_fields_that_hold_junk_stop_nobody(
+async def test_invalid_fields_do_not_stop_the_worker(
     url: str, resp: RespClient, queue_name: str, fields: dict[str, Any], end: str
 ):
     raw = Raw(resp, queue_name)
@@ -157,7 +155,7 @@ async def test_fields_that_hold_junk_stop_nobody(
     assert raw.event_names("odd").count(end) == 1
 
 
-async def test_a_job_that_two_entries_name_runs_once(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_job_with_two_stream_entries_runs_once(core_url: str, core_resp: RespClient, queue_name: str):
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:
         job = await queue.add("n", "data")
@@ -178,7 +176,7 @@ async def test_a_job_that_two_entries_name_runs_once(core_url: str, core_resp: R
 
 
 @pytest.mark.parametrize("key", ["events", "metrics:completed", "wake", "list-active", "list-active-ids", "workers"])
-async def test_bookkeeping_keys_of_a_foreign_type_do_not_stop_jobs(
+async def test_keys_of_a_wrong_type_do_not_stop_jobs(
     url: str, resp: RespClient, queue_name: str, key: str, key_leaks: Any
 ):
     raw = Raw(resp, queue_name)
@@ -195,7 +193,7 @@ async def test_bookkeeping_keys_of_a_foreign_type_do_not_stop_jobs(
         raw.run("ZREM", "list-active-ids", "1", "2")
 
 
-async def test_a_child_whose_parent_is_nowhere_is_a_job_like_any_other(url: str, resp: RespClient, queue_name: str):
+async def test_child_with_a_missing_parent_runs(url: str, resp: RespClient, queue_name: str):
     raw = Raw(resp, queue_name)
     raw.put_job("child", parentId="p", parentQueue=f"{queue_name}-elsewhere")
     ran: list[str] = []

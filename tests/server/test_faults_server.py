@@ -99,7 +99,7 @@ def assert_each_ended_once(raw: Raw, told: Told, acknowledged: list[str]) -> Non
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-async def test_a_server_that_restarts_under_load(restartable_server: MakeServer, queue_name: str, kill: bool):
+async def test_server_restart_under_load(restartable_server: MakeServer, queue_name: str, kill: bool):
     """Every acknowledged job is completed exactly once."""
     server = restartable_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
@@ -115,7 +115,7 @@ async def test_a_server_that_restarts_under_load(restartable_server: MakeServer,
             assert (await queue.check(recheck_after=50)).findings == ()
 
 
-async def test_functions_that_are_flushed_under_load(private_server: MakeServer, queue_name: str):
+async def test_functions_flushed_under_load(private_server: MakeServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
         with server.client() as client:
@@ -184,7 +184,7 @@ async def test_data_flushed_under_load(private_server: MakeServer, queue_name: s
             assert all(raw.event_names(job_id).count("completed") == 1 for job_id in last)
 
 
-async def test_somebody_waits_for_a_job_that_is_flushed(private_server: MakeServer, queue_name: str):
+async def test_waiting_for_a_flushed_job_ends(private_server: MakeServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
         job = await queue.add("n")
@@ -205,7 +205,7 @@ async def fill(queue: Queue) -> None:
         await queue.add_bulk([("n", None)])
 
 
-async def test_a_full_server_refuses_jobs_and_is_still_drained(private_server: MakeServer, queue_name: str):
+async def test_full_server_rejects_jobs_and_is_still_drained(private_server: MakeServer, queue_name: str):
     server = private_server(maxmemory="24mb", maxmemory_policy="noeviction")
     finished: Counter[str] = Counter()
 
@@ -240,7 +240,7 @@ async def test_a_full_server_refuses_jobs_and_is_still_drained(private_server: M
             await told.wait("completed", 301)
 
 
-async def test_a_worker_can_start_on_a_full_server(private_server: MakeServer, queue_name: str):
+async def test_worker_can_start_on_a_full_server(private_server: MakeServer, queue_name: str):
     server = private_server(maxmemory="24mb", maxmemory_policy="noeviction")
     gate = Gate()
     gate.open()
@@ -253,7 +253,7 @@ async def test_a_worker_can_start_on_a_full_server(private_server: MakeServer, q
         assert len(gate.begun) == len(jobs)
 
 
-async def test_a_server_that_answers_nothing_for_a_while(private_server: MakeServer, queue_name: str):
+async def test_frozen_server_loses_nothing(private_server: MakeServer, queue_name: str):
     """Frozen for longer than the request timeout: calls fail and are retried; nothing is lost or duplicated."""
     server = private_server()
     gate = Gate()
@@ -284,7 +284,7 @@ async def _add(queue: Queue, job_id: str) -> Job:
             return await queue.add("n", 2, job_id=job_id)
 
 
-async def test_a_reload_of_the_data_changes_nothing(private_server: MakeServer, queue_name: str):
+async def test_debug_reload_changes_nothing(private_server: MakeServer, queue_name: str):
     """DEBUG RELOAD saves and reloads all data, including streams and consumer groups."""
     server = private_server()
     async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:

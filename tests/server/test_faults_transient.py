@@ -118,7 +118,7 @@ def test_blocking_calls_are_typed_and_retried(replica, queue_name: str):
         assert queue.get_job_counts().waiting == 2
 
 
-async def test_too_few_replicas_are_reported_at_once(private_server: MakeServer, queue_name: str):
+async def test_too_few_replicas_raise_immediately(private_server: MakeServer, queue_name: str):
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
         await queue.add("n", 1)

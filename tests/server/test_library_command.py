@@ -55,7 +55,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("face", [Face.OWN, Face.WIRE])
-def test_dump_is_what_a_server_loads(face: Face, private_server: PrivateServer) -> None:
+def test_dump_can_be_loaded(face: Face, private_server: PrivateServer) -> None:
     code, text = run("dump", "--face", face)
     assert (code, text) == (0, assemble(face).code)
     with private_server().client() as client:
@@ -87,7 +87,7 @@ def test_load_and_check(
     assert all(line.endswith(f"is loaded, version {version}, {len(face.functions)} functions") for line in lines)
 
 
-def test_a_foreign_wire_library_is_never_replaced(
+def test_foreign_wire_library_is_never_replaced(
     place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, client = place
@@ -99,7 +99,7 @@ def test_a_foreign_wire_library_is_never_replaced(
     assert "version 88, 1 functions (not this build's code)" in capsys.readouterr().out
 
 
-def test_one_node_of_a_cluster_without_it(
+def test_missing_library_on_one_cluster_node(
     cluster_url: str, cluster_resp: RespClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster_resp.execute_everywhere("FUNCTION", "FLUSH")
@@ -114,7 +114,7 @@ def test_one_node_of_a_cluster_without_it(
     assert library.main(["check", "--url", cluster_url]) == 0
 
 
-def test_an_incomplete_wire_library_is_not_published(
+def test_incomplete_wire_library_is_not_published(
     monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(library, "WIRE_FUNCTIONS", library.WIRE_FUNCTIONS | {"fly"})
@@ -127,7 +127,7 @@ def test_there_are_45_documented_functions() -> None:
     assert WIRE.functions == library.WIRE_FUNCTIONS
 
 
-def test_which_server_must_be_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_server_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("GLIDEMQ_URL", raising=False)
     with pytest.raises(SystemExit) as caught:
         library.main(["check"])
@@ -156,7 +156,7 @@ async def sweep(url: str) -> list[str]:
         await transport.close()
 
 
-async def test_a_build_that_nobody_used_for_a_day_is_deleted(place: tuple[str, RespClient]) -> None:
+async def test_build_unused_for_a_day_is_deleted(place: tuple[str, RespClient]) -> None:
     url, client = place
     load_fake(client)
     load_fake(client, "glidemq_py_not_one_of_ours")
@@ -179,7 +179,7 @@ async def test_a_build_that_nobody_used_for_a_day_is_deleted(place: tuple[str, R
     assert client.execute("PTTL", LOCK_KEY) > 0
 
 
-async def test_one_that_is_in_use_and_our_own_are_kept(place: tuple[str, RespClient]) -> None:
+async def test_used_build_and_own_build_are_kept(place: tuple[str, RespClient]) -> None:
     url, client = place
     load_fake(client)
     now = int(client.execute("TIME")[0]) * 1000
@@ -188,9 +188,7 @@ async def test_one_that_is_in_use_and_our_own_are_kept(place: tuple[str, RespCli
     assert all(FAKE in found and OWN.name in found for found in names(client))
 
 
-async def test_a_build_that_is_missing_on_a_node_is_deleted_from_the_others(
-    cluster_url: str, cluster_resp: RespClient
-) -> None:
+async def test_build_missing_on_one_node_is_deleted_from_the_others(cluster_url: str, cluster_resp: RespClient) -> None:
     cluster_resp.execute_everywhere("FUNCTION", "FLUSH")
     cluster_resp.execute("DEL", LOCK_KEY)
     load_fake(cluster_resp)
@@ -202,7 +200,7 @@ async def test_a_build_that_is_missing_on_a_node_is_deleted_from_the_others(
     assert all(FAKE not in found for found in names(cluster_resp))
 
 
-async def test_a_client_whose_library_was_deleted_loads_it_again(private_server: PrivateServer) -> None:
+async def test_client_loads_a_deleted_library_again(private_server: PrivateServer) -> None:
     server = private_server()
     async with Queue("q", server.url) as queue:
         await queue.add("a")
@@ -212,7 +210,7 @@ async def test_a_client_whose_library_was_deleted_loads_it_again(private_server:
         assert await queue.count() == 2
 
 
-async def test_a_user_who_may_not_is_left_in_peace(
+async def test_missing_permission_is_ignored(
     private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = private_server()
@@ -235,7 +233,7 @@ async def test_a_user_who_may_not_is_left_in_peace(
     await transport.close()
 
 
-async def test_every_worker_has_the_duty(private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_worker_runs_the_task(private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server, swept = private_server(), asyncio.Event()
     original = UnusedLibrariesTask.sweep
 

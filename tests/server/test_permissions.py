@@ -202,7 +202,7 @@ async def everything(url: str) -> None:
     [("app", LOADING, everything), ("app", ["+function|list"], everything), ("producer", [], produce)],
     ids=["app", "app that may not load", "producer"],
 )
-async def test_the_rules_are_enough(
+async def test_rules_are_sufficient(
     place: ServerProcess, user: str, extra: list[str], part: Callable[[str], Awaitable[None]]
 ) -> None:
     with place.client() as client:
@@ -213,7 +213,7 @@ async def test_the_rules_are_enough(
         assert refused(client) == set()
 
 
-async def test_producer_adds_what_an_administrator_made_possible(place: ServerProcess) -> None:
+async def test_producer_works_after_an_administrator_loads_the_library(place: ServerProcess) -> None:
     """The variant without `+function|load`: `library load` first; the producer itself can change no code."""
     with place.client() as client:
         allow(client, "producer", RULES["producer"])
@@ -230,7 +230,7 @@ async def test_producer_adds_what_an_administrator_made_possible(place: ServerPr
                     intruder.execute("FUNCTION", *command)
 
 
-async def test_who_may_load_may_replace_the_code_of_all(place: ServerProcess) -> None:
+async def test_permission_to_load_allows_replacing_all_code(place: ServerProcess) -> None:
     """Why the page keeps `+function|load` from producers: what they load runs with the rights of who calls it."""
     evil = f"#!lua name={assemble().name}\nredis.register_function('{assemble().function('pause')}', function()"
     evil += " return redis.call('SET', 'glide:{q}:secret', 'x') end)"
@@ -243,7 +243,7 @@ async def test_who_may_load_may_replace_the_code_of_all(place: ServerProcess) ->
         assert client.execute("GET", "glide:{q}:secret") == "x"
 
 
-async def test_the_short_rule_is_enough(place: ServerProcess) -> None:
+async def test_short_rule_is_sufficient(place: ServerProcess) -> None:
     found = re.search(r"The shorter `(.*?)`", PAGE)
     assert found is not None
     with place.client() as client:
@@ -253,7 +253,7 @@ async def test_the_short_rule_is_enough(place: ServerProcess) -> None:
         assert refused(client) == set()
 
 
-async def test_they_are_enough_in_a_cluster(cluster_url: str, cluster_resp: RespClient) -> None:
+async def test_rules_are_sufficient_in_a_cluster(cluster_url: str, cluster_resp: RespClient) -> None:
     extra = ["+ping", "+cluster|slots", "+readonly", "+asking"]
     allow(cluster_resp, "app", [*RULES["app"], *LOADING, *extra])
     try:
@@ -263,7 +263,9 @@ async def test_they_are_enough_in_a_cluster(cluster_url: str, cluster_resp: Resp
         cluster_resp.execute_everywhere("ACL", "DELUSER", "app")
 
 
-async def test_a_probe_and_an_administrator(place: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_probe_and_administrator_rules_are_sufficient(
+    place: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     with place.client() as client:
         allow(client, "probe", RULES["probe"])
         allow(client, "admin", ["-@all", "+info", "+function|load", "+function|list", "+fcall"])
@@ -276,7 +278,7 @@ async def test_a_probe_and_an_administrator(place: ServerProcess, capsys: pytest
         assert refused(client) == set()
 
 
-async def test_a_missing_permission_is_named(place: ServerProcess) -> None:
+async def test_missing_permission_is_named(place: ServerProcess) -> None:
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)
         for missing in ("xadd", "fcall"):
@@ -286,7 +288,7 @@ async def test_a_missing_permission_is_named(place: ServerProcess) -> None:
                     await queue.add("a")
 
 
-def test_the_rule_names_what_the_library_and_the_client_use(place: ServerProcess) -> None:
+def test_rules_match_the_commands_in_use(place: ServerProcess) -> None:
     with place.client() as client:
         known = {name.lower() for name in client.execute("COMMAND", "LIST")}
     lua = [path for path in (ROOT / "lua").rglob("*.lua") if path.parent.name not in ("wire_library", "clock")]

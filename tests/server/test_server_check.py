@@ -44,7 +44,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
 
 
 @pytest.mark.parametrize("name", ["valkey-9.1", "redis"])
-async def test_eviction_of_any_key_is_an_error(private_server: StartServer, connect: Connect, name: str):
+async def test_allkeys_eviction_is_an_error(private_server: StartServer, connect: Connect, name: str):
     server = private_server(name, maxmemory_policy="allkeys-lru")
     with pytest.raises(ServerConfigurationError, match=r"maxmemory-policy is allkeys-lru.*noeviction.*allow_eviction"):
         await connect(server.url)
@@ -55,13 +55,13 @@ async def test_eviction_of_any_key_is_an_error(private_server: StartServer, conn
     await connect(server.url)
 
 
-async def test_a_worker_does_not_start_where_jobs_may_be_evicted(private_server: StartServer):
+async def test_worker_does_not_start_if_jobs_may_be_evicted(private_server: StartServer):
     server = private_server(maxmemory_policy="allkeys-lfu")
     with pytest.raises(ServerConfigurationError):
         await Worker("q", print, server.url).start()
 
 
-async def test_a_client_of_ones_own_is_checked_and_left_open(private_server: StartServer):
+async def test_given_client_is_checked_and_stays_open(private_server: StartServer):
     server = private_server(maxmemory_policy="allkeys-lru")
     client = await glide.GlideClient.create(GlideClientConfiguration([NodeAddress(server.host, server.port)]))
     try:
@@ -86,7 +86,7 @@ async def test_one_warning_per_server_and_finding(
     assert "set appendonly to yes" in append_only
 
 
-async def test_a_missing_append_only_file_may_be_allowed(
+async def test_missing_append_only_file_can_be_allowed(
     restartable_server: StartServer, connect: Connect, lines: Callable[[int], list[str]]
 ):
     server = restartable_server()
@@ -96,14 +96,14 @@ async def test_a_missing_append_only_file_may_be_allowed(
     assert lines(logging.WARNING) == []
 
 
-async def test_a_good_server_is_not_mentioned(
+async def test_good_server_is_not_logged(
     restartable_server: StartServer, connect: Connect, lines: Callable[[int], list[str]]
 ):
     await connect(restartable_server().url)
     assert lines(logging.WARNING) == []
 
 
-async def test_embedded_and_test_servers_are_not_mentioned(
+async def test_embedded_and_test_servers_are_not_logged(
     url: str, connect: Connect, lines: Callable[[int], list[str]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("GLIDEMQ_URL", raising=False)
@@ -113,7 +113,7 @@ async def test_embedded_and_test_servers_are_not_mentioned(
     assert lines(logging.WARNING) == []
 
 
-async def test_info_that_is_not_permitted_is_no_problem(
+async def test_forbidden_info_is_ignored(
     private_server: StartServer, lines: Callable[[int], list[str]], connect: Connect
 ):
     server = private_server(maxmemory_policy="allkeys-lru")
@@ -126,7 +126,7 @@ async def test_info_that_is_not_permitted_is_no_problem(
     assert "configuration not checked" in line
 
 
-async def test_a_client_that_was_promoted_away_is_warned(
+async def test_client_of_a_demoted_server_gets_a_warning(
     restartable_server: StartServer, lines: Callable[[int], list[str]]
 ):
     server, other = restartable_server(), restartable_server()
@@ -160,7 +160,7 @@ async def test_every_primary_of_a_cluster_is_checked(own_cluster: ClusterProcess
             resp.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-async def test_a_standalone_url_for_a_node_of_a_cluster(own_cluster: ClusterProcess, connect: Connect):
+async def test_standalone_url_for_a_cluster_node(own_cluster: ClusterProcess, connect: Connect):
     with pytest.raises(ServerModeError, match=r"is a cluster node; use valkey\+cluster://"):
         await connect(own_cluster.nodes[0].url)
 

@@ -47,7 +47,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "W20": ("server/test_limits.py::a_worker_pauses_when_it_is_told_to_without_any_limiter",),
     "W21": ("server/test_limits.py::a_rate_limit_error_costs_no_attempt_and_pauses",),
-    "W22": ("server/test_faults_lost_replies.py::jobs_in_hand_outlive_the_heartbeats_connection",),
+    "W22": ("server/test_faults_lost_replies.py::active_jobs_survive_the_loss_of_the_heartbeat_connection",),
     "W23": (
         "lua/test_own_limits.py::no_permit_is_spent_on_what_is_not_taken",
         "server/test_limits.py::a_paused_worker_leaves_jobs_to_others",
@@ -60,7 +60,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "W31": (
         "lua/test_own_exchange.py::an_entry_whose_job_is_gone",
-        "server/test_faults_malformed.py::a_record_without_what_a_job_needs_fails",
+        "server/test_faults_malformed.py::incomplete_job_record_fails",
     ),
     "W35": ("lua/test_own_recovery.py::recovery_goes_page_by_page",),
     "W36": ("lua/test_own_exchange.py::a_stale_second_entry_does_not_run_a_job_again",),
@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "server/test_queue_waiting.py::events_trimmed_or_deleted_meanwhile",
     ),
     "W82": ("server/test_events_listening.py::what_is_added_right_after_ready_is_seen",),
-    "W83": ("server/test_faults_lost_replies.py::a_bulk_whose_reply_was_lost_says_which_positions",),
+    "W83": ("server/test_faults_lost_replies.py::bulk_with_a_lost_reply_names_the_positions",),
     "W84": (
         "server/test_dead_letters.py::a_job_that_kills_its_workers_is_dead_after_exactly_the_allowed_deaths",
         "server/test_dead_letters.py::an_expired_job_makes_a_letter",
@@ -113,12 +113,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "lua/test_own_check.py::slots_of_a_group",
     ),
     "W93": ("server/test_queue_steering.py::obliterate_a_queue_whose_name_looks_like_a_pattern_of_others",),
-    "W94": ("server/test_faults_lost_replies.py::jobs_of_a_lost_reply_are_regained_at_once",),
+    "W94": ("server/test_faults_lost_replies.py::jobs_of_a_lost_reply_are_reattached_immediately",),
     "W96": ("lua/test_own_recovery.py::a_node_peer_is_dead_when_its_heartbeat_stands_still",),
     "W100": ("lua/test_own_original_faults.py::the_turn_of_the_first_wakes_those_that_came_before_it",),
     "W101": (
         "lua/test_own_full_server.py::everything_but_adding_works",
-        "server/test_faults_server.py::a_full_server_refuses_jobs_and_is_still_drained",
+        "server/test_faults_server.py::full_server_rejects_jobs_and_is_still_drained",
     ),
 }
 
@@ -139,8 +139,8 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
         "server/test_children.py::no_end_of_a_child_leaves_its_parent_waiting",
         "server/test_children.py::a_child_that_a_node_worker_ends_without_a_word",
     ),
-    "W44": ("cluster/test_flows.py::a_tree_over_several_nodes",),
-    "W45": ("server/flows/test_flows.py::a_diamond", "cluster/test_flows.py::a_graph_over_several_nodes"),
+    "W44": ("cluster/test_flows.py::tree_over_several_nodes",),
+    "W45": ("server/flows/test_flows.py::a_diamond", "cluster/test_flows.py::graph_over_several_nodes"),
     "W46": (
         "server/flows/test_flows.py::a_tree",
         "server/flows/test_flows.py::steps_that_are_done_twice",
