@@ -19,7 +19,7 @@ CORE_SERVERS = ("valkey-9.1", "valkey-8.1", "cluster", "redis")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In a checkout that is not installed nobody has registered our own plugin."""
+    """Register our plugin in a checkout that is not installed."""
     if not config.pluginmanager.is_registered(glidemq_fixtures):
         config.pluginmanager.register(glidemq_fixtures, "glidemq")
 

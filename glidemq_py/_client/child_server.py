@@ -117,11 +117,11 @@ class ChildServer:
                 raise
             if problem is None:
                 return server
-            said = server.log()
-            taken = "already in use" in said and time.monotonic() < deadline
+            log_text = server.log()
+            taken = "already in use" in log_text and time.monotonic() < deadline
             server.stop(keep_data=taken)
             if not taken:
-                raise EmbeddedServerError(f"{binary} {problem}; end of its log:\n{said[-2000:] or '(empty)'}")
+                raise EmbeddedServerError(f"{binary} {problem}; end of its log:\n{log_text[-2000:] or '(empty)'}")
             time.sleep(_POLL_SECONDS[0])
 
     @classmethod

@@ -116,13 +116,13 @@ def _from_server(config: GlideConfig) -> Cause | None:
             socket.create_connection((address.host, address.port), timeout).close()
         except OSError:
             continue
-        ask = _ask_with_tls if config.use_tls else _ask_plainly
-        mismatch, reply = ask(config, address, timeout)
+        probe = _probe_with_tls if config.use_tls else _probe_without_tls
+        mismatch, reply = probe(config, address, timeout)
         return mismatch or _from_reply(config, reply)
     return None
 
 
-def _ask_plainly(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
+def _probe_without_tls(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
     reply = _try(lambda: _exchange(config, _plain(address, timeout)))
     if isinstance(reply, bytes) and reply and not _is_alert(reply):
         return None, reply
@@ -132,7 +132,7 @@ def _ask_plainly(config: GlideConfig, address: NodeAddress, timeout: float) -> t
     return None, b""
 
 
-def _ask_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
+def _probe_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -> tuple[Cause | None, bytes]:
     reply = _try(lambda: _exchange(config, _encrypted(address, timeout)))
     if isinstance(reply, bytes) and reply:
         # On a slow machine GLIDE may time out before it reports a certificate.

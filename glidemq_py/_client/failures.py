@@ -140,7 +140,7 @@ def classify_reply(text: str) -> Failure:
     if any(phrase in bare for phrase in _DENIED_INSIDE):
         return _DENIED
     if any(phrase in bare for phrase in _IN_SCRIPT):
-        return _SCRIPT  # the function may have written before it failed, whatever its error code
+        return _SCRIPT  # the function may have written before it failed, regardless of its error code
     code = _CODE.match(bare)
     return _BY_CODE.get(code.group().upper(), _OTHER) if code else _OTHER
 

@@ -117,7 +117,7 @@ def check_blocking(transport: ThreadTransport, options: ConnectionOptions | None
     replies: list[Any] = []
     config = transport.config
 
-    def ask() -> None:
+    def request() -> None:
         try:
             transport._enter()
             try:
@@ -128,7 +128,7 @@ def check_blocking(transport: ThreadTransport, options: ConnectionOptions | None
             _log.debug("server %s: configuration not checked: %s", _name(config), error)
 
     # In a thread, because GLIDE waits `request_timeout` for a primary that is down, which is too long for a check.
-    thread = threading.Thread(target=ask, name="glidemq-server-check", daemon=True)
+    thread = threading.Thread(target=request, name="glidemq-server-check", daemon=True)
     thread.start()
     thread.join(connection_timeout_s(config))
     if replies:

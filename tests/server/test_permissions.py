@@ -1,4 +1,4 @@
-"""docs/operate/permissions.md is true: under its rules everything works, and they name what is used, no more."""
+"""The rules of docs/operate/permissions.md: they are sufficient, and they list only commands in use."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ RULES = {
 }
 LOADING = ["+function|load", "+function|list", "+function|delete"]
 UNIMPORTANT = {"client|setinfo", "client|setname", "cluster|info"}
-"""What GLIDE asks for when it connects, and does without."""
+"""Commands that GLIDE sends when it connects, and can do without."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def as_user(url: str, user: str) -> str:
 
 
 def refused(client: RespClient) -> set[str]:
-    """Commands and keys that somebody was refused."""
+    """Return the denied commands and keys."""
     entries = [dict(zip(e[::2], e[1::2], strict=True)) for log in client.execute_everywhere("ACL", "LOG") for e in log]
     return {str(entry["object"]) for entry in entries} - UNIMPORTANT
 
@@ -84,7 +84,7 @@ async def produce(url: str) -> None:
         with pytest.raises(WaitTimeoutError):
             await queue.add_and_wait("w", 1, wait_timeout=50)
     async with FlowProducer(url) as flows:
-        for children in (2, 250):  # one call, and several with a record of the flow
+        for children in (2, 250):  # a single call, and several calls with a flow record
             tree = FlowJob("p", "q", children=[FlowJob("c", f"q{n % 2 or ''}", n) for n in range(children)])
             assert len((await flows.add(tree)).children) == children
             assert (await flows.add(tree, budget={"max_total_tokens": 100})).children
@@ -150,7 +150,7 @@ async def operate(url: str) -> None:
 
 
 async def wait_and_stream(queue: Queue, url: str) -> None:
-    """Suspension, its time-out, signals, streams, vectors."""
+    """Use suspension, its timeout, signals, streams, vectors."""
 
     async def handle(job: Job) -> None:
         await job.stream({"n": 1})
@@ -214,7 +214,7 @@ async def test_rules_are_sufficient(
 
 
 async def test_producer_works_after_an_administrator_loads_the_library(place: ServerProcess) -> None:
-    """The variant without `+function|load`: `library load` first; the producer itself can change no code."""
+    """Without `+function|load`: an administrator runs `library load`; the producer cannot change code."""
     with place.client() as client:
         allow(client, "producer", RULES["producer"])
         producer = as_user(place.url, "producer")
@@ -231,7 +231,7 @@ async def test_producer_works_after_an_administrator_loads_the_library(place: Se
 
 
 async def test_permission_to_load_allows_replacing_all_code(place: ServerProcess) -> None:
-    """Why the page keeps `+function|load` from producers: what they load runs with the rights of who calls it."""
+    """The reason to deny producers `+function|load`: functions run with the permissions of their caller."""
     evil = f"#!lua name={assemble().name}\nredis.register_function('{assemble().function('pause')}', function()"
     evil += " return redis.call('SET', 'glide:{q}:secret', 'x') end)"
     with place.client() as client:
@@ -297,8 +297,8 @@ def test_rules_match_the_commands_in_use(place: ServerProcess) -> None:
     used_by = [path for path in (ROOT / "glidemq_py").rglob("*.py") if "testing" not in path.parts]
     calls = [path.read_text(encoding="utf-8") for path in used_by]
     used |= {word.lower() for text in calls for word in re.findall(r'(?<!_)command\(\s*"([A-Z]+)"', text)}
-    used = (used & known) | {"time", "fcall", "scan", "info"}  # the clock's file; what GLIDE sends by itself
+    used = (used & known) | {"time", "fcall", "scan", "info"}  # the clock's file; sent by GLIDE itself
     allowed = {word[1:].partition("|")[0] for word in RULES["app"] if word.startswith("+")}
-    assert used - allowed == set(), "to be added to docs/operate/permissions.md"
-    assert allowed - used == set(), "nobody uses these any more: take them out of docs/operate/permissions.md"
+    assert used - allowed == set(), "missing in docs/operate/permissions.md"
+    assert allowed - used == set(), "unused: remove from docs/operate/permissions.md"
     assert set(RULES["producer"]) - set(RULES["app"]) == set()

@@ -109,16 +109,16 @@ class SearchModule:
                 yield key, dict(zip(flat[::2], flat[1::2], strict=True))
 
     def _search(self, args: list[bytes]) -> list[Any]:
-        index, asked = self._index(args[0]), _KNN.fullmatch(args[1])
-        if asked is None:
+        index, query = self._index(args[0]), _KNN.fullmatch(args[1])
+        if query is None:
             raise CommandError("the in-memory server supports vector search only")
-        field, blob = asked["field"], args[args.index(b"PARAMS") + 3]
+        field, blob = query["field"], args[args.index(b"PARAMS") + 3]
         if index.fields.get(field) != "VECTOR":
             raise CommandError(f"index field `{field.decode()}` does not exist or is not a vector")
         wanted = index.read(blob)
         if wanted is None:
             raise CommandError(f"vector of {len(blob)} bytes: the index requires {4 * index.dimensions}")
-        test = _Filter(asked["among"], index.fields).test
+        test = _Filter(query["among"], index.fields).test
         measure = _METRICS[index.metric]
         near: list[tuple[float, bytes]] = []
         for key, record in self._records(index):
@@ -126,7 +126,7 @@ class SearchModule:
             if vector is not None and test(record):
                 near.append((measure(wanted, vector), key))
         near.sort()
-        hits = {key: {asked["score"]: b"%.7g" % distance} for distance, key in near[: int(asked["k"])]}
+        hits = {key: {query["score"]: b"%.7g" % distance} for distance, key in near[: int(query["k"])]}
         return [len(hits), hits]
 
 
