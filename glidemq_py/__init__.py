@@ -1,6 +1,6 @@
-"""glidemq_py: a job queue for Python over Valkey, fast and hard to break.
+"""glidemq_py: a job queue for Python on Valkey.
 
-``Queue`` adds jobs, ``Worker`` runs them, ``QueueEvents`` tells what happens, ``Job`` is what all of them hand you.
+``Queue`` adds jobs, ``Worker`` runs them, ``QueueEvents`` reports their events, and ``Job`` represents one job.
 """
 
 from glidemq_py._api.flow_producer import FlowProducer

@@ -154,7 +154,7 @@ class Queue(
 
     async def _open_here(self, connection: LoopConnection) -> None:
         """Connect the running event loop and start the queue's tasks in it."""
-        TELEMETRY.look()
+        TELEMETRY.detect_providers()
         transport, adder = await self._open()
         link = self._link_over(transport)
         if self.options.dead_letter_queue is not None and not self._dead_letters_declared:

@@ -101,7 +101,7 @@ class Parts:
 
 async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     """Connect and start everything except fetching. ``stack`` closes the resources that outlive the components."""
-    TELEMETRY.look()
+    TELEMETRY.detect_providers()
     keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
     queue_options = opening.queue_options
     source = opening.source or QueueSource(keys, consumer, options)

@@ -1,6 +1,6 @@
-"""The context of a trace, carried from whoever adds a job to the handler that runs it: key ``otel`` of the opts JSON.
+"""Propagation of the trace context from the producer to the handler, in the key ``otel`` of the opts JSON.
 
-Peers that do not know the key leave it alone (wrinkles.md W90).
+Peers that do not support the key ignore it.
 """
 
 from __future__ import annotations
@@ -16,36 +16,38 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT_START", "carrier_of", "context_of", "with_context", "without_context"]
 
 CONTEXT_START: Final = '{"otel":{'
-"""How opts begin into which a context was written by us."""
+"""Start of opts JSON with a context written by `with_context`."""
 
 
 def carrier_of(span: Span) -> str:
-    """The context of a span as JSON text: ``traceparent``, ``tracestate`` and what else the propagators write; '' if
-    they write nothing."""
+    """Return the context of a span as JSON text, or '' if the propagators write nothing.
+
+    It contains ``traceparent``, ``tracestate`` and other fields of the propagators.
+    """
     from opentelemetry import propagate, trace
 
     carrier: dict[str, str] = {}
     propagate.inject(carrier, trace.set_span_in_context(span))
     if not carrier:
         return ""
-    # No brace within, so that it can be cut out without being parsed.
+    # Without a closing brace inside, so that `without_context` can remove it without parsing.
     return "{" + json.dumps(carrier, separators=(",", ":"))[1:-1].replace("}", "\\u007d") + "}"
 
 
 def with_context(opts: str, carrier: str) -> str:
-    """Opts JSON that bears the context."""
+    """Return the opts JSON with the context added."""
     return f'{{"otel":{carrier}}}' if opts == "{}" else f'{{"otel":{carrier},{opts[1:]}'
 
 
 def without_context(opts: str) -> str:
-    """Opts JSON as it was before `with_context`: so that those of one kind are the same text again."""
+    """Return the opts JSON without the context: similar jobs then have identical texts, which are cached."""
     end = opts.find("}", len(CONTEXT_START))
     rest = opts[end + 1 :]
     return "{" + rest[1:] if rest.startswith(",") else "{}"
 
 
 def context_of(opts: Mapping[str, Any]) -> Context | None:
-    """The context that stored options bear; None where they bear none."""
+    """Return the context in stored options, or None."""
     carrier: Any = opts.get("otel")
     if not isinstance(carrier, dict) or not carrier:
         return None

@@ -1,6 +1,6 @@
-"""Names of spans, attributes and metrics: the messaging conventions of OpenTelemetry 1.44, and the original's own.
+"""Names of spans, attributes and metrics: the messaging conventions of OpenTelemetry 1.44, and those of glide-mq.
 
-https://opentelemetry.io/docs/specs/semconv/messaging/ ; the original's are in api.md section 15.
+See https://opentelemetry.io/docs/specs/semconv/messaging/.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 __all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "TRACER_NAME", "attributes", "span_name"]
 
 TRACER_NAME: Final = "glide-mq"
-"""Of the tracer and the meter, as the original names its own."""
+"""Name of the tracer and the meter, as in glide-mq for Node."""
 
 BATCH_COUNT: Final = "messaging.batch.message_count"
 MESSAGE_ID: Final = "messaging.message.id"
@@ -33,12 +33,12 @@ FLOW_NODES: Final = "glide-mq.flow.nodeCount"
 
 
 def span_name(operation: str, queue: str) -> str:
-    """``{operation} {destination}``."""
+    """Return the span name ``{operation} {destination}``."""
     return f"{operation} {queue}"
 
 
 def attributes(operation: str, kind: str, queue: str) -> dict[str, Any]:
-    """What every span and every measurement bears; ``kind`` is "send" or "process"."""
+    """Return the common attributes of spans and measurements; ``kind`` is "send" or "process"."""
     return {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,

@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics by the messaging conventions."""
+"""OpenTelemetry metrics of the messaging conventions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glidemq_py.telemetry import names
 __all__ = ["OtelMeter", "otel_meter"]
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""Bounds that the conventions advise."""
+"""Bucket bounds recommended by the conventions."""
 
 
 class OtelMeter:
@@ -52,10 +52,10 @@ class OtelMeter:
         self._process.record(seconds, _attributes("process", "process", queue, error))
 
     def settled(self, queue: str, outcome: str) -> None:
-        """Not a thing of the conventions."""
+        """Do nothing: the conventions have no such metric."""
 
     def stalled(self, queue: str, recovered: int, failed: int) -> None:
-        """Not a thing of the conventions."""
+        """Do nothing: the conventions have no such metric."""
 
 
 def _attributes(operation: str, kind: str, queue: str, error: str | None) -> dict[str, Any]:
@@ -67,5 +67,5 @@ def _attributes(operation: str, kind: str, queue: str, error: str | None) -> dic
 
 @cache
 def otel_meter() -> OtelMeter:
-    """The one of this process: instruments are made once."""
+    """Return the meter of this process; its instruments are created once."""
     return OtelMeter()

@@ -1,4 +1,4 @@
-"""Spans and measurements of handlers. Called only where `TELEMETRY.on`."""
+"""Spans and measurements of handlers. Used only if `TELEMETRY.on` is set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATION = "process"
 
 
 class RunJob(Protocol):
-    """What is asked of a job that is being run."""
+    """The required attributes of an active job."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class RunJob(Protocol):
 
 
 def observed_handler(handler: Callable[[Any], Any], in_thread: bool) -> Callable[[Any], Any]:
-    """The same handler, observed; ``in_thread``: it is a plain function, and so is the result."""
+    """Return the handler wrapped in a span; with ``in_thread`` both are plain functions, else coroutine functions."""
     if in_thread:
 
         def run_here(job: RunJob) -> Any:
@@ -61,7 +61,7 @@ def observed_handler(handler: Callable[[Any], Any], in_thread: bool) -> Callable
 
 
 def observed_batch_handler(handler: Callable[[Any], Any], in_thread: bool) -> Callable[[Any], Any]:
-    """The same for a handler of lists of jobs: one span, linked with every job's."""
+    """Return the batch handler wrapped in one span with links to the spans of all jobs."""
     if in_thread:
 
         def run_here(jobs: Sequence[RunJob]) -> Any:
@@ -100,7 +100,7 @@ def _observing(jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
 
 
 def _wait(job: RunJob) -> float | None:
-    """Seconds for which a job was ready before it was begun for the first time; None for a later time."""
+    """Return the seconds from ready to the start of the first attempt; None for later attempts."""
     if job.attempts_made or job.stalled_count or job.processed_on is None:
         return None
     delay = job.opts.get("delay")
@@ -141,7 +141,7 @@ def _span(tracer: Tracer | None, queue: str, jobs: Sequence[RunJob], batch: bool
         try:
             yield
         except JobSignal as signal:
-            span.set_attribute("glide-mq.job.signal", type(signal).__name__)  # no failure
+            span.set_attribute("glide-mq.job.signal", type(signal).__name__)  # a signal is not a failure
             raise
         except BaseException as error:
             fail(span, error)

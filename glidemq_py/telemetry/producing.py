@@ -1,4 +1,4 @@
-"""Spans and measurements of adding. Called only where `TELEMETRY.on`."""
+"""Spans and measurements of adding jobs. Used only if `TELEMETRY.on` is set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME, _OPTS = 0, 2
 async def observed_add(
     add: Callable[[Row], Awaitable[tuple[int, Any]]], queue: str, row: Row, options: JobOptions
 ) -> tuple[int, Any]:
-    """Add one row: ``now`` and its result, as ``add`` answers them."""
+    """Add one row within a span; return the reply of ``add``: ``now`` and the result."""
 
     def describe(span: Span, answer: tuple[int, Any]) -> None:
         result = answer[1]
@@ -46,14 +46,15 @@ async def observed(
     details: dict[str, Any] | None = None,
     describe: Callable[[Span, T], None] | None = None,
 ) -> T:
-    """What ``send`` returns, within a span ``{operation} {queue}`` whose context the rows bear.
+    """Call ``send`` within a span ``{operation} {queue}`` and return its result. The rows get the span's context.
 
     Args:
-        operation: such as "add_bulk".
-        rows: of the jobs that are sent; the context is written into their opts.
-        send: sends them.
-        details: further attributes of the span.
-        describe: adds to the span what is known afterwards.
+        operation: operation name, such as "add_bulk".
+        queue: name of the queue.
+        rows: rows of the jobs; the context is written into their opts.
+        send: sends the rows.
+        details: additional attributes of the span.
+        describe: sets attributes of the span from the result of ``send``.
     """
     tracer = TELEMETRY.tracer
     started = time.perf_counter()
@@ -90,7 +91,7 @@ async def observed(
 
 
 def fail(span: Span, error: BaseException) -> None:
-    """Say on a span that it ended with an exception."""
+    """Record an exception on a span and set its status to error."""
     from opentelemetry.trace import Status, StatusCode
 
     span.record_exception(error)

@@ -1,5 +1,6 @@
-"""Metrics for Prometheus (extra ``prometheus``): of queues, asked for at each scrape, and of this process, counted as
-it goes. Names, labels and what they mean: docs/operate/prometheus.md.
+"""Prometheus metrics (extra ``prometheus``): of queues, read at each scrape, and of this process.
+
+docs/operate/prometheus.md describes names and labels.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ try:
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ImportError as error:  # pragma: no cover
-    raise ImportError('the Prometheus metrics need prometheus-client: pip install "glidemq-py[prometheus]"') from error
+    raise ImportError('Prometheus metrics require prometheus-client: pip install "glidemq-py[prometheus]"') from error
 
 __all__ = ["ProcessMetrics", "QueueCollector"]
 
@@ -38,19 +39,20 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 
 class QueueCollector(Collector):
-    """Tells of queues what the server knows. A scrape is one call a queue, whose cost does not grow with the queue (and
-    one for every 500 groups, where there are more of them).
+    """Collects the metrics of queues from the server.
 
-    Register it once for each server, wherever a process is scraped: ``REGISTRY.register(QueueCollector(["mails"]))``.
-    It connects at the first scrape, blocking, in whatever thread that is made.
+    A scrape makes one call per queue, whose cost does not depend on the size of the queue, and one more per 500
+    ordering groups if there are more than 500. Register the collector in one scraped process per server:
+    ``REGISTRY.register(QueueCollector(["mails"]))``. It connects at the first scrape, blocking the thread of the
+    scrape.
 
     Args:
-        queues: names.
+        queues: names of the queues.
         connection: as for `Queue`: a URL, `ConnectionOptions`, a client of valkey-glide-sync, or None.
         prefix: first part of every key.
 
     Raises:
-        GlideMQValidationError: a name cannot be.
+        GlideMQValidationError: a name is invalid.
     """
 
     def __init__(
@@ -67,16 +69,16 @@ class QueueCollector(Collector):
         self._lock = threading.Lock()
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """The metrics without samples: so that registering asks no server."""
+        """Return the metrics without samples, so that registration does not connect to the server."""
         return _families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Ask the server. One that cannot be asked is told as ``glidemq_up`` 0 and logged; nothing is raised."""
+        """Return the metrics of all queues. Server errors are logged and reported as ``glidemq_up`` 0, never raised."""
         up, jobs, paused, oldest, workers, owed = families = _families()
         with self._lock:
             for keys in self._keys:
                 labels = [keys.name]
-                found = self._ask(keys)
+                found = self._read(keys)
                 up.add_metric(labels, float(found is not None))
                 if found is None:
                     continue
@@ -89,40 +91,40 @@ class QueueCollector(Collector):
                 owed.add_metric(labels, found.owed)
         yield from families
 
-    def _ask(self, keys: QueueKeys) -> Gauges | None:
+    def _read(self, keys: QueueKeys) -> Gauges | None:
         try:
             if self._transport is None:
                 self._transport = DrivenTransport.connect(self._connection)
-            return run_immediately(_look(self._transport, keys.meta))
+            return run_immediately(_read_gauges(self._transport, keys.meta))
         except GlideMQError as error:
             _log.warning("queue %r: reading metrics failed: %s", keys.name, error)
             return None
 
     def close(self) -> None:
-        """Close the connection, if it is ours. A later scrape opens one again."""
+        """Close the connection if the collector opened it. A later scrape connects again."""
         with self._lock:
             transport, self._transport = self._transport, None
             if transport is not None:
                 run_immediately(transport.close())
 
 
-async def _look(transport: DrivenTransport, meta: str) -> Gauges:
+async def _read_gauges(transport: DrivenTransport, meta: str) -> Gauges:
     found = await transport.call(gauges(meta))
     return found._replace(counts=await complete_counts(transport, meta, found.counts))
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
     return (
-        GaugeMetricFamily("glidemq_up", "Whether the queue's server could be asked.", labels=["queue"]),
+        GaugeMetricFamily("glidemq_up", "1 if the queue's server could be read, else 0.", labels=["queue"]),
         GaugeMetricFamily("glidemq_jobs", "Jobs by state.", labels=["queue", "state"]),
-        GaugeMetricFamily("glidemq_paused", "Whether the queue is paused.", labels=["queue"]),
+        GaugeMetricFamily("glidemq_paused", "1 if the queue is paused, else 0.", labels=["queue"]),
         GaugeMetricFamily(
             "glidemq_oldest_waiting_age_seconds",
-            "For how long the job that waits longest has been ready.",
+            "Time since the oldest waiting job became ready.",
             labels=["queue"],
         ),
-        GaugeMetricFamily("glidemq_workers", "Workers that gave a sign of life in the last minute.", labels=["queue"]),
-        GaugeMetricFamily("glidemq_outbox_entries", "What the queue owes to other queues.", labels=["queue"]),
+        GaugeMetricFamily("glidemq_workers", "Workers with a heartbeat in the last minute.", labels=["queue"]),
+        GaugeMetricFamily("glidemq_outbox_entries", "Pending outbox entries.", labels=["queue"]),
     )
 
 
@@ -130,19 +132,19 @@ def _bounds(buckets: Iterable[float]) -> tuple[float, ...]:
     bounds: tuple[Any, ...] = tuple(check_iterable("buckets", buckets, "numbers"))
     numbers = all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in bounds)
     if not (numbers and bounds and all(low < high for low, high in pairwise(bounds)) and bounds[0] > 0):
-        raise GlideMQValidationError("buckets", bounds, "must be numbers > 0, each greater than the one before")
+        raise GlideMQValidationError("buckets", bounds, "must be positive numbers in ascending order")
     return bounds
 
 
 class ProcessMetrics:
-    """Counts what the queues and workers of this process do, from now until `close`.
+    """Records the operations of the queues and workers of this process until `close`.
 
     Args:
-        registry: where the metrics are registered.
-        buckets: upper bounds of both histograms, seconds, each greater than the one before.
+        registry: registry of the metrics.
+        buckets: upper bounds of both histograms in seconds, in ascending order.
 
     Raises:
-        GlideMQValidationError: an option cannot be, or the registry has such metrics already.
+        GlideMQValidationError: an option is invalid, or the registry already contains these metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, buckets: Iterable[float] = _SECONDS) -> None:
@@ -153,39 +155,39 @@ class ProcessMetrics:
         try:
             self._added = Counter("glidemq_jobs_added", "Jobs that were added.", ["queue"], registry=registry)
         except ValueError:
-            raise GlideMQValidationError("registry", registry, "has these metrics already: close those first") from None
+            raise GlideMQValidationError("registry", registry, "already contains these metrics") from None
         self._add_errors = Counter("glidemq_add_errors", "Adds that failed.", ["queue", "error"], registry=registry)
         self._wait = Histogram(
             "glidemq_job_wait_seconds",
-            "From ready to begun, first attempts.",
+            "Time from ready to the start of the first attempt.",
             ["queue"],
             registry=registry,
             buckets=bounds,
         )
         self._run = Histogram(
-            "glidemq_job_run_seconds", "How long handlers ran.", ["queue"], registry=registry, buckets=bounds
+            "glidemq_job_run_seconds", "Run time of handlers.", ["queue"], registry=registry, buckets=bounds
         )
         self._attempts = Counter("glidemq_attempts", "Attempts by outcome.", ["queue", "outcome"], registry=registry)
         self._redelivered = Counter(
             "glidemq_redeliveries",
-            "Jobs that lost their worker and were made ready again.",
+            "Stalled jobs that were returned to waiting.",
             ["queue"],
             registry=registry,
         )
         self._lost = Counter(
             "glidemq_stalled_failures",
-            "Jobs that failed for losing their worker too often.",
+            "Jobs that failed because they stalled too often.",
             ["queue"],
             registry=registry,
         )
         self._stale = Counter(
-            "glidemq_stale_attempts", "Attempts whose end was refused: another worker had the job.", ["queue"],
-            registry=registry,
+            "glidemq_stale_attempts", "Attempts whose result was rejected: another worker had locked the job.",
+            ["queue"], registry=registry,
         )  # fmt: skip
         TELEMETRY.add_meter(self)
 
     def close(self) -> None:
-        """Count no more, and leave the registry."""
+        """Stop recording and unregister the metrics."""
         TELEMETRY.remove_meter(self)
         for each in (self._added, self._add_errors, self._wait, self._run, self._attempts, self._redelivered,
                      self._lost, self._stale):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who listens: one value a process. While nobody does, `TELEMETRY.on` is False and nothing else is ever computed."""
+"""Telemetry state of the process. Without a tracer or meter, `TELEMETRY.on` is False and nothing is recorded."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 __all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
 _PROXIES: Final = frozenset({"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"})
-"""What stands in OpenTelemetry's globals while nobody has set a provider."""
+"""Types of OpenTelemetry's global providers if none is set."""
 
 
 class Meter(Protocol):
-    """Counts what queues and workers of this process do. Times are seconds; ``error`` is an exception's type name."""
+    """Records operations of this process's queues and workers. Times are in seconds, ``error`` is an exception type."""
 
     def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
-        """Jobs were added by one operation, or could not be."""
+        """Record that one operation added jobs or failed."""
         ...
 
     def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
-        """A handler was called with so many jobs; ``waits``: of those that were begun for the first time."""
+        """Record the start of a handler; ``waits`` are the waiting times of first attempts."""
         ...
 
     def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
-        """The handler has ended."""
+        """Record the end of a handler."""
         ...
 
     def settled(self, queue: str, outcome: str) -> None:
-        """The server has taken the end of an attempt: completed, failed, retrying, delayed, ..., stale."""
+        """Record the outcome of an attempt: completed, failed, retrying, delayed, ..., stale."""
         ...
 
     def stalled(self, queue: str, recovered: int, failed: int) -> None:
-        """Jobs that had lost their worker were made ready again, or failed for good."""
+        """Record stalled jobs that were recovered or failed."""
         ...
 
 
 class Telemetry:
-    """What this process tells, and whom.
+    """Tracer and meters of this process.
 
     Attributes:
-        on: whether anybody listens; the only thing that is looked at otherwise.
-        tracer: makes spans; None where nobody wants any.
-        meters: who counts.
+        on: True if there is a tracer or a meter. If False, the other attributes are not used.
+        tracer: tracer of the spans, or None.
+        meters: meters that record operations.
     """
 
     __slots__ = ("_added", "_own_tracer", "meters", "on", "tracer")
@@ -61,24 +61,24 @@ class Telemetry:
         self._added: tuple[Meter, ...] = ()
 
     def set_tracer(self, tracer: Tracer | None) -> None:
-        """Make spans with this tracer; None goes back to the one of the global provider, if there is one."""
+        """Set the tracer; None restores that of the global provider, if there is one."""
         self._own_tracer = tracer
-        self.look()
+        self.detect_providers()
 
     def add_meter(self, meter: Meter) -> None:
-        """Have somebody count."""
+        """Add a meter."""
         self._added = (*self._added, meter)
-        self.look()
+        self.detect_providers()
 
     def remove_meter(self, meter: Meter) -> None:
-        """Have them count no more."""
+        """Remove a meter."""
         self._added = tuple(each for each in self._added if each is not meter)
-        self.look()
+        self.detect_providers()
 
-    def look(self) -> None:
-        """See whether providers have been set: when a queue connects, when a worker starts, when somebody says so.
+    def detect_providers(self) -> None:
+        """Detect the global providers. Called when a queue connects, a worker starts, or a tracer or meter changes.
 
-        Who has set one has imported OpenTelemetry, so where that is not loaded nothing is.
+        A provider can only be set if OpenTelemetry is imported; if it is not, this does not import it.
         """
         tracer, meters = self._own_tracer, self._added
         if tracer is None and _has_provider("trace", "TRACER"):
@@ -107,23 +107,24 @@ def _has_provider(signal: str, variable: str) -> bool:
 
 
 TELEMETRY: Final = Telemetry()
-"""Of this process."""
+"""Telemetry state of this process."""
 
 
 def set_tracer(tracer: Tracer | None) -> None:
-    """Make spans with an OpenTelemetry tracer of your own, in place of that of the global provider.
+    """Set the OpenTelemetry tracer for spans, instead of that of the global provider.
 
     Args:
-        tracer: from `TracerProvider.get_tracer`; None goes back to the global provider, if one is set.
+        tracer: result of `TracerProvider.get_tracer`; None restores the global provider, if one is set.
 
-    Raises GlideMQValidationError for what is no tracer.
+    Raises:
+        GlideMQValidationError: ``tracer`` is not a tracer.
     """
     if tracer is not None and not callable(getattr(tracer, "start_span", None)):
-        raise GlideMQValidationError("tracer", tracer, "must be a tracer, from TracerProvider.get_tracer")
+        raise GlideMQValidationError("tracer", tracer, "must be a tracer, such as from TracerProvider.get_tracer")
     TELEMETRY.set_tracer(tracer)
 
 
 def is_tracing_enabled() -> bool:
-    """True if spans are made: a tracer or a global tracer provider is set."""
-    TELEMETRY.look()
+    """Return True if spans are created: a tracer or a global tracer provider is set."""
+    TELEMETRY.detect_providers()
     return TELEMETRY.tracer is not None

@@ -264,7 +264,7 @@ def test_a_global_provider_is_noticed() -> None:
         "from glidemq_py.telemetry import is_tracing_enabled\nfrom glidemq_py.telemetry.state import TELEMETRY\n"
         "assert not is_tracing_enabled()\n"
         "trace.set_tracer_provider(TracerProvider())\nassert is_tracing_enabled()\nassert TELEMETRY.on\n"
-        "assert not TELEMETRY.meters\nmetrics.set_meter_provider(MeterProvider())\nTELEMETRY.look()\n"
+        "assert not TELEMETRY.meters\nmetrics.set_meter_provider(MeterProvider())\nTELEMETRY.detect_providers()\n"
         "assert len(TELEMETRY.meters) == 1\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -68,7 +68,7 @@ def test_telemetry(option: str, make: Any) -> None:
 def test_a_registry_has_the_metrics_of_a_process_once() -> None:
     registry = CollectorRegistry()
     first = ProcessMetrics(registry)
-    with pytest.raises(GlideMQValidationError, match="has these metrics already"):
+    with pytest.raises(GlideMQValidationError, match="already contains these metrics"):
         ProcessMetrics(registry)
     first.close()
     ProcessMetrics(registry).close()

@@ -1,1 +1,1 @@
-"""Server calls of plain jobs, each declared once: the function's name, its packed argument, its decoded reply."""
+"""Server calls for plain jobs. Each is declared once: function name, packed argument, decoded reply."""

@@ -1,4 +1,4 @@
-"""Calls that put jobs into a queue."""
+"""Calls that add jobs to a queue."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from glidemq_py._core.calls.packing import Call, array_head, pack, unpack
 __all__ = ["AddCall", "AddReply", "Row", "add", "add_packed", "packed_request", "request", "row"]
 
 Row = list[object]
-"""Positional and cut after the last value given: name, data, opts JSON, id or '', delay, attempts, priority,
+"""Positional values, truncated after the last given one: name, data, opts JSON, id or '', delay, attempts, priority,
 lifo 0|1, ttl, run_at, ordering, deduplication, parent (id, queue name) (``lua/core/functions/add.lua``)."""
 
 
 class AddReply(NamedTuple):
-    """What became of the rows of one `add`."""
+    """Results of the rows of one `add`."""
 
     now: int
-    """Server time of the add, epoch ms: the jobs' ``timestamp``."""
+    """Server time of the add, in epoch ms: the ``timestamp`` of the jobs."""
     results: list[str | list[str]]
-    """A row each: the new job's id, or ``[outcome, id]``: of the job that stands, or of the one that replaced it."""
+    """One element per row: the new job's id, or ``[outcome, id]`` with the id of the existing or replacing job."""
 
 
 def row(
@@ -38,7 +38,7 @@ def row(
     deduplication: list[object] | None = None,
     parent: list[object] | None = None,
 ) -> Row:
-    """One job of an `add`, as short as its options allow."""
+    """Return the row of one job of an `add`, truncated after its last option."""
     if ordering or deduplication or parent:
         timed = delay or priority or lifo or ttl or run_at
         head: Row = [name, data, opts, job_id, delay if timed else False, attempts, priority if timed else False]
@@ -48,38 +48,38 @@ def row(
         return [*head, deduplication] if deduplication else head
     full: Row = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at]
     if not (delay or priority or lifo or ttl or run_at):
-        # The server's short way is taken by rows that end before `delay`, or where only attempts are given.
+        # The server has a fast path for rows that end before `delay`, or that have only attempts.
         return full[:3] if not (job_id or attempts) else _plain(name, data, opts, job_id, attempts)
     return full if run_at else full[:9]
 
 
 def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
-    # False stands for "not given": nil must not appear in an array.
+    # False means "not given": arrays must not contain nil.
     return [name, data, opts, job_id, False, attempts] if attempts else [name, data, opts, job_id]
 
 
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-    """Add jobs in one atomic step. Not repeatable: without ids of its own a second run adds them again."""
+    """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice."""
     return add_packed(meta, request(rows, quiet))
 
 
 def request(rows: Sequence[Row], quiet: bool) -> bytes:
-    """What an `add` takes, and a staged write's pieces are."""
+    """Return the packed argument of an `add`; the parts of a staged write have the same format."""
     return pack((rows, quiet))
 
 
 def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:
-    """The same of ``count`` rows that are packed already, one behind the other."""
+    """Return the packed argument of an `add`, given ``count`` packed rows."""
     return b"".join((array_head(2), array_head(count), *rows, pack(quiet)))
 
 
 def add_packed(meta: str, request: bytes) -> Call[AddReply]:
-    """As `add`, with what `request` or `packed_request` has made."""
+    """Add jobs, given the result of `request` or `packed_request`."""
     return Call("add", meta, (request,), _added)
 
 
 AddCall = Callable[[str, Sequence[Row], bool], Call[AddReply]]
-"""`add`, or what a broadcast has in its place."""
+"""Type of `add` and of the corresponding function of broadcasts."""
 
 
 def _added(reply: bytes) -> AddReply:

@@ -1,7 +1,7 @@
-"""The shape of a call, and the packing of its argument and reply.
+"""Server calls, and the packing of their arguments and replies.
 
-Arguments are old-style MessagePack without the ``bin`` type and without nil in arrays: the server's decoder
-refuses the first and turns an array with the second into a map (ARCHITECTURE, "Lua codec").
+Arguments are old-style MessagePack without the ``bin`` type and without nil in arrays: the server's decoder rejects
+``bin``, and decodes an array with nil as a map.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _GUARD: Final = ":slot-guard"
 def declared_keys(key: str) -> list[str]:
     """Return ``key`` and its slot guard: a key of the same hash slot that never exists.
 
-    While a slot moves key by key, a call of several keys of which one is not there is answered TRYAGAIN before the
-    function runs, at both nodes, from MIGRATING until SETSLOT NODE. Without the guard a function would run with some of
-    the keys it derives elsewhere, and fail half-way. The guard begins with ``key``, so that every rule of an ACL that
-    allows the one allows the other.
+    While a slot migrates key by key (from MIGRATING until SETSLOT NODE), both nodes reply TRYAGAIN to a call with
+    several declared keys if one of them does not exist, before the function runs. Without the guard, a function would
+    run while some of the keys it derives are on the other node, and fail half-way. The guard starts with ``key``, so
+    that an ACL rule that allows ``key`` also allows the guard.
     """
     if "{" in key:
         return [key, key + _GUARD]
@@ -39,9 +39,9 @@ class Call(Generic[T_co]):
         function: name without the library's prefix.
         key: the first declared key; every other key of the call derives from it on the server.
         keys: all declared keys, see `declared_keys`.
-        args: arguments, already text or packed bytes.
-        decode: turns the raw reply into the value a caller wants.
-        repeatable: running it twice is as good as once, so a lost reply may simply be asked for again.
+        args: arguments, as text or packed bytes.
+        decode: converts the raw reply to the result.
+        repeatable: True if the call is idempotent: it is sent again if its reply was lost.
     """
 
     __slots__ = ("args", "decode", "function", "key", "keys", "repeatable")
@@ -62,7 +62,7 @@ class Call(Generic[T_co]):
         self.repeatable = repeatable
 
 
-# msgpack brings no types.
+# msgpack has no type annotations.
 _msgpack: Any = msgpack
 _Packer: Any = _msgpack.Packer
 _packb: Callable[..., bytes] = _msgpack.packb
@@ -75,14 +75,14 @@ def pack(value: Any) -> bytes:
 
 
 TEXT_MARK: Final = 0xDB
-"""First byte of a text whose length, 4 bytes with the highest first, comes next: what holds a text of any length."""
+"""First byte of a text with a 4-byte big-endian length (str 32), which fits a text of any length."""
 
 
 def array_head(length: int) -> bytes:
-    """What stands before the packed elements of an array."""
+    """Return the header that precedes the packed elements of an array."""
     return _Packer().pack_array_header(length)  # type: ignore[no-any-return]
 
 
 def unpack(reply: bytes) -> Any:
-    """Unpack a reply. Bytes that are not UTF-8 survive as surrogates."""
+    """Unpack a reply. Bytes that are not UTF-8 become surrogates."""
     return _unpackb(reply, raw=False, unicode_errors="surrogateescape", strict_map_key=False)

@@ -1,4 +1,4 @@
-"""Calls that look and change nothing."""
+"""Read-only calls."""
 
 from __future__ import annotations
 
@@ -17,29 +17,33 @@ class Page(NamedTuple):
     """One page of the jobs in a state."""
 
     rows: list[tuple[str, str, list[str | bool]]]
-    """Id, position (score or entry id, '' in a list), values of the wanted fields (False = absent); where none were
-    wanted, something that can only be counted."""
+    """Id, position (score or entry id, '' in a list), values of the requested fields (False = absent). If no fields
+    were requested, only the number of rows is meaningful."""
     cursor: str
     """'' = the end."""
 
 
 def counts(meta: str) -> Call[list[int]]:
-    """waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children, group waiting
-    (-1: too many groups for one call, ask `count_parked`), and 0 or the priority from which `count_late` goes on."""
+    """Return the counts of the jobs by state.
+
+    The reply is: waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children, group
+    waiting (-1: too many groups for one call, use `count_parked`), and 0 or the priority at which `count_late`
+    continues.
+    """
     return Call("counts", meta, (), list, repeatable=True)
 
 
 class Parked(NamedTuple):
-    """Parked jobs of a page of the groups."""
+    """Waiting jobs in one page of the ordering groups."""
 
     cursor: str
     """'0' = the end."""
     groups: dict[str, int]
-    """Those that have any."""
+    """Number of waiting jobs by group key; groups without waiting jobs are omitted."""
 
 
 def count_parked(meta: str, cursor: str) -> Call[Parked]:
-    """Parked jobs of one page of the groups; ``cursor``: '0', then what the call before answered."""
+    """Count the waiting jobs in one page of the ordering groups; ``cursor``: '0', then that of the previous reply."""
     return Call("count_parked", meta, (cursor,), _parked, repeatable=True)
 
 
@@ -49,7 +53,7 @@ def _parked(reply: bytes) -> Parked:
 
 
 def count_late(meta: str, band: int) -> Call[tuple[int, int]]:
-    """Jobs of priority ``band`` and later ones that are due later, and where to go on (0 = that was the end)."""
+    """Count delayed jobs from priority ``band``; return the count and the priority at which to continue (0 = end)."""
     return Call("count_late", meta, (str(band),), _late, repeatable=True)
 
 
@@ -59,9 +63,10 @@ def _late(reply: list[int]) -> tuple[int, int]:
 
 
 def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], name: str = "") -> Call[Page]:
-    """One page of jobs, of those called ``name`` alone if it is given; see
-    ``lua/core/functions/page.lua`` for what a cursor
-    promises."""
+    """Return one page of jobs, optionally only those with this ``name``.
+
+    ``lua/core/functions/page.lua`` describes the guarantees of a cursor.
+    """
     request = (state, cursor, count, fields, name) if name else (state, cursor, count, fields)
     return Call("page", meta, (pack(request),), _paged, repeatable=True)
 
@@ -71,7 +76,7 @@ def _paged(reply: bytes) -> Page:
 
 
 def records(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[str, list[str | bool]]]]:
-    """Id and values of the wanted fields (False = absent) of those of the named jobs that are there."""
+    """Return id and values of the requested fields (False = absent) of the existing jobs among these ids."""
     return Call("records", meta, (pack((ids, fields)),), unpack, repeatable=True)
 
 
@@ -79,17 +84,17 @@ class EventSlice(NamedTuple):
     """Reply of `event_slice`."""
 
     added: int
-    """Events ever written."""
+    """Number of events ever written."""
     kept: int
-    """Those that are still there: the newest."""
+    """Number of events that are kept, the newest."""
     last: str
-    """Id of the newest."""
+    """Id of the newest event."""
     entries: list[tuple[str, list[str]]]
-    """Id and flat fields."""
+    """Id and flat list of fields per event."""
 
 
 def event_slice(meta: str, after: str, count: int, ids_only: bool = False) -> Call[EventSlice]:
-    """Up to ``count`` events behind the id ``after``."""
+    """Return up to ``count`` events after the id ``after``."""
     return Call("event_slice", meta, (pack((after, count, int(ids_only))),), _sliced, repeatable=True)
 
 
@@ -98,7 +103,7 @@ def _sliced(reply: bytes) -> EventSlice:
 
 
 def workers(meta: str) -> Call[list[tuple[str, str]]]:
-    """Consumer name and registration JSON of every live worker."""
+    """Return consumer name and registration JSON of each live worker."""
     return Call("workers", meta, (), _workers, repeatable=True)
 
 
@@ -108,24 +113,24 @@ def _workers(reply: list[bytes]) -> list[tuple[str, str]]:
 
 
 def version(key: str) -> Call[str]:
-    """Name of the library that answers; ``key`` only chooses the node."""
+    """Return the name of the loaded library; ``key`` only selects the node."""
     return Call("version", key, (), bytes.decode, repeatable=True)
 
 
 class Gauges(NamedTuple):
-    """What a collector of metrics asks of a queue."""
+    """Metrics of one queue."""
 
     counts: list[int]
-    """As `counts` answers them."""
+    """Counts in the format of `counts`."""
     oldest: int
-    """For how many ms the job that waits longest has been ready."""
+    """Milliseconds since the oldest waiting job became ready."""
     workers: int
     owed: int
-    """Entries of the outbox."""
+    """Number of outbox entries."""
 
 
 def gauges(meta: str) -> Call[Gauges]:
-    """Everything that a scrape wants of one queue."""
+    """Return the metrics of one queue."""
     return Call("gauges", meta, (), _gauged, repeatable=True)
 
 

@@ -1,4 +1,4 @@
-"""Calls that steer many jobs of a queue piece by piece, or the fate of one that has not ended."""
+"""Calls that manage many jobs of a queue in batches, or one unfinished job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Cleaned", "Drained", "Retried", "clean", "drain", "promote", "redela
 
 
 class Drained(NamedTuple):
-    """One piece of a drain."""
+    """Reply of one batch of a drain."""
 
     deleted: int
     cursor: str
@@ -19,24 +19,24 @@ class Drained(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """One piece of a clean."""
+    """Reply of one batch of a clean."""
 
     cutoff: int
-    """Epoch ms: jobs that ended up to then are deleted."""
+    """Jobs that ended at or before this time (epoch ms) are deleted."""
     ids: list[str]
     more: bool
 
 
 class Retried(NamedTuple):
-    """One piece of a retry of failed jobs."""
+    """Reply of one batch of requeued failed jobs."""
 
     retried: int
     left: int
-    """Ids still to be looked at; 0 = the end."""
+    """Number of ids not yet processed; 0 = the end."""
 
 
 def drain(meta: str, delayed: bool, cursor: str, batch: int, total: int) -> Call[Drained]:
-    """Delete waiting jobs, and with ``delayed`` those that are to come; ``total`` = deleted by the calls before."""
+    """Delete waiting jobs, and delayed ones if ``delayed``; ``total`` = number deleted by the previous calls."""
     return Call("drain", meta, (pack((delayed, cursor, batch, total)),), _drained)
 
 
@@ -45,7 +45,7 @@ def _drained(reply: bytes) -> Drained:
 
 
 def clean(meta: str, state: str, grace: int, cutoff: int, batch: int, want: int, total: int) -> Call[Cleaned]:
-    """Delete jobs that ended ``grace`` ms ago or earlier; ``cutoff`` -1 at first, then that of the reply before."""
+    """Delete jobs that ended at least ``grace`` ms ago; ``cutoff``: -1, then that of the previous reply."""
     return Call("clean", meta, (pack((state, grace, cutoff, batch, want, total)),), _cleaned)
 
 
@@ -54,7 +54,7 @@ def _cleaned(reply: bytes) -> Cleaned:
 
 
 def retry_jobs(meta: str, batch: int, want: int, left: int, total: int) -> Call[Retried]:
-    """Run failed jobs again; ``want`` 0 = all, ``left`` -1 at first, then that of the reply before."""
+    """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, then that of the previous reply."""
     return Call("retry_jobs", meta, (pack((batch, want, left, total)),), _retried)
 
 
@@ -63,20 +63,23 @@ def _retried(reply: bytes) -> Retried:
 
 
 def revoke(meta: str, job_id: str) -> Call[str]:
-    """Have a job not run: 'revoked', 'flagged' or 'not_found'."""
+    """Revoke a job; return 'revoked', 'flagged' or 'not_found'."""
     return Call("revoke", meta, (job_id,), bytes.decode, repeatable=True)
 
 
 def reprioritize(meta: str, job_id: str, priority: int) -> Call[str]:
-    """Another priority, 0..2047: 'ok', 'no_op', 'gone', 'held', 'lost', or the state that does not allow it."""
+    """Change a job's priority (0 to 2047).
+
+    Returns 'ok', 'no_op', 'gone', 'held', 'lost', or the state that does not allow it.
+    """
     return Call("reprioritize", meta, (job_id, str(priority)), bytes.decode, repeatable=True)
 
 
 def redelay(meta: str, job_id: str, delay: int) -> Call[str]:
-    """Due in ``delay`` ms from now, 0 = at once. Answers as `reprioritize`."""
+    """Make a job due ``delay`` ms from now, 0 = immediately. Returns the same results as `reprioritize`."""
     return Call("redelay", meta, (job_id, str(delay)), bytes.decode, repeatable=True)
 
 
 def promote(meta: str, job_id: str) -> Call[str]:
-    """A delayed job is due at once: 'ok', 'gone', 'lost', or the state that does not allow it."""
+    """Make a delayed job due immediately; return 'ok', 'gone', 'lost', or the state that does not allow it."""
     return Call("promote", meta, (job_id,), bytes.decode)

@@ -1,4 +1,4 @@
-"""Calls that a worker lives on: exchange, heartbeat, recovery, leaving."""
+"""Calls of workers: exchange, heartbeat, recovery of stalled jobs, reattaching, leaving."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 FOREIGN_CONSUMER_PREFIX = "worker-"
-"""How the consumer names of Node peers begin (data-model.md section 3)."""
+"""Prefix of the consumer names of Node peers."""
 
 FetchedJob = list[Any]
 """id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
-stacktrace; absent fields are False (``lua/core/fetch.lua``). Of a job that has run before also
+stacktrace; absent fields are False (``lua/core/fetch.lua``). Jobs that ran before also have
 signals, fallbackIndex, failedReason, failedType and suspectLimit."""
 
 Held = tuple[int, int, int]
-"""What a worker has in hand: jobs, suspects among them, smallest limit of these (0 = none)."""
+"""Active jobs of a worker: number of jobs, number of suspects, smallest suspect limit (0 = none)."""
 
 Finished = list[object]
 Keep = int | tuple[int, int]
@@ -52,7 +52,7 @@ Keep = int | tuple[int, int]
 
 
 class AttemptStatus(IntEnum):
-    """Answer to a call that carries a fencing token (``lua/core/fencing.lua``)."""
+    """Reply to a call with a fencing token (``lua/core/fencing.lua``)."""
 
     OK = 0
     ALREADY = 1
@@ -69,34 +69,34 @@ class AttemptStatus(IntEnum):
 
 
 class ExchangeFlags(IntFlag):
-    """What an exchange says beside the jobs."""
+    """Flags in the reply of `exchange`."""
 
     PAUSED = 1
     EXHAUSTED = 2
     LIMITED = 4
     OUTBOX_PENDING = 8
-    """The outbox has entries: this call or another one put them there."""
+    """The outbox has entries, of this or another call."""
 
 
 SCHEDULES = 65536
-"""Flags from this one on are the revision of the queue's schedulers, where it has any."""
+"""The bits from this one on are the revision of the queue's schedulers, if it has any."""
 
 
 class ExchangeReply(NamedTuple):
     """Reply of `exchange`."""
 
     now: int
-    """Server time, epoch ms: ``processedOn`` of every job in it."""
+    """Server time in epoch ms: ``processedOn`` of each fetched job."""
     statuses: list[int]
     jobs: list[FetchedJob]
     next_due: int
     """Milliseconds until the next scheduled job is due; -1 = none is scheduled."""
     flags: int
     dropped: list[list[str]]
-    """Stream entry, job id and reason of what was set aside."""
+    """Stream entry, job id and reason of each invalid entry that was removed."""
     budgets: list[Any] | None = None
-    """Only where a flow's budget is concerned: verdicts by job id (budget key; '' may begin, 'fail', 'pause', 'ask'),
-    and the rows of ``finished`` (from 1) that passed a limit."""
+    """Only for jobs of flows with a budget: decisions by job id (budget key; '' may start, 'fail', 'pause', 'ask'), and
+    the rows of ``finished`` (from 1) that exceeded a limit."""
 
 
 class HeartbeatReply(NamedTuple):
@@ -127,7 +127,7 @@ class ReattachReply(NamedTuple):
 
 
 def completed(job_id: str, entry: str, fence: int, processed_on: int, result: str, keep: Keep = 0) -> Finished:
-    """A finished row: the attempt succeeded with ``result`` (serialized text)."""
+    """Return the row of an attempt that completed with ``result`` (serialized text)."""
     head: Finished = [1, job_id, entry, fence, processed_on, result]
     if keep:
         head.append(keep)
@@ -147,8 +147,11 @@ def failed(
     keep: Keep = 0,
     next_fallback: bool = False,
 ) -> Finished:
-    """A finished row: the attempt failed. ``limit`` = total attempts allowed, 0 = no retry; ``backoff`` in ms.
-    ``next_fallback``: where it is retried, the job's next fallback is current."""
+    """Return the row of an attempt that failed.
+
+    ``limit`` is the maximum number of attempts (0 = no retry), ``backoff`` is in ms. With ``next_fallback``, a retry
+    uses the job's next fallback.
+    """
     head: Finished = [2, job_id, entry, fence, processed_on, reason, failed_type, stacktrace, limit, backoff]
     if keep or next_fallback:
         head.append(keep)
@@ -158,14 +161,14 @@ def failed(
 
 
 def released(job_id: str, entry: str, fence: int, processed_on: int) -> Finished:
-    """A finished row: the job is handed back, no attempt is spent."""
+    """Return the row of a released job; the attempt is not counted."""
     return [3, job_id, entry, fence, processed_on]
 
 
 def delayed(
     job_id: str, entry: str, fence: int, processed_on: int, delay: int, until: int, data: str | None
 ) -> Finished:
-    """A finished row: the job goes on after ``delay`` ms, or at ``until`` (epoch ms, 0 = not given), with new data."""
+    """Return the row of a job delayed by ``delay`` ms or until ``until`` (epoch ms, 0 = not given), with new data."""
     head: Finished = [4, job_id, entry, fence, processed_on, delay, until]
     if data is not None:
         head.append(data)
@@ -175,7 +178,7 @@ def delayed(
 def group_limited(
     job_id: str, entry: str, fence: int, processed_on: int, ms: int, replace: bool, how: str, keep: Keep = 0
 ) -> Finished:
-    """A finished row: the job's group rests for ``ms``; ``how`` is what becomes of the job: front, back or fail."""
+    """Return the row of a job whose group is rate limited for ``ms``; ``how`` is front, back or fail."""
     head: Finished = [5, job_id, entry, fence, processed_on, ms, int(replace), how]
     if keep:
         head.append(keep)
@@ -185,7 +188,7 @@ def group_limited(
 def waiting_children(
     job_id: str, entry: str, fence: int, processed_on: int, keep: Keep = 0, data: str | None = None
 ) -> Finished:
-    """A finished row: the job goes on when its children have ended, with new data; ``keep`` is for its failure."""
+    """Return the row of a job that waits for its children, with new data; ``keep`` applies if the job fails."""
     head: Finished = [6, job_id, entry, fence, processed_on, keep]
     if data is not None:
         head.append(data)
@@ -193,12 +196,12 @@ def waiting_children(
 
 
 Tokens = tuple[int, int, Sequence[int]]
-"""Limit, window in ms, and what each finished row has reported."""
+"""Limit, window in ms, and the tokens that each finished row reported."""
 
 
 BudgetCharge = tuple[int, str, "tuple[Mapping[str, float], Mapping[str, float], float, float] | bool"]
-"""Row of ``finished`` (from 1), key of the budget, what the attempt has used: tokens and costs by category, total
-tokens, total cost; False for nothing."""
+"""Row of ``finished`` (from 1), key of the budget, usage of the attempt: tokens and costs by category, total tokens,
+total cost; False if there is none."""
 
 
 def exchange(
@@ -213,10 +216,10 @@ def exchange(
     charges: Sequence[BudgetCharge] | None = None,
     held: Held | None = None,
 ) -> Call[ExchangeReply]:
-    """Hand in ``finished``, take up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and the queue's limits.
+    """Report ``finished`` and fetch up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and queue limits.
 
-    Repeatable for the finished rows (fencing makes a second hand-in answer `ALREADY`); the jobs of a lost reply come
-    back through `reattach`. ``held``: what the worker has in hand, if this call may bring suspects.
+    The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
+    by `reattach`. ``held`` is given if this call may fetch suspects.
     """
     request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
     if held is not None:
@@ -231,7 +234,7 @@ def exchange(
 def idle_exchange(
     meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str, held: Held | None = None
 ) -> Call[ExchangeReply]:
-    """An exchange that is sent ahead, behind a blocking read on the same connection; see `retire`."""
+    """Return an exchange that is pipelined after a blocking read on the same connection; see `retire`."""
     request: tuple[Any, ...] = (consumer, want, (), quiet, no_metrics, False, False, token)
     if held is not None:
         request = (*request, False, held)
@@ -239,7 +242,7 @@ def idle_exchange(
 
 
 def retire(meta: str, token: str) -> Call[bool]:
-    """From now on no `idle_exchange` that bears the token and is still under way takes anything."""
+    """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
     return Call("retire", meta, (token,), bool, repeatable=True)
 
 
@@ -250,8 +253,11 @@ def _exchanged(reply: bytes) -> ExchangeReply:
 def heartbeat(
     meta: str, consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]]
 ) -> Call[HeartbeatReply]:
-    """Say that this worker lives: ``info`` is its registration JSON ('' = leave as it is), kept for ``ttl`` ms;
-    ``jobs`` are (id, entry, fence, processed_on) of what it works on."""
+    """Renew the worker's registration and the locks of its jobs.
+
+    ``info`` is the registration JSON ('' = unchanged), for ``ttl`` ms; ``jobs`` are (id, entry, fence, processed_on)
+    of its active jobs.
+    """
     return Call("heartbeat", meta, (pack((consumer, info, ttl, jobs)),), _beaten, repeatable=True)
 
 
@@ -262,7 +268,7 @@ def _beaten(reply: bytes) -> HeartbeatReply:
 def recover_stalled(
     meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str
 ) -> Call[RecoverStalledReply]:
-    """Recover jobs whose worker died; ``hold`` ms during which only ``holder`` may do it."""
+    """Recover stalled jobs; for ``hold`` ms only ``holder`` may do this."""
     arg = pack((holder, hold, lock_duration, max_stalled, quiet, cursor, FOREIGN_CONSUMER_PREFIX))
     return Call("recover_stalled", meta, (arg,), _recovered_jobs, repeatable=True)
 
@@ -274,8 +280,10 @@ def _recovered_jobs(reply: bytes) -> RecoverStalledReply:
 def reattach(
     meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, known_ids: Sequence[str]
 ) -> Call[ReattachReply]:
-    """Ask for jobs that are this consumer's beside those it knows: ``known`` are stream entries, ``known_ids`` the
-    ids of jobs that came without one."""
+    """Return jobs that are assigned to this consumer but unknown to it.
+
+    ``known`` are the stream entries of its known jobs, ``known_ids`` the ids of known jobs without a stream entry.
+    """
     return Call("reattach", meta, (pack((consumer, known, want, quiet, cursor, known_ids)),), _reattached)
 
 
@@ -284,5 +292,5 @@ def _reattached(reply: bytes) -> ReattachReply:
 
 
 def leave(meta: str, consumer: str) -> Call[bool]:
-    """Take a worker's registration and its consumer away; False if jobs still pend for it."""
+    """Delete a worker's registration and consumer; return False if it still has pending jobs."""
     return Call("leave", meta, (consumer,), bool, repeatable=True)
