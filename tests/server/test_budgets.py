@@ -1,4 +1,4 @@
-"""Budgets of flows at workers: nothing begins when they are used up, what is used is counted when attempts end."""
+"""Budgets of flows: no job starts after a limit is exceeded; usage is charged when attempts end."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ async def budget_of(queue: Queue, flow: str, **limits: Any) -> str:
 
 
 async def add_with(queue: Queue, key: str, **options: Any) -> Job:
-    """A job of a flow with a budget. No worker runs yet."""
+    """Add a flow with a budget; no worker runs yet."""
     job: Job = await queue.add("task", **options)
     link = await link_of(queue)
     await link.transport.command("HSET", link.keys.job(job.id), "budgetKey", key)
@@ -33,7 +33,7 @@ async def spend(job: Job) -> None:
     await job.report_usage(tokens={"input": 60}, costs={"x": 0.5})
 
 
-async def test_what_is_used_up_fails_the_rest(core_url: str, queue_name: str) -> None:
+async def test_exceeded_budget_fails_remaining_jobs(core_url: str, queue_name: str) -> None:
     async with Queue(queue_name, core_url) as queue:
         key = await budget_of(queue, "1", max_total_tokens=100, cost_unit="USD")
         jobs = [await add_with(queue, key, attempts=2) for _ in range(3)]
@@ -43,7 +43,7 @@ async def test_what_is_used_up_fails_the_rest(core_url: str, queue_name: str) ->
             await jobs[1].wait_until_finished()
             with pytest.raises(JobFailedError, match="BudgetExceededError: Budget exceeded"):
                 await jobs[2].wait_until_finished()
-        # The one that passed the limit, and the one that was not begun.
+        # The job that exceeded the limit, and the job that was not started.
         assert told.job_ids("budget_exceeded") == [jobs[1].id, jobs[2].id]
         assert told.job_ids("active") == [jobs[0].id, jobs[1].id]
         budget = await queue.get_flow_budget("1")
@@ -51,11 +51,11 @@ async def test_what_is_used_up_fails_the_rest(core_url: str, queue_name: str) ->
         assert (budget.used_tokens, budget.used_cost, budget.exceeded, budget.max_total_tokens) == (120, 1, True, 100)
         assert (budget.used_tokens_by_category, budget.used_costs_by_category) == ({"input": 120}, {"x": 1})
         assert (budget.cost_unit, budget.on_exceeded) == ("USD", "fail")
-        assert await queue.get_flow_budget("2") == budget  # found by any job of the flow
+        assert await queue.get_flow_budget("2") == budget  # any job of the flow finds it
         assert await queue.get_flow_budget("99") is None
 
 
-async def test_failing_for_lack_of_budget_is_retried_like_any_failure(url: str, queue_name: str) -> None:
+async def test_budget_failure_is_retried_like_any_failure(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         key = await budget_of(queue, "1", max_total_tokens=1)
         link = await link_of(queue)
@@ -69,7 +69,7 @@ async def test_failing_for_lack_of_budget_is_retried_like_any_failure(url: str, 
         assert (told.count["retrying"], told.count["failed"], told.count["active"]) == (1, 1, 0)
 
 
-async def test_pausing_has_the_rest_wait_for_a_day(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_exceeded_budget_can_pause_remaining_jobs_for_a_day(url: str, queue_name: str, resp: RespClient) -> None:
     async with Queue(queue_name, url) as queue:
         key = await budget_of(queue, "1", max_total_cost=0.4, on_exceeded="pause")
         jobs = [await add_with(queue, key) for _ in range(2)]
@@ -80,7 +80,7 @@ async def test_pausing_has_the_rest_wait_for_a_day(url: str, queue_name: str, re
         read = await queue.get_job(jobs[1].id)
         assert read is not None
         assert (read.state, read.delay, read.attempts_made) == ("delayed", 86_400_000, 0)
-        # A wider budget lets it go on, when it is told to.
+        # A promoted job runs if the budget has been raised.
         link = await link_of(queue)
         await link.transport.command("HSET", key, "exceeded", "0", "maxTotalCost", "10")
         await read.promote()
@@ -88,7 +88,7 @@ async def test_pausing_has_the_rest_wait_for_a_day(url: str, queue_name: str, re
             await read.wait_until_finished()
 
 
-async def test_a_failed_attempt_has_used_what_it_used(url: str, queue_name: str) -> None:
+async def test_failed_attempt_is_charged(url: str, queue_name: str) -> None:
     async def fail(job: Job) -> None:
         await spend(job)
         raise ValueError("no")
@@ -104,7 +104,7 @@ async def test_a_failed_attempt_has_used_what_it_used(url: str, queue_name: str)
         assert budget.used_tokens == 180
 
 
-async def test_a_time_out_counts_what_was_said_before(url: str, queue_name: str) -> None:
+async def test_timed_out_attempt_is_charged(url: str, queue_name: str) -> None:
     async def hang(job: Job) -> None:
         await spend(job)
         await asyncio.Event().wait()
@@ -120,7 +120,7 @@ async def test_a_time_out_counts_what_was_said_before(url: str, queue_name: str)
         assert budget.used_tokens == 60
 
 
-async def test_the_budget_of_a_root_that_has_ended_goes_in_time(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_budget_expires_after_the_root_job_ended(url: str, queue_name: str, resp: RespClient) -> None:
     async with Queue(queue_name, url) as queue:
         key = await budget_of(queue, "1", max_total_tokens=1_000)
         root = await add_with(queue, key)
@@ -131,8 +131,8 @@ async def test_the_budget_of_a_root_that_has_ended_goes_in_time(url: str, queue_
         assert await queue.get_flow_budget("1") is not None
 
 
-async def test_of_another_queue(core_url: str, core_resp: RespClient, queue_name: str) -> None:
-    """The calls of a queue cannot touch the budget of another one: it is asked for, and what was used is owed."""
+async def test_budget_of_another_queue_applies(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    """The budget of another queue is checked by an extra call and charged through the outbox."""
     other = f"{queue_name}-other"
     async with Queue(queue_name, core_url) as queue, Queue(other, core_url) as elsewhere:
         key = await budget_of(elsewhere, "9", max_total_tokens=50)
@@ -150,7 +150,7 @@ async def test_of_another_queue(core_url: str, core_resp: RespClient, queue_name
 
 
 async def add_with_running(queue: Queue, key: str, told: Told) -> Job:
-    """The same while a worker runs, which must not have the job before its record says so: it comes later."""
+    """The same while a worker runs, which must not start the job before its budget key is written."""
     job: Job = await queue.add("task", delay=60_000)
     link = await link_of(queue)
     await link.transport.command("HSET", link.keys.job(job.id), "budgetKey", key)
@@ -160,14 +160,14 @@ async def add_with_running(queue: Queue, key: str, told: Told) -> Job:
     return job
 
 
-async def test_junk_in_place_of_a_budgets_key_bars_nobody(url: str, queue_name: str) -> None:
+async def test_invalid_budget_key_is_ignored(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await add_with(queue, "junk")
         async with Worker(queue_name, spend, url):
             await job.wait_until_finished()
 
 
-async def test_in_batches(url: str, queue_name: str) -> None:
+async def test_budget_applies_to_batches(url: str, queue_name: str) -> None:
     sizes: list[int] = []
 
     async def handler(jobs: list[Job]) -> list[None]:

@@ -1,4 +1,4 @@
-"""Limits of queues and workers, pauses, and attempts that go on later: on a real server, with real workers."""
+"""Limits of queues and workers, rate limit errors, delayed steps, and token limiters."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from tests.server.worker_support import Gate, Raw, Told, soon
 
 
 class Meter:
-    """A handler that knows when its jobs began and how many ran at a time."""
+    """A handler that records when its jobs started and how many were active at a time."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
@@ -48,7 +48,7 @@ async def test_global_concurrency_is_never_exceeded(limit: int, url: str, queue_
         assert meter.most == limit
 
 
-async def test_a_raised_limit_starts_more_at_once(url: str, queue_name: str) -> None:
+async def test_raising_global_concurrency_takes_effect_immediately(url: str, queue_name: str) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         await queue.set_global_concurrency(1)
@@ -67,7 +67,7 @@ async def test_a_raised_limit_starts_more_at_once(url: str, queue_name: str) -> 
         assert await queue.get_global_concurrency() == 0
 
 
-async def test_a_global_rate_limit_bounds_all_workers_and_overrides_theirs(url: str, queue_name: str) -> None:
+async def test_global_rate_limit_overrides_worker_limiters(url: str, queue_name: str) -> None:
     meter = Meter()
     async with Queue(queue_name, url) as queue:
         assert await queue.get_global_rate_limit() is None
@@ -84,12 +84,12 @@ async def test_a_global_rate_limit_bounds_all_workers_and_overrides_theirs(url: 
         fetched = sorted(job.processed_on for job in jobs if job.processed_on is not None)
         assert len(fetched) == 20
         assert fetched[-1] - fetched[0] >= 550
-        assert max(sum(at <= each < at + 150 for each in fetched) for at in fetched) <= 10  # twice, around an edge
+        assert max(sum(at <= each < at + 150 for each in fetched) for at in fetched) <= 10  # 2 windows
         await queue.remove_global_rate_limit()
         assert await queue.get_global_rate_limit() is None
 
 
-async def test_taking_a_rate_limit_away_lets_workers_go_on_at_once(url: str, queue_name: str) -> None:
+async def test_removing_a_rate_limit_takes_effect_immediately(url: str, queue_name: str) -> None:
     gate = Gate()
     gate.open()
     async with Queue(queue_name, url) as queue:
@@ -103,7 +103,7 @@ async def test_taking_a_rate_limit_away_lets_workers_go_on_at_once(url: str, que
             await told.wait("completed", 3)
 
 
-async def test_a_worker_limiter(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_worker_limiter_bounds_all_workers_that_have_one(url: str, queue_name: str, resp: RespClient) -> None:
     meter = Meter()
     async with Queue(queue_name, url) as queue:
         await plain(queue, 9)
@@ -118,7 +118,7 @@ async def test_a_worker_limiter(url: str, queue_name: str, resp: RespClient) -> 
 @pytest.mark.parametrize(
     "option", [{"max": 0, "duration": 1}, {"max": 1}, {"max": 1, "duration": 0.5}, {"max": 1, "duration": 1, "x": 1}, 5]
 )
-def test_a_limiter_that_cannot_be(option: Any) -> None:
+def test_invalid_limiter_is_rejected(option: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="limiter"):
         Worker("q", print, limiter=option)
 
@@ -139,7 +139,7 @@ def test_a_limiter_that_cannot_be(option: Any) -> None:
     lambda q: q.rate_limit_group("", 5),
     lambda q: q.rate_limit_group("k", 5, extend="min"),
 ])  # fmt: skip
-async def test_limits_that_cannot_be(call: Any, url: str, queue_name: str) -> None:
+async def test_invalid_limits_are_rejected(call: Any, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         with pytest.raises(GlideMQValidationError):
             await call(queue)
@@ -149,7 +149,7 @@ async def test_limits_that_cannot_be(call: Any, url: str, queue_name: str) -> No
 # -- pauses --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_pauses_when_it_is_told_to_without_any_limiter(url: str, queue_name: str) -> None:
+async def test_worker_rate_limit_works_without_a_limiter(url: str, queue_name: str) -> None:
     meter = Meter()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, meter, url)
@@ -158,7 +158,7 @@ async def test_a_worker_pauses_when_it_is_told_to_without_any_limiter(url: str, 
         told = Told(worker)
         async with worker:
             assert worker._exchange is not None
-            await worker._exchange.idle.wait()  # no call is under way that might bring a job
+            await worker._exchange.idle.wait()  # no pending call that could fetch a job
             worker.rate_limit(200)
             worker.rate_limit(10)
             began = asyncio.get_running_loop().time()
@@ -168,7 +168,7 @@ async def test_a_worker_pauses_when_it_is_told_to_without_any_limiter(url: str, 
         assert worker.unresponsive_seconds == 0.0
 
 
-async def test_a_paused_worker_leaves_jobs_to_others(url: str, queue_name: str) -> None:
+async def test_rate_limited_worker_leaves_jobs_to_others(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         gate, other = Gate(), Gate()
         other.open()
@@ -182,7 +182,7 @@ async def test_a_paused_worker_leaves_jobs_to_others(url: str, queue_name: str) 
 
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("source", [{}, {"priority": 3}, {"lifo": True}, {"ordering": "k"}])
-async def test_a_rate_limit_error_costs_no_attempt_and_pauses(
+async def test_rate_limit_error_counts_no_attempt_and_pauses_the_worker(
     source: dict[str, Any], in_thread: bool, url: str, queue_name: str
 ) -> None:
     met: list[tuple[str, float]] = []
@@ -215,9 +215,7 @@ async def test_a_rate_limit_error_costs_no_attempt_and_pauses(
 
 
 @pytest.mark.parametrize(("limiter", "pause"), [({"max": 100, "duration": 80}, 0.08), (None, 1.0)])
-async def test_how_long_a_rate_limit_error_pauses_that_says_nothing(
-    limiter: Any, pause: float, url: str, queue_name: str
-) -> None:
+async def test_default_delay_of_a_rate_limit_error(limiter: Any, pause: float, url: str, queue_name: str) -> None:
     met: list[float] = []
 
     async def handle(_: Job) -> None:
@@ -232,7 +230,7 @@ async def test_how_long_a_rate_limit_error_pauses_that_says_nothing(
     assert pause - 0.005 <= met[1] - met[0] < pause + 0.5
 
 
-async def test_a_signal_that_cannot_be_followed_is_a_failure(url: str, queue_name: str) -> None:
+async def test_invalid_job_signal_fails_the_job(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         raise {"rate": RateLimitError(-5), "data": DelayedError(5, data={1, 2}, replace=True)}[job.name]
 
@@ -252,7 +250,7 @@ async def test_a_signal_that_cannot_be_followed_is_a_failure(url: str, queue_nam
 
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("source", [{}, {"priority": 3}, {"lifo": True}, {"ordering": "k"}])
-async def test_a_step_job_goes_on_where_it_was(
+async def test_job_continues_with_its_next_step(
     source: dict[str, Any], in_thread: bool, url: str, queue_name: str, resp: RespClient
 ) -> None:
     steps: list[str] = []
@@ -301,7 +299,7 @@ async def test_compressed_data_stays_compressed(url: str, queue_name: str, resp:
     ({}, {"when": 1, "next_step": ""}),
     ({}, {"when": datetime(2200, 1, 1, tzinfo=UTC)}),
 ])  # fmt: skip
-async def test_what_cannot_be_delayed_fails(data: Any, arguments: Any, url: str, queue_name: str) -> None:
+async def test_invalid_delay_fails_the_job(data: Any, arguments: Any, url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         job.move_to_delayed(**arguments)
 
@@ -315,7 +313,7 @@ async def test_what_cannot_be_delayed_fails(data: Any, arguments: Any, url: str,
 
 
 @pytest.mark.parametrize("reason", ["not wanted", KeyError("gone")])
-async def test_a_handler_fails_for_good(reason: Any, url: str, queue_name: str) -> None:
+async def test_move_to_failed_skips_retries(reason: Any, url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         job.move_to_failed(reason)
 
@@ -331,7 +329,7 @@ async def test_a_handler_fails_for_good(reason: Any, url: str, queue_name: str) 
 
 
 @pytest.mark.parametrize("reason", ["", None, 5, b"x", ValueError, KeyboardInterrupt(), DelayedError(5), "\ud800"])
-async def test_a_reason_that_is_none_is_refused_and_the_attempt_goes_on(reason: Any, url: str, queue_name: str) -> None:
+async def test_invalid_reason_is_rejected_and_the_attempt_continues(reason: Any, url: str, queue_name: str) -> None:
     async def handle(job: Job) -> str:
         with pytest.raises(GlideMQValidationError, match="reason"):
             job.move_to_failed(reason)
@@ -341,7 +339,7 @@ async def test_a_reason_that_is_none_is_refused_and_the_attempt_goes_on(reason: 
         assert await queue.add_and_wait("a") == "went on"
 
 
-async def test_only_its_own_handler_may_say_so(url: str, queue_name: str) -> None:
+async def test_job_signals_require_the_own_handler(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("a", {}, ordering="k")
         assert job.ordering_key == "k"
@@ -362,7 +360,7 @@ async def test_only_its_own_handler_may_say_so(url: str, queue_name: str) -> Non
 
 @pytest.mark.parametrize("scope", ["queue", "worker", "both"])
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_no_job_is_taken_when_the_tokens_of_a_window_are_used(
+async def test_no_job_is_fetched_when_the_tokens_are_used_up(
     scope: Any, in_thread: bool, url: str, queue_name: str, resp: RespClient
 ) -> None:
     by_loop: list[int] = []
@@ -396,10 +394,10 @@ async def test_no_job_is_taken_when_the_tokens_of_a_window_are_used(
         raw = Raw(resp, queue_name)
         assert raw.job(jobs[0].id)["tpmTokens"] == "60"
         for key in resp.keys(raw.key("tpm:*").replace("{", "\\{")):
-            assert resp.execute("PTTL", key) != -1  # it goes by itself, or has gone already
+            assert resp.execute("PTTL", key) != -1  # it expires, or has expired already
 
 
-async def test_tokens_of_failed_attempts_count_too(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_tokens_of_failed_attempts_count(url: str, queue_name: str, resp: RespClient) -> None:
     async def handle(job: Job) -> None:
         await job.report_tokens(70)
         raise ValueError("no")
@@ -417,12 +415,12 @@ async def test_tokens_of_failed_attempts_count_too(url: str, queue_name: str, re
 
 @pytest.mark.parametrize("option", [{"max_tokens": 0, "duration": 1}, {"duration": 1}, {"max_tokens": 1, "duration": 1,
                                                                                     "scope": "all"}])  # fmt: skip
-def test_a_token_limiter_that_cannot_be(option: Any) -> None:
+def test_invalid_token_limiter_is_rejected(option: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="token_limiter"):
         Worker("q", print, token_limiter=option)
 
 
-async def test_a_worker_closes_while_it_is_limited(url: str, queue_name: str) -> None:
+async def test_rate_limited_worker_can_be_closed(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await plain(queue, 3)
         worker = Worker(queue_name, Meter(), url, limiter=RateLimit(1, 3_600_000))
@@ -434,7 +432,7 @@ async def test_a_worker_closes_while_it_is_limited(url: str, queue_name: str) ->
         assert (await queue.get_job_counts()).waiting == 2
 
 
-async def test_a_draining_worker_waits_for_jobs_that_a_limit_holds_up(url: str, queue_name: str) -> None:
+async def test_drain_waits_for_rate_limited_jobs(url: str, queue_name: str) -> None:
     meter = Meter()
     async with Queue(queue_name, url) as queue:
         ordering: Any = {"key": "k", "concurrency": 5, "rate_limit": {"max": 1, "duration": 150}}

@@ -1,4 +1,4 @@
-"""Order within a key and slots of groups, whatever becomes of the jobs: on a real server, with real workers."""
+"""Ordering groups: order within a key and slots, for all ways in which jobs end."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ def in_group(key: str, name: str = "a", data: Any = None, **options: Any) -> tup
 
 
 async def assert_at_rest(queue: Queue, *keys: str, added: int | None = None) -> None:
-    """No slot is held, nobody is parked, and every turn has been taken or passed over."""
+    """Assert that no slot is taken, no job is parked, and every sequence number is used or skipped."""
     for key in keys:
         found = await queue.get_group(key)
         assert found is not None
@@ -28,7 +28,7 @@ async def assert_at_rest(queue: Queue, *keys: str, added: int | None = None) -> 
 
 
 @pytest.mark.parametrize("concurrency", [1, 20])
-async def test_one_key_is_worked_on_in_order_by_two_workers(concurrency: int, url: str, queue_name: str) -> None:
+async def test_two_workers_run_one_key_in_order(concurrency: int, url: str, queue_name: str) -> None:
     begun: list[int] = []
     running = 0
 
@@ -50,7 +50,7 @@ async def test_one_key_is_worked_on_in_order_by_two_workers(concurrency: int, ur
         await assert_at_rest(queue, "k", added=200)
 
 
-async def test_a_thousand_keys_with_failures_retries_and_removals(url: str, queue_name: str) -> None:
+async def test_thousand_keys_with_failures_retries_and_removals(url: str, queue_name: str) -> None:
     chance = random.Random(7)
     keys, per_key = [f"key-{i}" for i in range(1000)], 6
     rows = [(key, i) for i in range(per_key) for key in keys]
@@ -84,7 +84,7 @@ async def test_a_thousand_keys_with_failures_retries_and_removals(url: str, queu
             assert removed == 300
 
             def all_over(told: Told) -> bool:
-                # A job that was removed while it ran is told as an error (it is gone) or not at all.
+                # A job that was removed while active is reported as an error, or not at all.
                 return told.count["completed"] + told.count["failed"] >= len(rows) - removed
 
             await soon(told.until(all_over), 60)
@@ -101,7 +101,7 @@ async def until_idle(queue: Queue) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_slots_are_free_whatever_ends_a_job(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_every_way_to_end_a_job_frees_its_slot(url: str, queue_name: str, resp: RespClient) -> None:
     async def handle(job: Job) -> None:
         if job.name == "fail":
             raise UnrecoverableError("no")
@@ -133,7 +133,7 @@ async def test_slots_are_free_whatever_ends_a_job(url: str, queue_name: str, res
         assert raw.run("EXISTS", "ratelimited") == 0
 
 
-async def test_a_removed_running_job_gives_its_slot_to_the_next(url: str, queue_name: str) -> None:
+async def test_removing_an_active_job_frees_its_slot(url: str, queue_name: str) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         first, second = await queue.add_bulk([in_group("k"), in_group("k")])
@@ -146,7 +146,7 @@ async def test_a_removed_running_job_gives_its_slot_to_the_next(url: str, queue_
         await assert_at_rest(queue, "k", added=2)
 
 
-async def test_a_job_handed_back_at_a_close_is_the_next_one(url: str, queue_name: str) -> None:
+async def test_job_released_at_close_is_next(url: str, queue_name: str) -> None:
     gate, done = Gate(), list[str]()
 
     async def finish(job: Job) -> None:
@@ -164,7 +164,7 @@ async def test_a_job_handed_back_at_a_close_is_the_next_one(url: str, queue_name
         await assert_at_rest(queue, "k", added=4)
 
 
-async def test_a_stalled_job_comes_back_before_the_next(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_stalled_job_runs_again_before_the_next(url: str, queue_name: str, resp: RespClient) -> None:
     done: list[str] = []
 
     async def finish(job: Job) -> None:
@@ -177,7 +177,7 @@ async def test_a_stalled_job_comes_back_before_the_next(url: str, queue_name: st
         await lost.start()
         await gate.next()
         assert lost._life.parts is not None
-        await lost._life.parts.heartbeat.close()  # it seems dead to all others
+        await lost._life.parts.heartbeat.close()  # other workers consider it dead
         other = Worker(queue_name, finish, url, lock_duration=1000, stalled_interval=1000)
         async with other:
             await jobs[-1].wait_until_finished()
@@ -187,7 +187,7 @@ async def test_a_stalled_job_comes_back_before_the_next(url: str, queue_name: st
         await assert_at_rest(queue, "k", added=3)
 
 
-async def test_a_wider_group_runs_as_many_at_a_time(url: str, queue_name: str) -> None:
+async def test_group_concurrency_is_used(url: str, queue_name: str) -> None:
     running = most = 0
 
     async def handle(_: Job) -> None:
@@ -208,7 +208,7 @@ async def test_a_wider_group_runs_as_many_at_a_time(url: str, queue_name: str) -
         await assert_at_rest(queue, "k", added=60)
 
 
-async def test_a_wider_limit_starts_parked_jobs_at_once(url: str, queue_name: str) -> None:
+async def test_raising_a_limit_starts_parked_jobs_at_once(url: str, queue_name: str) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk(in_group("k") for _ in range(4))
@@ -226,7 +226,7 @@ async def test_a_wider_limit_starts_parked_jobs_at_once(url: str, queue_name: st
         await assert_at_rest(queue, "k", added=4)
 
 
-async def test_a_group_may_rest_from_outside_and_others_go_on(url: str, queue_name: str) -> None:
+async def test_rate_limiting_a_group_does_not_affect_others(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, QueueEvents(queue_name, url) as events:
         await events.wait_until_ready()
         until = await queue.rate_limit_group("k", 60_000)
@@ -254,7 +254,7 @@ async def test_a_group_may_rest_from_outside_and_others_go_on(url: str, queue_na
 
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("position", ["front", "back"])
-async def test_a_handler_lets_its_group_rest(position: Any, in_thread: bool, url: str, queue_name: str) -> None:
+async def test_handler_can_rate_limit_its_group(position: Any, in_thread: bool, url: str, queue_name: str) -> None:
     met: list[tuple[str, float]] = []
     clock = asyncio.get_running_loop().time
 
@@ -282,7 +282,7 @@ async def test_a_handler_lets_its_group_rest(position: Any, in_thread: bool, url
         await assert_at_rest(queue, "k", added=3)
 
 
-async def test_a_handler_may_fail_with_its_group(url: str, queue_name: str) -> None:
+async def test_handler_can_rate_limit_its_group_and_fail_its_job(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         if job.name == "limited":
             job.rate_limit_group(50, current_job="fail")
@@ -301,7 +301,7 @@ async def test_a_handler_may_fail_with_its_group(url: str, queue_name: str) -> N
         await assert_at_rest(queue, "k", added=2)
 
 
-async def test_a_job_without_a_group_has_none_to_rest(url: str, queue_name: str) -> None:
+async def test_rate_limit_group_requires_a_group(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         job.rate_limit_group(50)
 
@@ -318,7 +318,7 @@ async def test_a_job_without_a_group_has_none_to_rest(url: str, queue_name: str)
 # -- adding --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_could_never_be_paid_for_is_not_added(url: str, queue_name: str) -> None:
+async def test_cost_above_the_bucket_capacity_is_rejected(url: str, queue_name: str) -> None:
     ordering = {"key": "k", "token_bucket": {"capacity": 2, "refill_rate": 1}}
     async with Queue(queue_name, url) as queue:
         with pytest.raises(JobCostError, match=r"cost 2\.5 .* group 'k'") as caught:
@@ -335,7 +335,7 @@ async def test_a_job_that_could_never_be_paid_for_is_not_added(url: str, queue_n
         assert (await queue.get_job_counts()).waiting == 2
 
 
-async def test_what_does_not_go_together(url: str, queue_name: str) -> None:
+async def test_mutually_exclusive_options_are_rejected(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         with pytest.raises(GlideMQValidationError, match="lifo"):
             await queue.add("a", None, ordering="k", lifo=True)
@@ -349,7 +349,7 @@ async def test_what_does_not_go_together(url: str, queue_name: str) -> None:
         assert (await queue.add("a", None, cost=2)).outcome is JobOutcome.ADDED
 
 
-async def test_a_priority_does_not_disturb_the_order_of_a_group(url: str, queue_name: str) -> None:
+async def test_priority_does_not_change_the_order_within_a_group(url: str, queue_name: str) -> None:
     begun: list[int] = []
 
     async def handle(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""`job.step`: what `next_step` wrote, beside the arguments of a task, and on the wire where peers look for it."""
+"""`job.step`: set by `next_step`, separate from the arguments of a task, stored in the data for peers."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ async def test_step_that_the_task_s_own_parameter_cannot_take_is_rejected(
         assert isinstance(run.error, GlideMQValidationError)
         assert "'next_step' = 'second': does not match parameter 'step' of task 'order'" in str(run.error)
         (job,) = await queue.get_jobs("failed")
-        assert job.data == {"step": 3}  # the argument is as it was
+        assert job.data == {"step": 3}  # the argument is unchanged
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Streams of jobs: writing with a token, reading along, waiting without being in the way."""
+"""Job streams: writing, reading while the job runs, waiting without blocking other calls."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ from glidemq_py.testing import RespClient
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 
-async def test_a_reader_sees_every_chunk_and_the_end(core_url: str, queue_name: str) -> None:
+async def test_reader_gets_every_chunk_and_the_end(core_url: str, queue_name: str) -> None:
     gate = asyncio.Event()
 
     async def handle(job: Job) -> Any:
@@ -68,7 +68,7 @@ def test_plain_handlers_and_blocking_readers(url: str, queue_name: str) -> None:
     asyncio.run(main())
 
 
-async def test_many_readers_at_different_places(url: str, queue_name: str) -> None:
+async def test_many_readers_at_different_positions(url: str, queue_name: str) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=5):
         jobs = [await queue.add("n", number) for number in range(5)]
@@ -89,7 +89,7 @@ async def test_many_readers_at_different_places(url: str, queue_name: str) -> No
         assert await soon(asyncio.gather(*late)) == [whole[1:]] * 5
 
 
-async def test_waiting_readers_do_not_hold_up_the_queue(url: str, queue_name: str) -> None:
+async def test_waiting_readers_do_not_block_the_queue(url: str, queue_name: str) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
         job = await queue.add("n")
@@ -106,7 +106,7 @@ async def test_waiting_readers_do_not_hold_up_the_queue(url: str, queue_name: st
         gate.open()
 
 
-async def test_a_wait_that_is_over(url: str, queue_name: str) -> None:
+async def test_read_stream_returns_after_its_block_time(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         assert await queue.read_stream(job.id) == []
@@ -117,7 +117,7 @@ async def test_a_wait_that_is_over(url: str, queue_name: str) -> None:
                 pass
 
 
-async def test_a_job_that_is_removed_ends_the_reading(url: str, queue_name: str) -> None:
+async def test_removing_the_job_ends_the_iteration(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         await job.stream({"n": 1})
@@ -131,7 +131,7 @@ async def test_a_job_that_is_removed_ends_the_reading(url: str, queue_name: str)
             await job.stream({"n": 2})
 
 
-async def test_the_stream_is_bounded_and_goes_with_its_job(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_stream_is_trimmed_and_deleted_with_its_job(url: str, queue_name: str, resp: RespClient) -> None:
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
@@ -142,7 +142,7 @@ async def test_the_stream_is_bounded_and_goes_with_its_job(url: str, queue_name:
         assert raw.run("EXISTS", f"jstream:{job.id}") == 0
 
 
-async def test_an_attempt_that_is_over_writes_nothing(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_stale_attempt_cannot_write(url: str, queue_name: str, resp: RespClient) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
         told = Told(worker)
@@ -162,7 +162,7 @@ async def test_an_attempt_that_is_over_writes_nothing(url: str, queue_name: str,
     [{}, [], "a", {"": 1}, {5: 1}, {"a": None}, {"a": True}, {"a": [1]}, {"a": float("nan")}, {"a": "\ud800"},
      {str(n): 1 for n in range(1_001)}],
 )  # fmt: skip
-async def test_chunks_that_cannot_be(url: str, queue_name: str, chunk: Any) -> None:
+async def test_invalid_chunks_are_rejected(url: str, queue_name: str, chunk: Any) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         with pytest.raises(GlideMQValidationError, match="chunk"):
@@ -170,7 +170,7 @@ async def test_chunks_that_cannot_be(url: str, queue_name: str, chunk: Any) -> N
         assert await queue.read_stream(job.id) == []
 
 
-async def test_other_refusals_and_the_largest_chunk(url: str, queue_name: str) -> None:
+async def test_invalid_arguments_and_the_largest_chunk(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         with pytest.raises(PayloadTooLargeError):

@@ -1,4 +1,4 @@
-"""Jobs that wait for a signal: handlers of both kinds, early signals, time-outs with and without workers."""
+"""Suspended jobs: async and plain handlers, early signals, timeouts with and without workers."""
 
 import asyncio
 from datetime import timedelta
@@ -25,7 +25,7 @@ from tests.server.worker_support import PATIENCE, Raw, Told, soon
 
 
 async def approval(job: Job) -> Any:
-    """Waits for two signals, one after the other."""
+    """Wait for two signals, one after the other."""
     first = await job.wait_for_signal("first", timeout=60_000)
     second = await job.wait_for_signal("second", timeout=60_000)
     return [first.data, second.data, job.attempts_made, [signal.name for signal in job.signals]]
@@ -43,7 +43,7 @@ def plain_approval(job: Job) -> Any:
 
 @pytest.mark.parametrize("handler", [approval, plain_approval])
 @pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 2}, {"ordering": "k"}])
-async def test_a_handler_waits_for_two_signals(
+async def test_handler_can_wait_for_two_signals(
     core_url: str, queue_name: str, handler: Any, options: dict[str, Any]
 ) -> None:
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url) as worker:
@@ -65,7 +65,7 @@ async def test_a_handler_waits_for_two_signals(
         assert (await queue.check()).ok
 
 
-async def test_signals_in_the_wrong_order_wait_for_their_turn(url: str, queue_name: str) -> None:
+async def test_signals_in_another_order_are_kept(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, approval, url) as worker:
         told = Told(worker)
         job = await queue.add("n")
@@ -76,7 +76,7 @@ async def test_signals_in_the_wrong_order_wait_for_their_turn(url: str, queue_na
         assert await job.wait_until_finished() == [1, 2, 0, ["second", "first"]]
 
 
-async def test_the_same_name_twice_is_two_signals(url: str, queue_name: str) -> None:
+async def test_repeated_waits_for_a_name_get_successive_signals(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> Any:
         return [(await job.wait_for_signal("go")).data for _ in range(3)]
 
@@ -87,8 +87,8 @@ async def test_the_same_name_twice_is_two_signals(url: str, queue_name: str) -> 
         assert await job.wait_until_finished() == [0, 1, 2]
 
 
-async def test_signals_before_the_job_has_run_at_all(url: str, queue_name: str) -> None:
-    """W42. Nobody has to suspend for a signal that is there."""
+async def test_signals_before_the_first_run_avoid_a_suspension(url: str, queue_name: str) -> None:
+    """W42. A job is not suspended for a signal that it has already received."""
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         assert await queue.signal(job.id, "first", 1)
@@ -99,7 +99,7 @@ async def test_signals_before_the_job_has_run_at_all(url: str, queue_name: str) 
             assert told.count["suspended"] == 0
 
 
-async def test_a_signal_while_the_handler_runs(url: str, queue_name: str) -> None:
+async def test_signal_during_the_run_resumes_the_suspension(url: str, queue_name: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def handle(job: Job) -> Any:
@@ -117,7 +117,7 @@ async def test_a_signal_while_the_handler_runs(url: str, queue_name: str) -> Non
         assert await job.wait_until_finished() == ["early"]
 
 
-async def test_what_is_known_of_a_suspended_job(url: str, queue_name: str) -> None:
+async def test_suspend_info_and_listeners(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> Any:
         job.suspend(reason="a human", timeout=timedelta(hours=1))
 
@@ -141,7 +141,7 @@ async def test_what_is_known_of_a_suspended_job(url: str, queue_name: str) -> No
         assert await queue.get_suspend_info(job.id) is None
 
 
-async def test_a_worker_fails_what_nobody_signals(core_url: str, queue_name: str) -> None:
+async def test_worker_fails_expired_suspensions(core_url: str, queue_name: str) -> None:
     async def handle(job: Job) -> Any:
         job.suspend(timeout=60)
 
@@ -151,9 +151,7 @@ async def test_a_worker_fails_what_nobody_signals(core_url: str, queue_name: str
         assert (await queue.get_job_counts()).suspended == 0
 
 
-async def test_a_queue_fails_what_nobody_signals_where_there_is_no_worker(
-    url: str, queue_name: str, resp: RespClient
-) -> None:
+async def test_queue_fails_expired_suspensions_without_a_worker(url: str, queue_name: str, resp: RespClient) -> None:
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
@@ -164,7 +162,7 @@ async def test_a_queue_fails_what_nobody_signals_where_there_is_no_worker(
             await job.wait_until_finished()
 
 
-async def test_signals_to_what_has_ended_or_is_not_there(url: str, queue_name: str) -> None:
+async def test_signal_to_ended_or_missing_job_returns_false(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         return None
 
@@ -175,7 +173,7 @@ async def test_signals_to_what_has_ended_or_is_not_there(url: str, queue_name: s
         assert not await queue.signal(job.id, "go")
 
 
-async def test_refused_arguments(url: str, queue_name: str) -> None:
+async def test_invalid_arguments_are_rejected(url: str, queue_name: str) -> None:
     problems: list[GlideMQError] = []
 
     async def handle(job: Job) -> None:
@@ -212,7 +210,7 @@ async def test_refused_arguments(url: str, queue_name: str) -> None:
         assert len(problems) == 9
 
 
-async def test_a_signal_thrown_by_hand_and_one_that_cannot_be(url: str, queue_name: str) -> None:
+async def test_suspend_error_raised_by_the_handler(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> Any:
         if job.data == "bad":
             raise SuspendError(timeout=-5)
@@ -228,7 +226,7 @@ async def test_a_signal_thrown_by_hand_and_one_that_cannot_be(url: str, queue_na
         assert await job.wait_until_finished() == "done"
 
 
-async def test_events_tell_a_resumed_job_from_a_resumed_queue(url: str, queue_name: str) -> None:
+async def test_resumed_events_of_job_and_queue_differ(url: str, queue_name: str) -> None:
     """W86."""
     async with (
         QueueEvents(queue_name, url) as events,
@@ -255,22 +253,22 @@ async def test_events_tell_a_resumed_job_from_a_resumed_queue(url: str, queue_na
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_the_continuation_runs_in_place_of_the_handler(url: str, queue_name: str, plain: bool) -> None:
+async def test_on_resume_runs_in_place_of_the_handler(url: str, queue_name: str, plain: bool) -> None:
     runs = 0
 
     async def handle(job: Job) -> Any:
         nonlocal runs
         runs += 1
 
-        async def go_on(signals: Any) -> Any:
-            await job.log("the job of the closure is this attempt's")
+        async def resume(signals: Any) -> Any:
+            await job.log("the closure uses the job of this attempt")
             return [signal.name for signal in signals]
 
-        def go_on_plainly(signals: Any) -> Any:
-            job.blocking.log("the job of the closure is this attempt's")
+        def resume_plain(signals: Any) -> Any:
+            job.blocking.log("the closure uses the job of this attempt")
             return [signal.name for signal in signals]
 
-        job.suspend(on_resume=go_on_plainly if plain else go_on)
+        job.suspend(on_resume=resume_plain if plain else resume)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
         told = Told(worker)
@@ -279,10 +277,10 @@ async def test_the_continuation_runs_in_place_of_the_handler(url: str, queue_nam
         await queue.signal(job.id, "go")
         assert await job.wait_until_finished() == ["go"]
         assert runs == 1
-        assert await job.logs() == ["the job of the closure is this attempt's"]
+        assert await job.logs() == ["the closure uses the job of this attempt"]
 
 
-async def test_the_jobs_timeout_holds_for_the_continuation(url: str, queue_name: str) -> None:
+async def test_job_timeout_applies_to_on_resume(url: str, queue_name: str) -> None:
     """W26."""
 
     async def for_ever(_: Any) -> None:
@@ -330,13 +328,13 @@ def test_continuations_are_bounded() -> None:
     for number in range(5_000):
         kept.keep(_Run(str(number)), SuspendError(None, None, print))  # type: ignore[arg-type]
     assert len(kept) == 1_000
-    assert kept.route(_Run("4999")) is None  # its fence is that of the suspended attempt itself
+    assert kept.route(_Run("4999")) is None  # the fencing token is that of the suspended attempt itself
     assert len(kept) == 999
     kept.keep(_Run("n"), SuspendError())  # type: ignore[arg-type]
     assert len(kept) == 999
 
 
-async def test_the_check_finds_nothing_amiss(core_url: str, queue_name: str) -> None:
+async def test_consistency_check_accepts_suspended_jobs(core_url: str, queue_name: str) -> None:
     async def handle(job: Job) -> None:
         await job.stream({"n": 1})
         await job.store_vector("embedding", [1, 2])
@@ -362,7 +360,7 @@ async def test_the_check_finds_nothing_amiss(core_url: str, queue_name: str) -> 
         assert (await queue.check(recheck_after=50)).ok
 
 
-async def test_drain_leaves_suspended_jobs_alone(url: str, queue_name: str) -> None:
+async def test_drain_does_not_remove_suspended_jobs(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, approval, url) as worker:
         told = Told(worker)
         job = await queue.add("n")

@@ -1,4 +1,4 @@
-"""Usage end to end: reported by handlers, read with the job, summed over flows and queues."""
+"""Usage: reported by handlers, read with the job, summed over flows and queues."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ USAGE = JobUsage(
 )  # fmt: skip
 
 
-async def test_a_handlers_report_is_read_back(core_url: str, queue_name: str) -> None:
+async def test_report_is_stored_with_the_job(core_url: str, queue_name: str) -> None:
     async def handler(job: Job) -> None:
         assert job.usage is None
         assert await job.report_usage(**GIVEN) == USAGE
@@ -45,7 +45,7 @@ async def test_a_handlers_report_is_read_back(core_url: str, queue_name: str) ->
         assert [job.usage for job in await queue.get_jobs("completed")] == [USAGE]
 
 
-async def test_plain_handlers_report_too(url: str, queue_name: str) -> None:
+async def test_plain_handler_can_report(url: str, queue_name: str) -> None:
     def handler(job: Job) -> None:
         job.blocking.report_usage(tokens={"input": 3})
 
@@ -57,7 +57,7 @@ async def test_plain_handlers_report_too(url: str, queue_name: str) -> None:
         assert read.usage == JobUsage(tokens={"input": 3}, total_tokens=3)
 
 
-async def test_jobs_without_usage_have_none(url: str, queue_name: str) -> None:
+async def test_usage_is_none_without_a_report(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("task")
         read = await queue.get_job(job.id)
@@ -65,7 +65,7 @@ async def test_jobs_without_usage_have_none(url: str, queue_name: str) -> None:
         assert (read.usage, [each.usage for each in await queue.get_jobs("waiting")]) == (None, [None])
 
 
-async def test_reports_from_outside_and_of_jobs_that_are_gone(url: str, queue_name: str) -> None:
+async def test_reports_outside_handlers_and_for_missing_jobs(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("task")
         await job.report_usage(total_tokens=5, model="m")
@@ -92,7 +92,7 @@ async def test_reports_from_outside_and_of_jobs_that_are_gone(url: str, queue_na
         ({"cached": 1}, "cached"),
     ],
 )
-async def test_refused(url: str, queue_name: str, given: dict[str, Any], option: str) -> None:
+async def test_invalid_reports_are_rejected(url: str, queue_name: str, given: dict[str, Any], option: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("task")
         with pytest.raises(GlideMQValidationError) as raised:
@@ -103,7 +103,7 @@ async def test_refused(url: str, queue_name: str, given: dict[str, Any], option:
         assert read.usage is None
 
 
-async def test_listeners_are_told(url: str, queue_name: str) -> None:
+async def test_usage_event_is_emitted(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, QueueEvents(queue_name, url) as events:
         told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         events.on("usage", told.set_result)
@@ -116,7 +116,7 @@ async def test_listeners_are_told(url: str, queue_name: str) -> None:
         )  # fmt: skip
 
 
-async def test_reports_count_in_a_token_limiter(url: str, queue_name: str) -> None:
+async def test_token_limiter_counts_reported_usage(url: str, queue_name: str) -> None:
     begun: list[str] = []
 
     async def handler(job: Job) -> None:
@@ -133,7 +133,7 @@ async def test_reports_count_in_a_token_limiter(url: str, queue_name: str) -> No
         assert begun == ["1"]
 
 
-async def test_a_flow_and_its_children_elsewhere(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+async def test_flow_usage_includes_remote_children(core_url: str, core_resp: RespClient, queue_name: str) -> None:
     other = f"{queue_name}-other"
     async with Queue(queue_name, core_url) as queue, Queue(other, core_url) as elsewhere:
         parent = await queue.add("parent")
@@ -155,7 +155,7 @@ async def test_a_flow_and_its_children_elsewhere(core_url: str, core_resp: RespC
             await each.obliterate(force=True)
 
 
-async def test_a_summary_over_queues(core_url: str, queue_name: str) -> None:
+async def test_usage_summary_covers_several_queues(core_url: str, queue_name: str) -> None:
     prefix = f"usage-{queue_name}"
     other = f"{queue_name}-other"
     async with Queue(queue_name, core_url, prefix=prefix) as queue, Queue(other, core_url, prefix=prefix) as second:
@@ -173,7 +173,7 @@ async def test_a_summary_over_queues(core_url: str, queue_name: str) -> None:
         assert (only.queues, only.total_tokens) == ((other,), 7)
         before = await queue.get_usage_summary(end=datetime(2020, 1, 1, tzinfo=UTC))
         assert (before.job_count, before.per_queue) == (0, {})
-        # What is obliterated is no longer among those that have usage; a later report brings it back.
+        # An obliterated queue is not in the summary; a later report adds it again.
         await second.obliterate()
         assert (await queue.get_usage_summary()).queues == (queue_name,)
         job = await second.add("task")
@@ -183,7 +183,7 @@ async def test_a_summary_over_queues(core_url: str, queue_name: str) -> None:
             await each.obliterate()
 
 
-async def test_what_a_summary_may_read(url: str, queue_name: str) -> None:
+async def test_usage_summary_limits_and_invalid_arguments(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         far = await queue.get_usage_summary([queue_name], window=timedelta(days=100))
         assert far.end_time - far.start_time == 30 * 86_400_000  # no longer than it is kept

@@ -1,4 +1,4 @@
-"""Vector search on real servers: stored vectors everywhere, the index where there is a search module."""
+"""Vector search: stored vectors on all servers, indexes on servers with a search module."""
 
 import asyncio
 import struct
@@ -19,7 +19,7 @@ def has_search(resp: RespClient) -> bool:
     return True
 
 
-async def test_a_server_without_a_search_module(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+async def test_server_without_search_module_raises(core_url: str, core_resp: RespClient, queue_name: str) -> None:
     if has_search(core_resp):
         pytest.skip("this server has a search module")
     async with Queue(queue_name, core_url) as queue:
@@ -29,7 +29,7 @@ async def test_a_server_without_a_search_module(core_url: str, core_resp: RespCl
                 await attempt
 
 
-async def test_a_vector_is_stored_as_float32_and_revives_nothing(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_vector_is_stored_as_float32(url: str, queue_name: str, resp: RespClient) -> None:
     async def handle(job: Job) -> Any:
         await job.store_vector("embedding", [0.5, -1, 2])
 
@@ -48,7 +48,7 @@ async def test_a_vector_is_stored_as_float32_and_revives_nothing(url: str, queue
             assert (await queue.check(recheck_after=50)).ok
 
 
-async def test_an_attempt_that_is_over_stores_nothing(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_stale_attempt_cannot_store_a_vector(url: str, queue_name: str, resp: RespClient) -> None:
     gate, raw = Gate(), Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
         told = Told(worker)
@@ -63,8 +63,8 @@ async def test_an_attempt_that_is_over_stores_nothing(url: str, queue_name: str,
         await queue.obliterate(force=True)
 
 
-async def test_the_nearest_jobs_are_found(url: str, queue_name: str, resp: RespClient) -> None:
-    """Runs where GLIDEMQ_TEST_SERVER names a server with a search module."""
+async def test_nearest_jobs_are_found(url: str, queue_name: str, resp: RespClient) -> None:
+    """Runs if GLIDEMQ_TEST_SERVER is a server with a search module."""
     if not has_search(resp):
         pytest.skip("the server has no search module (set GLIDEMQ_TEST_SERVER to one that has)")
     async with Queue(queue_name, url) as queue, Queue(queue_name + "2", url) as other:

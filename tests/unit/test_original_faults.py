@@ -16,7 +16,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "lua/test_own_groups.py::removed_and_expired_jobs_do_not_stop_the_group",
         "lua/test_own_steering.py::revoking_in_a_group",
         "lua/test_own_steering.py::a_group_whose_next_is_drained_goes_on",
-        "server/test_ordering.py::a_job_that_could_never_be_paid_for_is_not_added",
+        "server/test_ordering.py::cost_above_the_bucket_capacity_is_rejected",
         "lua/test_own_check.py::a_sequence_that_nobody_has_stops_a_group",
     ),
     "W2": ("server/test_worker_steering.py::after_queue_pause_has_returned_no_job_is_taken",),
@@ -45,12 +45,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "server/test_worker_timeouts.py::an_async_handler_is_cancelled",
         "server/test_batch.py::a_timeout_is_one_jobs_and_keeps_its_reason",
     ),
-    "W20": ("server/test_limits.py::a_worker_pauses_when_it_is_told_to_without_any_limiter",),
-    "W21": ("server/test_limits.py::a_rate_limit_error_costs_no_attempt_and_pauses",),
+    "W20": ("server/test_limits.py::worker_rate_limit_works_without_a_limiter",),
+    "W21": ("server/test_limits.py::rate_limit_error_counts_no_attempt_and_pauses_the_worker",),
     "W22": ("server/test_faults_lost_replies.py::active_jobs_survive_the_loss_of_the_heartbeat_connection",),
     "W23": (
         "lua/test_own_limits.py::no_permit_is_spent_on_what_is_not_taken",
-        "server/test_limits.py::a_paused_worker_leaves_jobs_to_others",
+        "server/test_limits.py::rate_limited_worker_leaves_jobs_to_others",
     ),
     "W24": ("lua/test_own_recovery.py::a_heartbeat_says_what_became_of_a_job",),
     "W25": ("lua/test_own_limits.py::a_job_without_an_entry_too",),
@@ -108,7 +108,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "server/test_dead_letters.py::a_crash_in_the_middle_of_a_delivery",
     ),
     "W92": (
-        "server/test_ordering.py::slots_are_free_whatever_ends_a_job",
+        "server/test_ordering.py::every_way_to_end_a_job_frees_its_slot",
         "lua/test_own_steering.py::slots_of_drained_jobs_are_free",
         "lua/test_own_check.py::slots_of_a_group",
     ),
@@ -125,7 +125,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
 FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     "W25": ("lua/test_own_suspend.py::suspended_and_resumed_from_every_source",),
     "W26": (
-        "server/test_suspend.py::the_jobs_timeout_holds_for_the_continuation",
+        "server/test_suspend.py::job_timeout_applies_to_on_resume",
         "server/test_suspend.py::continuations_are_bounded",
     ),
     "W32": ("server/test_broadcast.py::a_killed_workers_messages_come_again_once_and_to_its_subscription_alone",),
@@ -133,7 +133,7 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     "W34": ("server/test_broadcast.py::one_subscriptions_failures_are_its_own",),
     "W42": (
         "lua/test_own_suspend.py::early_signals_are_kept_and_resume_at_once",
-        "server/test_suspend.py::signals_before_the_job_has_run_at_all",
+        "server/test_suspend.py::signals_before_the_first_run_avoid_a_suspension",
     ),
     "W43": (
         "server/test_children.py::no_end_of_a_child_leaves_its_parent_waiting",
@@ -153,8 +153,8 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     "W48": ("server/test_children.py::nothing_to_wait_for", "server/flows/test_flows.py::one_job_is_a_flow_too"),
     "W49": (
         "server/flows/test_flows.py::a_budget_is_there_before_the_jobs",
-        "server/test_budgets.py::in_batches",
-        "server/test_budgets.py::the_budget_of_a_root_that_has_ended_goes_in_time",
+        "server/test_budgets.py::budget_applies_to_batches",
+        "server/test_budgets.py::budget_expires_after_the_root_job_ended",
     ),
     "W50": ("server/flows/test_flows.py::children_values_that_are_large",),
     "W51": ("server/flows/test_flows.py::a_released_parent_keeps_its_own_options",),
