@@ -1,12 +1,12 @@
-"""Every chore of the repository, each in an environment that this file makes by itself.
+"""The development tasks of the repository, each in its own environment, created by this file.
 
     python3 noxfile.py demo                  thousands of real jobs on a real Valkey
     python3 noxfile.py tests                 the whole suite; further arguments go to pytest
     python3 noxfile.py lint types docs       several sessions, one after the other
-    python3 noxfile.py -l                    lists all of them: lua, chaos, bench, release, ...
+    python3 noxfile.py -l                    lists all sessions: lua, chaos, bench, release, ...
 
-A plain Python 3.11 or later is enough: started as a script, this file makes `.nox-bootstrap/` with nox in it
-and runs itself again there. `nox -s tests -- -k name` does the same for those who have nox.
+Python 3.11 or later is enough: run as a script, this file creates `.nox-bootstrap/` with nox and runs itself there.
+With nox installed, `nox -s tests -- -k name` works too.
 """
 
 import logging
@@ -43,7 +43,7 @@ def tests(session: "nox.Session") -> None:
     """Run the whole suite, one process per core. Arguments: pytest's; `-n 0` for a single process.
 
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
-    repository's own files; that a wheel and an sdist hold everything is tests/unit/test_packaging.py's duty.
+    repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
     """
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
     # Tests marked with the same xdist_group share a process.
@@ -53,7 +53,7 @@ def tests(session: "nox.Session") -> None:
 
 
 def lint(session: "nox.Session") -> None:
-    """Ruff, the direction of imports, luacheck where it is installed, and files that have grown too long."""
+    """Run ruff, import-linter and luacheck (if installed), and report too long files."""
     session.install("-q", "-e", ".", *_group("lint"))
     _report_long_files(session)
     _luacheck(session)
@@ -61,21 +61,21 @@ def lint(session: "nox.Session") -> None:
 
 
 def types(session: "nox.Session") -> None:
-    """Mypy and pyright, both strict, with everything installed that some file imports."""
+    """Run mypy and pyright, both strict, with all optional imports installed."""
     extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,test"
     session.install("-q", "-e", f".[{extras}]", *_group("types"))
     _run_all(session, ["mypy"], ["pyright"])
 
 
 def lua(session: "nox.Session") -> None:
-    """Luacheck where it is installed, and the tests of the Lua functions one by one."""
+    """Run luacheck (if installed) and the tests of the Lua functions."""
     _luacheck(session)
     session.install("-q", "-e", ".[embedded,speed,test]")
     session.run("python", "-m", "pytest", "tests/lua", *session.posargs)
 
 
 def chaos(session: "nox.Session") -> None:
-    """The long form of tests/lua/test_state_machine.py, new steps each time. Arguments: runs (500), pytest's."""
+    """Run tests/lua/test_state_machine.py with many random runs. Arguments: runs (500), then pytest's."""
     runs, *others = session.posargs or ["500"]
     session.install("-q", "-e", ".[embedded,speed,test]")
     env = {"GLIDEMQ_CHAOS": runs}
@@ -106,7 +106,7 @@ def spark_demo(session: "nox.Session") -> None:
 
 
 def spark(session: "nox.Session") -> None:
-    """The tests of the Spark data source alone; they are part of `tests` too. Arguments: pytest's."""
+    """Run only the tests of the Spark data source, which `tests` includes. Arguments: pytest's."""
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
     session.run("python", "-m", "pytest", "tests/spark", *session.posargs)
 
@@ -141,14 +141,14 @@ def release(session: "nox.Session") -> None:
 
 
 def _group(name: str) -> list[str]:
-    """Requirements of a dependency group; read here because an older pip cannot."""
+    """Return the requirements of a dependency group; older versions of pip cannot read them."""
     import nox
 
     return list(nox.project.dependency_groups(nox.project.load_toml(PYPROJECT), name))
 
 
 def _run_all(session: "nox.Session", *commands: list[str]) -> None:
-    """Run each, whatever became of the one before, and fail where any did."""
+    """Run all commands, and fail if any failed."""
     from nox.command import CommandFailed
 
     failed: list[str] = []
@@ -169,7 +169,7 @@ def _luacheck(session: "nox.Session") -> None:
 
 
 def _report_long_files(session: "nox.Session") -> None:
-    """Name the files that probably hold two ideas. A report, not a gate: the cure is a split, not a trim."""
+    """Report files that are too long and should be split; not an error."""
     for folder, limit in LINE_LIMITS.items():
         for path in sorted((ROOT / folder).rglob("*.lua" if folder == "lua" else "*.py")):
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -183,7 +183,7 @@ SESSIONS = (demo, tests, lint, types, docs, lua, chaos, bench, bench_spark, spar
 
 
 def _register() -> None:
-    """Nox is reading this file: declare the sessions to it."""
+    """Register the sessions with nox."""
     import nox
 
     nox.needs_version = NOX.removeprefix("nox")
@@ -195,7 +195,7 @@ def _register() -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    """This file was started as a script: become `nox` in an environment of our own."""
+    """Run nox in its own environment; for use as a script."""
     if sys.version_info < OLDEST_PYTHON:
         sys.exit(f"glidemq_py needs Python 3.11 or later, and this is {sys.version.split()[0]}: {sys.executable}")
     python = BOOTSTRAP / ("Scripts" if os.name == "nt" else "bin") / "python"

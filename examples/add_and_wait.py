@@ -1,4 +1,4 @@
-"""Request and reply over a queue: add a job, get its result, or learn why there is none."""
+"""Request and reply over a queue: add a job and wait for its result or its failure."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def main() -> None:
     async with queue, Worker("sums", calculate, concurrency=10):
         print("7 / 2 =", await queue.add_and_wait("divide", (7, 2), wait_timeout=10_000))
 
-        # Many at once: the adds leave together, and one reader waits for all of the results.
+        # Many at once: the adds are sent as one call, and one reader waits for all results.
         halves = await asyncio.gather(*(queue.add_and_wait("divide", (n, 2)) for n in range(5)))
         print("halves:", halves)
 

@@ -1,4 +1,4 @@
-"""Measurements are stored a hundred at a time; bad ones fail by themselves."""
+"""Batches: store measurements a hundred at a time; invalid ones fail individually."""
 
 import asyncio
 import sqlite3
@@ -28,7 +28,7 @@ async def main() -> None:
         jobs = await queue.add_bulk(
             ("measurement", {"sensor": f"s{n}", "value": None if n == 42 else n / 10}) for n in range(250)
         )
-        # The third batch is not full: it begins 30 ms after its first job was taken.
+        # The third batch is not full: it starts 30 ms after its first job was fetched.
         async with Worker("measurements", store, batch=BatchOptions(100, timeout=30)):
             for job in jobs:
                 try:

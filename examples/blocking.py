@@ -1,4 +1,4 @@
-"""A script without an event loop: adding, waiting for a result, many threads on one queue."""
+"""Blocking API: add jobs and wait for results without an event loop, with many threads on one queue."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ def total(job: Job[list[int], int]) -> int:
 
 
 def work(stop: threading.Event) -> None:
-    """A worker in a thread of this program; usually it is a process of its own (python -m glidemq_py.worker)."""
+    """Run a worker in a thread; usually it is a separate process (python -m glidemq_py.worker)."""
 
     async def main() -> None:
         async with Worker("sums", total):

@@ -1,4 +1,4 @@
-"""Messages that every subscription gets: one filters, one fails and tries again, one comes late."""
+"""Broadcast: messages for every subscription; one filters, one retries, one joins late."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Ten thousand jobs in one call, some with options of their own; one worker does them all and then closes."""
+"""Bulk add: ten thousand jobs in one call, some with their own options; a worker drains the queue."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ async def main() -> None:
     queue: Queue[int, int] = Queue("squares")
     async with queue:
         jobs = await queue.add_bulk(("square", n) for n in range(JOBS))
-        # Rows may carry options; a JobSpec is checked when it is made.
+        # Rows may have options; a JobSpec validates them when it is created.
         jobs += await queue.add_bulk(
             [
                 ("square", -1, {"priority": 1}),
@@ -27,7 +27,7 @@ async def main() -> None:
 
         worker = Worker("squares", square, concurrency=100)
         await worker.start()
-        await worker.drain()  # works until nothing is left, then closes
+        await worker.drain()  # runs until the queue is empty, then closes
 
         counts = await queue.get_job_counts()
         print(f"{counts.completed} completed, {counts.unfinished} left")

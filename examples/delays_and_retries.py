@@ -1,4 +1,4 @@
-"""Jobs that wait, jobs that are tried again, and jobs for which another try would be pointless."""
+"""Delayed jobs, retried jobs, and jobs that must not be retried."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ async def handle(job: Job) -> str:
     if job.name == "flaky" and job.attempts_made < 2:
         raise ConnectionError(f"attempt {job.attempts_made + 1} found nobody at home")
     if job.name == "hopeless":
-        raise UnrecoverableError("the address does not exist")  # no attempt is wasted on it
+        raise UnrecoverableError("the address does not exist")  # fails without further attempts
     return f"{job.name} done after {job.attempts_made} failures"
 
 
@@ -19,7 +19,7 @@ async def main() -> None:
         worker = Worker("calls", handle, concurrency=5)
         worker.on("retrying", lambda job, error: print(f"retrying {job.name}: {error}"))
         async with worker:
-            # Milliseconds, a timedelta, or an instant.
+            # Milliseconds, a timedelta, or a datetime.
             short = await queue.add("short delay", delay=100)
             later = await queue.add("timedelta", delay=timedelta(milliseconds=200))
             at = await queue.add("instant", run_at=datetime.now() + timedelta(milliseconds=300))  # noqa: DTZ005

@@ -5,8 +5,8 @@
     python examples/demo.py --source FOLDER    measure the .py files of some other folder
 
 This process adds the jobs and draws; worker processes do the work. Some modules fail on their first attempt
-(always the same ones) and are retried; files that are not valid Python fail for good, with their reason. A
-private Valkey is started and nothing of it is left behind: no process, no file.
+(always the same ones) and are retried; files that are not valid Python fail permanently, with the reason. A
+private Valkey is started; no process and no file of it remains.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py._client.embedded import start_embedded
 
 QUEUE = "demo-modules"
-THREADS = 4  # per worker process: the next jobs are in hand while results travel
-UNLUCKY = 25  # one module in so many fails on its first attempt
+THREADS = 4  # per worker process: enough to run the next jobs while results are sent
+UNLUCKY = 25  # one module in 25 fails on its first attempt
 SHOWN = 5
 REDRAW_S = 0.1
 
@@ -38,7 +38,7 @@ REDRAW_S = 0.1
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """The handler: a plain function, so it runs in a thread. What it returns is the job's result."""
+    """Handle a job: a plain function runs in a thread, and its return value is the job's result."""
     module = job.data["module"]
     if job.attempts_made == 0 and zlib.crc32(module.encode()) % UNLUCKY == 0:
         raise OSError(f"{module} is unlucky at its first attempt")
@@ -46,7 +46,7 @@ def measure(job: Job) -> dict[str, Any]:
 
 
 async def work(url: str) -> None:
-    """A worker process: works until the process that started it closes the pipe, or is gone."""
+    """Run a worker until the parent process closes the pipe or exits."""
     worker = Worker(
         QUEUE,
         measure,
@@ -67,7 +67,7 @@ async def work(url: str) -> None:
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(parent), sys.stdin)
         await parent.read()
-        # Where the parent was killed, its server is gone too, and there is nobody to report to.
+        # If the parent was killed, its server is gone too.
         await worker.close(timeout=1_000)
 
     watching = asyncio.create_task(close_with_parent())
@@ -80,7 +80,7 @@ async def work(url: str) -> None:
 
 @contextlib.contextmanager
 def worker_processes(count: int, url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Worker processes that end with the block, and with this process, however it ends."""
+    """Start worker processes that end with the block, and with this process."""
     command = [sys.executable, __file__, "--work-for", url]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(count)]
     try:
@@ -94,7 +94,7 @@ def worker_processes(count: int, url: str) -> Iterator[list[subprocess.Popen[byt
 
 
 async def run(queue: Queue, folder: Path, files: list[Path], url: str, options: argparse.Namespace) -> None:
-    """Add a job for every file, watch the workers do them, and report."""
+    """Add a job per file, show the progress, and report."""
     with worker_processes(options.processes, url) as processes:
         while len(await queue.get_workers()) < options.processes:  # their start is not part of the measured time
             await asyncio.sleep(0.02)
@@ -116,13 +116,13 @@ async def run(queue: Queue, folder: Path, files: list[Path], url: str, options: 
 
 
 def check_alive(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End the demo where no worker is left: nothing would ever happen any more."""
+    """End the demo if no worker is left."""
     if all(process.poll() is not None for process in processes):
         sys.exit("every worker process has ended before its time")
 
 
 async def watch(queue: Queue, total: int, processes: list[subprocess.Popen[bytes]], *, kill: bool) -> None:
-    """Draw the progress until every job is completed or has failed for good."""
+    """Draw the progress until every job has completed or failed."""
     progress = Progress(total)
     while True:
         counts = await queue.get_job_counts()
@@ -143,7 +143,7 @@ async def watch(queue: Queue, total: int, processes: list[subprocess.Popen[bytes
 
 
 async def report(queue: Queue, folder: Path, elapsed: float, options: argparse.Namespace) -> None:
-    """Read every job back and print what came of it."""
+    """Read every job back and print the results."""
     completed = [job async for job in queue.iter_jobs("completed")]
     failed = [job async for job in queue.iter_jobs("failed")]
     results = [(job.data["module"], job.returnvalue or {}) for job in completed]
@@ -182,12 +182,12 @@ async def report(queue: Queue, folder: Path, elapsed: float, options: argparse.N
 
 
 def spread(values: list[int]) -> str:
-    """Median and 99th percentile of milliseconds."""
+    """Return median and 99th percentile of milliseconds as text."""
     return f"{duration(percentile(values, 0.5))}, p99 {duration(percentile(values, 0.99))}"
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Start a private Valkey (or use the one given), run, and leave nothing behind."""
+    """Start a private Valkey (or use the given one), run the demo, and clean up."""
     folder = options.source.resolve()
     files = python_files(folder)
     if not files:
@@ -205,7 +205,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Parse every module of the standard library, one job each.")
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4), help="worker processes")
     parser.add_argument("--source", type=Path, default=standard_library(), help="folder of .py files")

@@ -1,4 +1,4 @@
-"""A flow across three queues: pictures are made small side by side, an album waits for them, and is drawn."""
+"""Flow across three queues: pictures are resized in parallel, then their parent, an album, is drawn."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""SIGTERM, as an orchestrator sends it: the running job is finished, the waiting ones stay for other workers.
+"""Graceful shutdown on SIGTERM: the active job completes, waiting jobs stay for other workers.
 
 This program sends the signal to itself as soon as the first job runs.
 """
@@ -24,12 +24,12 @@ async def main() -> None:
     worker.on("closing", lambda: print("closing"))
     worker.on("completed", lambda job, result: print(result))
     worker.on("closed", lambda: print("closed"))
-    await worker.run()  # returns when it has closed; a second signal would hand the running job back at once
+    await worker.run()  # returns after shutdown; a second signal would release the active job at once
 
     counts = await queue.get_job_counts()
     print(f"{counts.completed} completed, {counts.waiting} waiting, {counts.active} stranded")
 
-    # A service of several parts closes them together.
+    # A service with several components closes them together.
     other = Worker("parts", handle, concurrency=10)
     drained = asyncio.Event()
     other.on("drained", drained.set)

@@ -1,4 +1,4 @@
-"""The queue over HTTP: the proxy's application, asked here without a network in between."""
+"""HTTP proxy: call the proxy application in process, without a network."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def shout(job: Job[str, str]) -> str:
 async def main() -> None:
     app = create_proxy_app(queues=["words"], tokens=[TOKEN])
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    transport = httpx.ASGITransport(app)  # in earnest: python -m glidemq_py.proxy
+    transport = httpx.ASGITransport(app)  # in production: python -m glidemq_py.proxy
     async with (
         httpx.AsyncClient(transport=transport, base_url="http://proxy/queues/words", headers=headers) as http,
         Worker("words", shout),

@@ -1,4 +1,4 @@
-"""What every handler needs is opened once per worker process, and closed after its last job: here, a database."""
+"""Lifespan: open a resource, here a database, once per worker process; close it after the last job."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from glidemq_py import Job, Queue, Worker, current_job
 
 @contextlib.asynccontextmanager
 async def opened_database(worker: Worker) -> AsyncIterator[sqlite3.Connection]:
-    """Runs around the worker's life. With a driver that has pools, this is where the pool is made."""
+    """Open the database for the lifetime of the worker; a connection pool would be opened here too."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE orders (job TEXT PRIMARY KEY, item TEXT, pieces INTEGER)")
     print("database opened for", worker.queue_name)
@@ -31,7 +31,7 @@ async def store(job: Job) -> int:
 
 
 def pieces_of_current_job() -> int:
-    """Deep inside a program the job is at hand without being passed down."""
+    """Use the current job without passing it as an argument."""
     job = current_job()
     return 0 if job is None else job.data["pieces"]
 

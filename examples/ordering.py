@@ -1,4 +1,4 @@
-"""Jobs of one customer in their order, customers side by side, and one of them who has to wait a while."""
+"""Ordering groups: jobs in order per customer, customers in parallel, and one customer rate limited."""
 
 import asyncio
 from collections import defaultdict
@@ -13,7 +13,7 @@ async def handle(job: Job) -> None:
     customer = job.data["customer"]
     if customer == "bert" and customer not in refused:
         refused.add(customer)
-        job.rate_limit_group(200)  # the customer's API says 429: none of his jobs for a while, no attempt spent
+        job.rate_limit_group(200)  # the customer's API returned 429: pause the group; consumes no attempt
     await asyncio.sleep(0.005)
     done[customer].append(job.name)
 

@@ -1,4 +1,4 @@
-"""A long job reports progress and keeps a log; another part of the program watches the queue's events."""
+"""Progress and logs of a long job, and the queue's events."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ async def convert(job: Job) -> str:
 
 
 async def watch(events: QueueEvents) -> None:
-    """What another process would do: every event from the moment it listens, in order."""
+    """Print every event in order, as another process would."""
     async for event in events:
         details = {name: text for name, text in event.fields.items() if name in ("name", "data", "returnvalue")}
         print(event.event, event.job_id, *details.values())
@@ -25,7 +25,7 @@ async def watch(events: QueueEvents) -> None:
 
 async def main() -> None:
     events = QueueEvents("videos")
-    await events.wait_until_ready()  # nothing that happens from here on is missed
+    await events.wait_until_ready()  # no event is missed from here on
     watching = asyncio.create_task(watch(events))
     async with Queue("videos") as queue, Worker("videos", convert):
         job = await queue.add("convert", "holiday.mov", job_id="holiday")

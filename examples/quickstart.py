@@ -1,6 +1,6 @@
-"""The smallest whole program: a queue, a worker, a job and its result.
+"""Quickstart: a queue, a worker, a job and its result.
 
-No connection is given and GLIDEMQ_URL is not set: a private Valkey runs as long as this program does.
+Without a connection and GLIDEMQ_URL, a private Valkey runs as long as this program.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: one crashes, one hangs, one wants too much memory, and the worker works on."""
+"""Sandbox: handlers in separate processes; one crashes, one hangs, one exceeds its memory, the worker continues."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from glidemq_py import Job, JobFailedError, Queue, SandboxOptions, Worker
 
 
 def work(job: Job) -> str:
-    """Runs in a child process: plain code, in its main thread."""
+    """Run in the main thread of a child process."""
     if job.name == "crash":
         os._exit(11)
     if job.name == "hang":
@@ -22,7 +22,7 @@ def work(job: Job) -> str:
 
 
 async def main() -> None:
-    # A handler is named, not passed: this file's `work`. In a project it would be "package.module:work".
+    # The handler is passed by name: this file's `work`. In a project it would be "package.module:work".
     worker = Worker(
         "risky",
         f"{__file__}:work",

@@ -1,4 +1,4 @@
-"""Jobs by the clock: an interval, a cron pattern, and one that follows the end of the last."""
+"""Schedulers: an interval, a cron pattern, and repetition after completion."""
 
 import asyncio
 from collections import Counter
@@ -17,13 +17,13 @@ async def handle(job: Job) -> None:
 
 
 async def main() -> None:
-    # What a pattern means, before anything is made of it.
+    # Preview the times of a pattern.
     weekdays = Schedule(pattern="30 7 * * MON-FRI", tz="Europe/Berlin")
     for instant in weekdays.preview(2, after=datetime(2027, 1, 7, 12, tzinfo=UTC)):
         print("weekdays:", instant)
 
     async with Queue("clockwork") as queue, Worker("clockwork", handle):
-        # To be called at every start: where the times are the same, it goes on as it was.
+        # Call it at every start: an unchanged scheduler continues.
         await queue.upsert_job_scheduler("tick", every=200, limit=3)
         await queue.upsert_job_scheduler("second", pattern="* * * * * *", misfire="skip")
         await queue.upsert_job_scheduler(

@@ -1,4 +1,4 @@
-"""A cloud function that hands work over: the pool keeps its producer open from one event to the next."""
+"""Serverless function: a pool keeps its producer open between invocations."""
 
 import asyncio
 
@@ -6,9 +6,9 @@ from glidemq_py import serverless_pool
 
 
 async def on_event(event: dict[str, str]) -> str:
-    # The same arguments find the same producer; only the first event connects.
+    # The same arguments return the same producer; only the first invocation connects.
     producer = serverless_pool.get_producer("uploads", default_job_options={"attempts": 5})
-    # A platform may deliver an event twice: its id keeps the second one out.
+    # A platform may deliver an event twice: the job id deduplicates it.
     job_id = await producer.add("resize", {"file": event["file"]}, deduplication={"id": event["id"]})
     return f"added {job_id}" if job_id else "there already"
 

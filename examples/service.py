@@ -1,4 +1,4 @@
-"""A web service that takes work by HTTP and has it done in the background, queue and worker in one process.
+"""Web service with background jobs: queue and worker in one process.
 
 A few lines of asyncio stand in for the web framework: open the queue and the worker where your framework opens
 its resources (FastAPI's and Starlette's `lifespan`, aiohttp's `cleanup_ctx`), and add jobs in the handlers.
@@ -23,7 +23,7 @@ async def make_report(job: Job) -> str:
 
 @contextlib.asynccontextmanager
 async def lifespan() -> AsyncIterator[Queue]:
-    """For as long as the service runs. In a larger one the worker is a process of its own."""
+    """Open queue and worker while the service runs; larger services run workers in separate processes."""
     async with Queue("reports") as queue, Worker("reports", make_report, concurrency=5):
         yield queue
 

@@ -1,4 +1,4 @@
-"""A job that writes a text word by word, and a reader that shows it as it comes."""
+"""Streaming: a job writes a text word by word; a reader prints it as it arrives."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def main() -> None:
         print(" ".join(shown))
         print(f"{len(kinds)} chunks: {kinds.count('token')} tokens and a {kinds[-1]}")
 
-        # The chunks stay as long as the job: somebody who comes late reads them all, or goes on from where they were.
+        # Chunks are kept as long as the job: a late reader reads them all or resumes.
         first, *rest = await queue.read_stream(job.id)
         assert await queue.read_stream(job.id, last_id=first.id) == rest
         print(f"completed with {await job.wait_until_finished()} tokens")

@@ -1,4 +1,4 @@
-"""Jobs that wait for a person: an expense is approved, another one is not looked at in time."""
+"""Suspend and signals: one expense is approved, another one times out."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from glidemq_py import Job, JobFailedError, Queue, Worker
 
 
 async def expense(job: Job) -> str:
-    """Runs from its start after each signal; what has come is returned, what has not ends the attempt here."""
+    """Wait for two signals; the handler restarts after each one, and received signals return at once."""
     approval = await job.wait_for_signal("approval", timeout=job.data["patience"])
     payment = await job.wait_for_signal("payment", timeout=60_000)
     return f"{job.data['amount']} approved by {approval.data}, paid by {payment.data}"
@@ -22,7 +22,7 @@ async def main() -> None:
         info = await queue.get_suspend_info(hotel.id)
         print("suspended with", info.reason if info else None)
 
-        # The second signal comes before anybody waits for it: it is kept.
+        # The second signal arrives early and is kept.
         print("sent:", await queue.signal(hotel.id, "payment", "bank transfer"))
         print("sent:", await queue.signal(hotel.id, "approval", "eve"))
         print(await hotel.wait_until_finished())

@@ -1,6 +1,6 @@
-"""Tests of your own jobs on a real Valkey: `pytest examples/test_emails.py`.
+"""Tests of jobs on a real Valkey: `pytest examples/test_emails.py`.
 
-The fixtures come with the package; the server is started once for the whole run and is gone afterwards.
+The fixtures come with the package; the server runs once per test session.
 """
 
 import asyncio

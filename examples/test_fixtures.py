@@ -1,4 +1,4 @@
-"""Tests of your own jobs in memory, by the fixtures of the package: `pytest examples/test_fixtures.py`.
+"""Tests of jobs in memory, with the package's fixtures: `pytest examples/test_fixtures.py`.
 
 They need the extra `testing`, and pytest-asyncio (here: a marker for each test; with `asyncio_mode = auto` none).
 """

@@ -1,4 +1,4 @@
-"""Testing without a server: jobs that are added, handlers that run, and time that passes when it is told to.
+"""Testing in memory: added jobs, handlers and a settable clock, without a server.
 
 Run it with python or with pytest; it needs the extra `testing`.
 """
@@ -60,7 +60,7 @@ async def days_in_a_moment() -> None:
     async with TestQueue("emails") as queue, queue.worker(send) as worker:
         start = queue.clock.now()
         await sign_up(queue, "ann@example.org")
-        runs = await worker.run_until_empty()  # moves the clock to whatever is due next
+        runs = await worker.run_until_empty()  # advances the clock to the next due time
         assert [run.job.name for run in runs] == ["welcome", "reminder"]
         assert queue.clock.now() - start == 3 * 24 * 3600 * 1000
 

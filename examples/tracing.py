@@ -1,4 +1,4 @@
-"""One trace from the request that adds a job to what its handler calls, by OpenTelemetry."""
+"""Tracing: one OpenTelemetry trace from the request that adds a job to the calls of its handler."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from glidemq_py import Job, Queue, Worker
 
-exporter = InMemorySpanExporter()  # in earnest: an OTLP exporter
+exporter = InMemorySpanExporter()  # in production: an OTLP exporter
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)  # before queues connect and workers start

@@ -1,4 +1,4 @@
-"""Tasks: functions by job name. Adding one is typed by the function's own signature, results come back as they were."""
+"""Typed tasks: functions by job name, with typed arguments and results."""
 
 import asyncio
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def shrink(job: Job, /, image: Image, width: int = 80) -> Image:
 
 
 async def main() -> None:
-    # A task is still its function, for tests and for other tasks.
+    # A task can be called as a function, in tests and in other tasks.
     print("called:", await welcome("ada@example.org"))
 
     async with worker:
@@ -55,7 +55,7 @@ async def main() -> None:
         except TypeError as error:
             print("refused:", error)
 
-        # What another program adds is checked when it arrives.
+        # Jobs of other programs are validated when they run.
         foreign = await worker.queue.add("welcome", {"to": 5}, attempts=5)
         try:
             await foreign.wait_until_finished()

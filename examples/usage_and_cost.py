@@ -1,4 +1,4 @@
-"""What jobs have used, tokens and money: reported by handlers, read with a job, summed over a time."""
+"""Usage and cost: tokens and money, reported by handlers, read per job, summed per period."""
 
 import asyncio
 from datetime import timedelta
@@ -10,7 +10,7 @@ PRICES = {"small": 0.5, "large": 5.0}  # USD for a million tokens
 
 async def answer(job: Job) -> str:
     model = job.name
-    tokens = {"input": len(job.data) * 100, "output": 50}  # what the model's API says
+    tokens = {"input": len(job.data) * 100, "output": 50}  # as reported by the model's API
     price = PRICES[model] / 1_000_000
     await job.report_usage(
         model=model,
@@ -25,7 +25,7 @@ async def answer(job: Job) -> str:
 
 async def main() -> None:
     questions = Queue[str, str]("questions")
-    # No question is begun while those of this minute have used 100,000 tokens.
+    # No job starts while the jobs of this minute have used 100,000 tokens.
     limiter = {"max_tokens": 100_000, "duration": 60_000}
     async with questions, Worker("questions", answer, token_limiter=limiter):
         jobs = [await questions.add(model, "why?" * 5) for model in ("small", "small", "large")]

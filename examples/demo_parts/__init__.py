@@ -1,1 +1,1 @@
-"""What the demo does besides using a queue: measuring source code, and drawing on the terminal."""
+"""Parts of the demo without queues: measuring source code, drawing on the terminal."""

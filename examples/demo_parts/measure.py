@@ -1,4 +1,4 @@
-"""Measures Python source with `ast`: lines, functions, classes, branches. Knows nothing of queues."""
+"""Measures Python source with `ast`: lines, functions, classes, branches."""
 
 import ast
 import sysconfig
@@ -10,23 +10,23 @@ from typing import Any
 
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# Each of these is one more way through a function (McCabe); `and`/`or` and comprehensions are counted beside.
+# Each of these adds a path through a function (McCabe); `and`/`or` and comprehensions are counted separately.
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
 
 
 def standard_library() -> Path:
-    """The folder of this Python's standard library."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def python_files(folder: Path) -> list[Path]:
-    """Every .py file below the folder, except installed packages."""
+    """Return every .py file below the folder, except installed packages."""
     files = (path for path in folder.rglob("*.py") if path.is_file())
     return sorted(path for path in files if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(folder).parts))
 
 
 def measure_file(path: Path, shown_as: str) -> dict[str, Any]:
-    """Measures of one file.
+    """Measure one file.
 
     Raises SyntaxError, UnicodeDecodeError or ValueError where it is not Python of this version, and OSError
     where it cannot be read.
@@ -59,7 +59,7 @@ def measure_file(path: Path, shown_as: str) -> dict[str, Any]:
 
 
 def _branches(function: ast.AST) -> int:
-    """Branches of a function itself; what is defined inside it counts for itself."""
+    """Count the branches of a function without its nested functions."""
     found = 0
     waiting = list(ast.iter_child_nodes(function))
     while waiting:

