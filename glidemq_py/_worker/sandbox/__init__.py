@@ -1,12 +1,11 @@
-"""Handlers in processes of their own: a crash, a leak or an endless loop costs one job, not the worker.
+"""Runs handlers in child processes: a crash, a memory leak or an endless loop affects one job, not the worker.
 
-Why not a ready-made pool: pebble's ProcessPool, the best kept one, ends calls that take too long and survives crashes,
-but a function that it runs cannot say anything to the parent before it ends (progress, logs, new data), its arguments
-and results are pickled, its children run the parent's main module once more, and it bounds no memory. What is needed
-here is little: a process that runs one job at a time, and a socket on which both sides talk.
+Why not an existing pool such as pebble's ProcessPool: its functions cannot send messages to the parent before they end
+(progress, logs, new data), arguments and results are pickled, children import the parent's main module, and memory is
+not limited. This package needs only a process that runs one job at a time and a socket for messages.
 
-`target` names the handler, `child` is the process, `starting` and `template` start one, `process` talks to it,
-`pool` keeps them warm, `crossing` carries exceptions over.
+`target` parses the name of the handler, `child` is the child process, `starting` and `template` start it, `process` is
+the worker's side of it, `pool` reuses processes, `crossing` transfers exceptions.
 """
 
 from glidemq_py._worker.sandbox.pool import Sandbox, sandboxed

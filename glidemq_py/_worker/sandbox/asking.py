@@ -1,4 +1,4 @@
-"""What a job's methods reach their queue through inside a sandbox: every call is the worker's to make."""
+"""The transport of jobs inside a sandbox: every call is forwarded to the worker, which makes it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Ask", "SandboxTransport", "SandboxWaiter"]
 T = TypeVar("T")
 
 Ask = Callable[..., Awaitable[Any]]
-"""(what, arguments...) -> the worker's answer; raises what the worker met."""
+"""(operation, arguments...) -> the worker's reply; raises the worker's error."""
 
 
 class SandboxTransport:
-    """A `Transport` that has the worker do it."""
+    """A `Transport` that forwards calls to the worker."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -36,37 +36,37 @@ class SandboxTransport:
         return await self._ask("command", *args)
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """Not in a sandbox."""
+        """Raise GlideMQError: not supported in a sandbox."""
         raise GlideMQError("a sandboxed handler has no connection of its own")
 
     def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """Not in a sandbox."""
+        """Raise GlideMQError: not supported in a sandbox."""
         raise GlideMQError("a sandboxed handler has no connection of its own")
 
     async def dedicated(self) -> SandboxTransport:
-        """Not in a sandbox."""
+        """Raise GlideMQError: not supported in a sandbox."""
         raise GlideMQError("a sandboxed handler has no connection of its own")
 
     def for_thread(self) -> BlockingTransport:
-        """Not in a sandbox."""
+        """Raise GlideMQError: not supported in a sandbox."""
         raise GlideMQError("a sandboxed handler has no connection of its own")
 
     async def close(self) -> None:
-        """The connection is the worker's."""
+        """Do nothing: the worker owns the connection."""
 
     def abandon(self) -> None:
-        """The connection is the worker's."""
+        """Do nothing: the worker owns the connection."""
 
 
 class SandboxWaiter:
-    """A `Waiter` that has the worker wait."""
+    """A `Waiter` that forwards waits to the worker."""
 
     def __init__(self, ask: Ask, prefix: str, name: str) -> None:
         self._ask = ask
         self._queue = (prefix, name)
 
     async def start(self) -> None:
-        """The worker's is ready when it is asked."""
+        """Do nothing: the worker starts its own waiter."""
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """See `Waiter.wait`."""
@@ -77,4 +77,4 @@ class SandboxWaiter:
         return SandboxWaiter(self._ask, keys.prefix, keys.name)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""

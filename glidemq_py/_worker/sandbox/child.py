@@ -1,7 +1,7 @@
-"""The sandbox's process: loads the handler, then runs one job after the other until the worker hangs up.
+"""The child process of a sandbox: loads the handler, then runs jobs until the worker closes the connection.
 
-A plain handler runs in the main thread, as in a program of its own (signals, libraries that insist on it), and the
-talking is done by an event loop beside it. An ``async def`` runs on that loop, which is then the main thread's.
+A plain handler runs in the main thread, as in a normal program (some libraries and signal handlers require it), and an
+event loop in another thread exchanges the messages. An ``async def`` handler runs on that loop, in the main thread.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from glidemq_py.errors import (
 __all__ = ["ATTEMPT_FIELDS", "load", "main", "serve"]
 
 ATTEMPT_FIELDS: Final = ("tokens", "discarded")
-"""Of the attempt: what the handler changes, and the worker is told at its end."""
+"""Fields of the attempt that the handler may change; sent to the worker at its end."""
 
 JOB_FIELDS: Final = ("_data_text", "_progress_text")
-"""The same of the job."""
+"""Fields of the job that the handler may change."""
 
 _NO_CONTINUATIONS: Final = "a function cannot leave the sandbox's process: the handler runs again, with `job.signals`"
 
@@ -58,7 +58,7 @@ Handler = Callable[[Any], Any]
 
 
 def main(descriptor: int) -> None:
-    """A process of its own that was told where to talk."""
+    """Run the child process; ``descriptor`` is its socket to the worker."""
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     calm_signals()
@@ -71,20 +71,20 @@ def main(descriptor: int) -> None:
 
 
 def calm_signals() -> None:
-    """A terminal, and a service manager, signal every process: what is to happen, the worker decides.
+    """Ignore SIGINT and SIGTERM, which terminals and service managers send to every process: the worker decides.
 
-    Functions instead of SIG_IGN, which programs that the handler starts would inherit.
+    A function is installed instead of SIG_IGN, which programs started by the handler would inherit.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave_it)
+        signal.signal(number, _ignore)
 
 
-def _leave_it(number: int, frame: object) -> None:
+def _ignore(number: int, frame: object) -> None:
     return
 
 
 def load(sock: socket.socket, start: Message) -> Handler | None:
-    """The handler, or None after the worker has been told why not."""
+    """Return the handler; if it cannot be loaded, send the reason to the worker and return None."""
     sys.argv = [start["place"]]
     try:
         _bound_memory(start["memory_limit"])
@@ -103,13 +103,13 @@ def _bound_memory(limit: int | None) -> None:
         return
     import resource
 
-    # Where the system counts it, private writable memory; address space would forbid what is merely mapped.
+    # On Linux limit private writable memory; a limit on address space would also count mapped files.
     kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     resource.setrlimit(kind, (limit, limit))
 
 
 def serve(sock: socket.socket, handler: Handler, start: Message) -> None:
-    """Run jobs until the worker hangs up."""
+    """Run jobs until the worker closes the connection."""
     label_log_records()
     work: Work | None = None if is_async(handler) else queue.SimpleQueue()
     session = _Session(sock, handler, start, work)
@@ -122,7 +122,7 @@ def serve(sock: socket.socket, handler: Handler, start: Message) -> None:
         try:
             result, error = handler(job), None
         except BaseException as raised:
-            # SystemExit too: it ends the attempt, as it does outside of a sandbox.
+            # Includes SystemExit: it ends the attempt, as it does outside of a sandbox.
             result, error = None, raised
         running_job.set(None)
         session.ended_in_thread(job, result, error)
@@ -137,10 +137,13 @@ def _talk_beside(session: _Session, work: Work) -> None:
 
 
 class _Session:
-    """The talk with the worker.
+    """Exchanges messages with the worker.
 
     Args:
-        work: where a plain handler's thread gets its jobs; None for an async one.
+        sock: Socket to the worker.
+        handler: The handler.
+        start: The message `start`.
+        work: Queue of jobs for the thread of a plain handler; None for an async one.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class _Session:
         self._answers: dict[int, asyncio.Future[Message]] = {}
 
     async def talk(self) -> None:
-        """Hear the worker until it hangs up."""
+        """Process the worker's messages until it closes the connection."""
         self._loop = asyncio.get_running_loop()
         self._sock.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
@@ -183,7 +186,7 @@ class _Session:
             elif kind == "cancel":
                 self._cancel()
         if self._job is not None:
-            os._exit(1)  # the worker is gone: its job runs elsewhere soon, and must not run here as well
+            os._exit(1)  # the worker has ended: its job will run in another worker, and must not run here as well
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
@@ -215,7 +218,7 @@ class _Session:
             self._ended(job, result, None)
 
     def ended_in_thread(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
-        """The plain handler has come to its end."""
+        """Report the end of a plain handler; called from its thread."""
         self._loop.call_soon_threadsafe(self._ended, job, result, error)
 
     def _ended(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
@@ -246,7 +249,7 @@ class _Session:
         return encode_result(result, self._link.serializer)
 
     def _plain(self, error: BaseException) -> BaseException:
-        """With data as it would be stored, where a signal carries some."""
+        """Return the error to send; the data of a signal is converted to its stored form."""
         if isinstance(error, SuspendError) and error.on_resume is not None:
             return UnsupportedOptionError("on_resume", None, _NO_CONTINUATIONS)
         if isinstance(error, (DelayedError, WaitingChildrenError)) and error.replace:
@@ -258,7 +261,7 @@ class _Session:
         return error
 
     def _cancel(self) -> None:
-        """The attempt is over for the worker; the handler has a moment to end by itself."""
+        """End the attempt; the worker kills the process if the handler does not end in time."""
         if self._job is not None and self._job._attempt is not None:
             self._job._attempt.end()
         if self._task is not None:

@@ -1,8 +1,8 @@
-"""Exceptions on their way between a worker and its sandbox.
+"""Transfers exceptions between a worker and its sandbox.
 
-Errors and signals of this package arrive as what they are. Any other exception arrives as one of the same name, message
-and traceback text, derived from the nearest of its classes that the other side knows already, so that `retry_on` and
-`except` go by what it is. Nothing is imported on its behalf.
+Errors and signals of this package keep their type. Any other exception becomes an instance of a new class with the same
+name, message and traceback text. That class is derived from the nearest base class that the receiver has imported, so
+`retry_on` and `except` work. Nothing is imported for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glidemq_py._worker.sandbox.framing import Message, packable
 __all__ = ["ROOT_MARK", "pack_error", "unpack_error"]
 
 ROOT_MARK: Final = "[PROJECT_ROOT]"
-"""Stands for the current folder in messages and tracebacks."""
+"""Replaces the current directory in messages and tracebacks."""
 
 _OURS: Final = errors.__name__
 _HERE: Final = str(Path(__file__).parent)
@@ -31,7 +31,7 @@ _SAFE: Final = {("datetime", name) for name in ("timedelta", "datetime", "date",
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads our own errors, and nothing else that would have to be imported."""
+    """Unpickles errors of this package and date types only."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         if (module, name) in _SAFE or (module == _OURS and name in errors.__all__):
@@ -40,7 +40,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pack_error(error: BaseException) -> Message:
-    """What is sent of an exception."""
+    """Return the message fields of an exception."""
     if isinstance(error, errors.JobSignal):
         error = _as_ours(error)
     kind = type(error)
@@ -53,7 +53,7 @@ def pack_error(error: BaseException) -> Message:
 
 
 def _as_ours(signal: errors.JobSignal) -> errors.JobSignal:
-    """A user's own kind of signal as the one that it is a kind of: what it says is all that matters."""
+    """Convert a user's subclass of a signal to the signal class of this package."""
     kind: Any = next(each for each in type(signal).__mro__ if each.__module__ == _OURS)
     plain: errors.JobSignal = kind.__new__(kind)
     plain.args = signal.args
@@ -65,7 +65,7 @@ def _as_ours(signal: errors.JobSignal) -> errors.JobSignal:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a broken __str__ must not cost the job its end
+    except Exception:  # a broken __str__ must not prevent the report
         return type(error).__name__
 
 
@@ -75,12 +75,12 @@ def _pickled(error: BaseException) -> bytes | None:
     error.args = tuple(_clean(arg) if isinstance(arg, str) else arg for arg in error.args)
     try:
         return pickle.dumps(error)
-    except Exception:  # whatever hangs on it
+    except Exception:  # an attribute cannot be pickled
         return None
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """From the user's first line on."""
+    """Return the traceback from the first frame of user code on."""
     step = trace
     while step is not None and step.tb_frame.f_code.co_filename.startswith(_HERE):
         step = step.tb_next
@@ -95,14 +95,14 @@ def _clean(text: str) -> str:
 
 
 class _SandboxTraceback(Exception):  # noqa: N818 - named like its models in the standard library
-    """Shows the traceback of another process where this one's is printed, as `concurrent.futures` does."""
+    """Cause that shows the traceback of the other process, as `concurrent.futures` does."""
 
     def __str__(self) -> str:
         return f'\n"""\n{str(self.args[0]).rstrip()}\n"""'
 
 
 def unpack_error(message: Message) -> Exception:
-    """The exception that arrives; its ``sandbox_traceback`` is the text of the traceback."""
+    """Return the received exception, with the text of its traceback as ``sandbox_traceback``."""
     error = _original(message["pickle"])
     if error is None and [_OURS, "JobSignal"] in message["kinds"]:
         error = errors.GlideMQError(f"{message['name']} cannot leave a sandbox with what it holds: {message['text']}")
@@ -118,7 +118,7 @@ def _original(pickled: bytes | None) -> Exception | None:
         return None
     try:
         return _Unpickler(io.BytesIO(pickled)).load()  # type: ignore[no-any-return]
-    except Exception:  # an attribute of a class that is not known here
+    except Exception:  # an attribute has a class that is not imported here
         return None
 
 
@@ -131,11 +131,11 @@ def _stand_in(message: Message) -> Exception:
     for module, name in (*message["kinds"], ("builtins", "Exception")):
         base = getattr(sys.modules.get(module), name, None)
         if not (isinstance(base, type) and issubclass(base, Exception)):
-            continue  # not known here, or one that would end the worker, such as SystemExit
+            continue  # not imported here, or a class that would end the worker, such as SystemExit
         members: Message = {"__module__": message["module"], "__init__": _keep_text, "__str__": say}
         try:
             error: Exception = type(message["name"], (base,), members)(text)
-        except Exception:  # it cannot be made of a text
+        except Exception:  # it cannot be created from a text
             continue
         error.__dict__.update(message["fields"])
         return error

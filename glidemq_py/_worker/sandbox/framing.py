@@ -1,7 +1,7 @@
-"""Messages between a worker and its sandbox: MessagePack maps behind four bytes of length.
+"""Messages between a worker and its sandbox: MessagePack maps, each after its length in four bytes.
 
-Worker: `start`, `job`, `answer`, `cancel`. Sandbox: `ready` or `refused`, `ask`, `ended`. What jobs carry in
-them (data, results) is the text that the queue's serializer made.
+Worker: `start`, `job`, `answer`, `cancel`. Sandbox: `ready` or `refused`, `ask`, `ended`. Job data and results are the
+text written by the queue's serializer.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Message = dict[str, Any]
 _HEAD: Final = struct.Struct(">I")
 _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 
-# msgpack brings no types.
+# msgpack has no type annotations.
 _msgpack: Any = msgpack
 _packb: Callable[..., bytes] = _msgpack.packb
 _unpackb: Callable[..., Any] = _msgpack.unpackb
 
 
 def pack_message(kind: str, **fields: Any) -> bytes:
-    """Bytes of a message."""
+    """Return the bytes of a message."""
     body = _packb({"kind": kind, **fields}, use_bin_type=True, unicode_errors="surrogateescape", default=_rare)
     return _HEAD.pack(len(body)) + body
 
@@ -40,7 +40,7 @@ def _rare(value: Any) -> Any:
 
 
 def packable(fields: dict[str, Any]) -> Message:
-    """Those fields that are plain values."""
+    """Return the fields that have plain values."""
     return {name: value for name, value in fields.items() if isinstance(value, _PLAIN)}
 
 
@@ -50,7 +50,7 @@ def _unpack(body: bytes) -> Message:
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
-    """The next message; None when the other side is gone."""
+    """Return the next message; None if the connection is closed."""
     try:
         (length,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
         return _unpack(await reader.readexactly(length))
@@ -59,7 +59,7 @@ async def read_message(reader: asyncio.StreamReader) -> Message | None:
 
 
 def receive_message(sock: socket.socket) -> Message | None:
-    """The same for a socket that blocks."""
+    """Return the next message of a blocking socket; None if the connection is closed."""
     head = _receive(sock, _HEAD.size)
     body = None if head is None else _receive(sock, _HEAD.unpack(head)[0])
     return None if body is None else _unpack(body)

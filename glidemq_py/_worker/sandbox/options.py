@@ -1,4 +1,4 @@
-"""How a worker's handler is kept in processes of its own. A value that checks itself."""
+"""Options of sandboxes: a value that validates itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class SandboxDict(TypedDict, total=False):
-    """`SandboxOptions` written as a mapping."""
+    """`SandboxOptions` as a mapping."""
 
     max_workers: int | None
     memory_limit: int | None
@@ -34,17 +34,21 @@ class SandboxDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class SandboxOptions:
-    """The handler runs in child processes; each runs one job at a time and is kept for the next.
+    """Options of a handler that runs in child processes. A process runs one job at a time and is reused.
 
     Args:
-        max_workers: most processes, 1..1_000; None: as many as the worker's ``concurrency``.
-        memory_limit: bytes that a process may allocate, at least 64 MiB; a job that needs more fails with MemoryError.
+        max_workers: Maximum number of processes, 1..1_000; None: the worker's ``concurrency``.
+        memory_limit: Bytes that a process may allocate, at least 64 MiB; a job that needs more fails with MemoryError.
             None: no limit.
-        start_method: "spawn": a fresh interpreter each. "forkserver": copies of one that has imported the handler,
-            which start within milliseconds; for modules that start no threads when they are imported.
-        recycle_after: replace a process after so many jobs; None: never.
-        kill_after: how long a handler that is to stop (time-out, revocation, close) has to end by itself before its
-            process is killed, milliseconds or a timedelta, up to a minute; 0 kills at once.
+        start_method: "spawn" starts a new interpreter per process. "forkserver" forks an interpreter that has imported
+            the handler, which takes milliseconds; for modules that start no threads when imported.
+        recycle_after: Replace a process after so many jobs, 1..1_000_000_000; None: never.
+        kill_after: Grace period of a handler that must stop (timeout, cancellation, close) before its process is
+            killed, milliseconds or a timedelta, up to one minute; 0 kills at once.
+
+    Raises:
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
+        UnsupportedOptionError: On Windows.
     """
 
     max_workers: int | None

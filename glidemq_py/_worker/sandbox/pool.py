@@ -1,4 +1,4 @@
-"""A sandboxed handler as its worker sees it: an async function of a job, and the warm processes behind it."""
+"""A sandboxed handler: an async function of a job, and the pool of processes that runs it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Sandbox:
     """Runs the jobs of one worker in processes. Call it with a job.
 
     Args:
-        target: what names the handler.
-        options: of the processes.
-        queue_options: of the worker: how data and results are written.
-        job_type: what the handler gets.
+        target: Name of the handler.
+        options: Options of the processes.
+        queue_options: Options of the worker: serializer and compression.
+        job_type: Class of the jobs.
 
     Raises:
-        GlideMQValidationError: the file or module is not there, or the serializer cannot be sent to a process.
+        GlideMQValidationError: If the file or module does not exist, or the serializer cannot be sent to a process.
     """
 
     def __init__(
@@ -62,10 +62,11 @@ class Sandbox:
         self._closed = True
 
     async def open(self, link: QueueLink, concurrency: int) -> None:
-        """Start a first process, which shows whether the handler can be loaded.
+        """Start a first process, to check that the handler can be loaded.
 
         Raises:
-            GlideMQValidationError: it cannot. SandboxCrashError: the process died of it.
+            GlideMQValidationError: If the handler cannot be loaded.
+            SandboxCrashError: If the process died while loading it.
         """
         options, target = self._options, self._target
         self._link = link
@@ -80,7 +81,7 @@ class Sandbox:
         self._idle.append(await self._started())
 
     async def __call__(self, job: Job[Any, Any]) -> Any:
-        """Run a job in a process that is free. Cancelled, it ends when the process is free of the job or dead."""
+        """Run a job in a free process. If cancelled, return once the handler has stopped or the process is killed."""
         process = await self._take()
         try:
             return await process.run(job)
@@ -122,7 +123,7 @@ class Sandbox:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._call_next()  # it was our turn, which is now somebody else's
+                    self._call_next()  # pass the turn on
                 raise
 
     async def _started(self) -> SandboxProcess:
@@ -170,7 +171,7 @@ class Sandbox:
         """End all processes; those that do not end by themselves within 5 seconds are killed."""
         self._closed = True
         for process in self._busy:
-            process.kill()  # nobody waits for its job any more
+            process.kill()  # its job is already released
         await asyncio.gather(*(asyncio.shield(process.gone) for process in self._busy))
         for process in self._idle:
             self._end(process)
@@ -199,12 +200,11 @@ def sandboxed(
     queue_options: QueueOptions,
     job_type: type[Job[Any, Any]] = Job,
 ) -> Sandbox | None:
-    """The sandbox of a worker whose ``handler`` is a text and gets a ``job_type``; None for any other without
-    ``sandbox``.
+    """Return the sandbox of a worker whose ``handler`` is a string; None for a function.
 
     Raises:
-        GlideMQValidationError: an option, or what the handler's text names, cannot be.
-        UnsupportedOptionError: there are batches too.
+        GlideMQValidationError: If an option or the handler is invalid, or ``sandbox`` is given with a function.
+        UnsupportedOptionError: If the worker has the option ``batch`` too.
     """
     if not isinstance(handler, str):
         if given is None:

@@ -1,4 +1,4 @@
-"""The worker's side of one sandbox process: giving it jobs, answering what its handler asks, ending it."""
+"""The worker's side of one sandbox process: sends it jobs, makes the calls of its handler, stops it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class SandboxProcess:
     """One process.
 
     Args:
-        child: the process. link: for what its handler asks.
+        child: The process.
+        link: The queue, for the calls of its handler.
     """
 
     def __init__(self, child: Child, link: QueueLink) -> None:
@@ -38,17 +39,18 @@ class SandboxProcess:
         self._closing = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.jobs = 0
-        """How many it was given."""
+        """Number of jobs it has run."""
         self.should_recycle = False
-        """Its memory is not what it was; better start another."""
+        """True after a MemoryError: the process is replaced."""
         self.gone: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        """Its exit code, once it has ended."""
+        """Exit code; done when the process has ended."""
 
     async def open(self, sock: socket.socket, start: bytes) -> None:
-        """Have it load the handler.
+        """Make the process load the handler.
 
         Raises:
-            GlideMQValidationError: that cannot be loaded. SandboxCrashError: it did not live so long.
+            GlideMQValidationError: If the handler cannot be loaded.
+            SandboxCrashError: If the process died while loading it.
         """
         sock.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=sock)
@@ -72,14 +74,14 @@ class SandboxProcess:
         finally:
             self._writer.close()
             if not self._closing:
-                kill(self._child)  # it has hung up unasked, so it is dead or as good as dead
+                kill(self._child)  # it closed the connection unexpectedly
             code = await self._child.ended()
             self.gone.set_result(code)
             crash = SandboxCrashError(code)
             for waiting in (self._ready, self._outcome):
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(crash)
-                    waiting.exception()  # whoever waited may have gone
+                    waiting.exception()  # marks it as retrieved: the waiting task may have ended
             for task in self._answering:
                 task.cancel()
 
@@ -101,7 +103,11 @@ class SandboxProcess:
     # -- jobs -----------------------------------------------------------------------------------------------
 
     async def run(self, job: Job[Any, Any]) -> Any:
-        """Run a job; its result. Raises what the handler raised, SandboxCrashError where it took the process along."""
+        """Run a job and return its result. Errors of the handler are raised.
+
+        Raises:
+            SandboxCrashError: If the process died.
+        """
         attempt = job._attempt
         assert attempt is not None
         self.jobs += 1
@@ -125,7 +131,7 @@ class SandboxProcess:
         return decode_result(message["result"], self._link.serializer)
 
     async def give_up(self, patience: float) -> None:
-        """The job is not wanted any more: have the handler end, or the process with it after so many seconds."""
+        """Stop the handler; kill the process if it has not stopped after ``patience`` seconds."""
         self._write(pack_message("cancel"))
         if self._outcome is not None and patience > 0:
             ends: set[asyncio.Future[Any]] = {self._outcome, self.gone}
@@ -140,7 +146,7 @@ class SandboxProcess:
             value = await self._do(message["what"], message["arguments"])
         except GlideMQError as error:
             failure = pack_error(error)
-        except Exception as error:  # a fault of ours must not leave the handler waiting
+        except Exception as error:  # after a bug of ours the handler still needs a reply
             failure = pack_error(GlideMQError(repr(error)))
         try:
             answer = pack_message("answer", number=message["number"], value=value, error=failure)
@@ -170,12 +176,12 @@ class SandboxProcess:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if not self.gone.done():
             kill(self._child)
 
     async def close(self, patience: float) -> None:
-        """Have it end by itself; it is killed after so many seconds."""
+        """Close the connection, so that the process exits; kill it after ``patience`` seconds."""
         self._closing = True
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write_eof()

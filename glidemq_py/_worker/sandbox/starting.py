@@ -1,7 +1,7 @@
-"""Starting the sandbox's processes, and learning how they ended.
+"""Starts the sandbox's processes and reads their exit codes.
 
-They are programs of their own, not `multiprocessing`'s: that would run the parent's main module again in each. A
-process leads a process group, so that what its handler has started is killed along with it.
+`multiprocessing` is not used, because it would import the parent's main module in each process. Every process leads a
+process group, so that programs started by its handler are killed with it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number, which is its process group's too."""
+        """Process id, which is also the id of its process group."""
         ...
 
     async def ended(self) -> int | None:
-        """Wait for its end: the exit code, below 0 the signal that killed it, None where nobody knows."""
+        """Wait for its end and return the exit code; negative: the signal that killed it; None: unknown."""
         ...
 
 
 def kill(child: Child) -> None:
-    """End a process whose end nobody has waited for yet, and what it has started."""
+    """Kill a process that was not waited for yet, and the processes it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -49,16 +49,16 @@ class Starter(Protocol):
     """Starts processes."""
 
     async def start(self) -> tuple[Child, socket.socket]:
-        """A process, and our end of the socket on which to talk to it. Raises OSError."""
+        """Start a process; return it and the worker's end of its socket. Raises OSError."""
         ...
 
     async def close(self) -> None:
-        """Start none any more."""
+        """Release the starter's resources."""
         ...
 
 
 class SpawnedChild:
-    """A process that is our own child."""
+    """A process that is a child of this one."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -74,7 +74,7 @@ class SpawnedChild:
 
 
 def spawn(program: str) -> tuple[SpawnedChild, socket.socket]:
-    """A fresh interpreter that runs ``main`` of a module of this package."""
+    """Start a new interpreter that runs ``main`` of a module of this package."""
     ours, theirs = socket.socketpair()
     with theirs:
         try:
@@ -89,7 +89,7 @@ def spawn(program: str) -> tuple[SpawnedChild, socket.socket]:
 
 
 class Spawner:
-    """A fresh interpreter for each process."""
+    """Starts a new interpreter for each process."""
 
     async def start(self) -> tuple[Child, socket.socket]:
         """See `Starter`."""
@@ -100,7 +100,7 @@ class Spawner:
 
 
 class _ForkedChild:
-    """A process that is the fork server's child; it alone can learn how it ended."""
+    """A process that is the fork server's child; only the fork server can read its exit code."""
 
     def __init__(self, pid: int, server: ForkServer) -> None:
         self._pid = pid
@@ -117,10 +117,10 @@ class _ForkedChild:
 
 
 class ForkServer:
-    """One interpreter that has imported the handler, and copies of it.
+    """Forks processes from one interpreter that has imported the handler.
 
     Args:
-        start: bytes of the message that says what to import.
+        start: Bytes of the message `start`, which names the handler.
     """
 
     def __init__(self, start: bytes) -> None:
@@ -130,7 +130,7 @@ class ForkServer:
         self._lock = asyncio.Lock()
 
     async def start(self) -> tuple[Child, socket.socket]:
-        """See `Starter`. A server that has died is started again."""
+        """See `Starter`. A fork server that has died is restarted."""
         async with self._lock:
             try:
                 return await asyncio.to_thread(self._fork)
@@ -159,7 +159,7 @@ class ForkServer:
         return int(_PID.unpack(answer)[0])
 
     async def wait_for(self, pid: int) -> int | None:
-        """How a child ended that has hung up or was killed; None if the server cannot say."""
+        """Return the exit code of a child that has exited or was killed; None if the fork server has died."""
         async with self._lock:
             return await asyncio.to_thread(self._wait, pid)
 

@@ -1,4 +1,4 @@
-"""What a sandboxed handler is named by: ``package.module:function``, or a file with or without ``:function``."""
+"""The name of a sandboxed handler: ``package.module:function``, or a file with or without ``:function``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Target:
     """A function in a module, or in a file.
 
     Attributes:
-        place: the module's name, or the file's absolute path.
-        is_file: which of them.
+        place: Name of the module, or absolute path of the file.
+        is_file: True if ``place`` is a path.
+        function: Name of the function.
     """
 
     place: str
@@ -38,10 +39,10 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """The target that a text names; nothing of it is imported.
+    """Parse the name of a handler without importing it.
 
     Raises:
-        GlideMQValidationError: it names none, or the file or module is not there.
+        GlideMQValidationError: If the name is invalid, or the file or module does not exist.
     """
     file = _FILE.fullmatch(text)
     if file is not None:
@@ -53,17 +54,17 @@ def parse_target(text: str) -> Target:
     if module is None:
         raise GlideMQValidationError("handler", text, 'must be "module:function" or the path of a .py file')
     top = module["module"].partition(".")[0]
-    # Importing a package to see whether it has the module is for the sandbox alone; its first process does.
+    # Finding a submodule would import its package, which only the sandbox's processes may do.
     if top not in sys.modules and importlib.util.find_spec(top) is None:
         raise GlideMQValidationError("handler", text, f"there is no module {top!r}")
     return Target(module["module"], False, module["function"])
 
 
 def load_target(target: Target) -> Callable[[Any], Any]:
-    """The function itself; for the sandbox's process.
+    """Import and return the function; called in the sandbox's process. Errors of the import are raised.
 
     Raises:
-        LookupError: it is not there, or is no function. And whatever importing raises.
+        LookupError: If it does not exist or is not a function.
     """
     found: Any = _load_file(target.place) if target.is_file else _load_module(target.place)
     for name in target.function.split("."):
@@ -92,7 +93,7 @@ def _load_module(name: str) -> Any:
 def _load_file(path: str) -> Any:
     folder = str(Path(path).parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as for a script, so that what lies beside it can be imported
+        sys.path.insert(0, folder)  # as for a script, so that it can import its neighbors
     name = _FILE_MODULE.format(re.sub(r"\W", "_", Path(path).stem))
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,7 +1,7 @@
-"""The fork server's program: imports the handler once, then copies itself whenever it is asked to.
+"""The program of the fork server: imports the handler once, then forks a process per request.
 
-Asked with a socket, it forks a process that talks on it and answers with its number; asked with a number, it waits for
-that process's end and answers with how it ended. It runs nothing of the handler's itself and has one thread.
+A request with a socket forks a process that uses the socket; the reply is its pid. A request with a pid waits for that
+process; the reply is its exit code. The fork server runs no jobs and has one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PID: Final = struct.Struct(">q")
 
 
 def main(descriptor: int) -> None:
-    """Serve until the worker hangs up."""
+    """Process requests until the worker closes the connection."""
     line = socket.socket(fileno=descriptor)
     line.set_inheritable(False)
     calm_signals()
@@ -41,7 +41,7 @@ def main(descriptor: int) -> None:
             continue
         with socket.socket(fileno=sockets[0]) as end:
             if loaded is _NOT_YET:
-                # With the first process to tell it to, if it cannot be imported.
+                # Imported at the first request, whose socket can report an import error.
                 loaded = load(end, start)
             pid = os.fork()
             if pid == 0:
