@@ -112,9 +112,7 @@ async def run_until_idle(url: str, queue: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_jobs_of_node_are_processed_as_node_does(
-    kind: str, golden_queue: str, url: str, resp: RespClient
-) -> None:
+async def test_node_jobs_are_processed_like_node(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
     golden, queue = load(kind), golden_queue
     restore(resp, golden["added"], expire_in=60_000)
     expired = 1 if kind == "ttl" else 0
@@ -157,7 +155,7 @@ async def test_jobs_of_node_are_read(kind: str, golden_queue: str, url: str, res
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
-async def test_ours_are_written_as_node_writes_them(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
+async def test_our_jobs_match_node_format(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
     golden, name = load(kind), golden_queue
     stored = kind in ("delayedPriority", "removeOnComplete")
     async with Queue(name, url, compression="gzip" if kind == "gzip" else "none") as queue:
@@ -181,9 +179,7 @@ def golden_options(golden: dict[str, Any], queue: str, i: int) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("kind", ["scheduler"])
-async def test_schedulers_are_written_as_node_writes_them(
-    kind: str, golden_queue: str, url: str, resp: RespClient
-) -> None:
+async def test_our_schedulers_match_node_format(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
     entries = load(kind)["added"]["glide:{scheduler}:schedulers"]["value"]
     theirs = {name: json.loads(text) for name, text in entries.items()}
     templates = {name: (each["template"]["name"], each["template"]["data"]) for name, each in theirs.items()}
@@ -202,9 +198,7 @@ async def test_schedulers_are_written_as_node_writes_them(
 
 
 @pytest.mark.parametrize("kind", ["scheduler"])
-async def test_schedulers_of_node_are_fired_as_node_does(
-    kind: str, golden_queue: str, url: str, resp: RespClient
-) -> None:
+async def test_node_schedulers_are_fired_like_node(kind: str, golden_queue: str, url: str, resp: RespClient) -> None:
     golden, key = load(kind), "glide:{scheduler}:schedulers"
     cron = json.loads(golden["added"][key]["value"]["s-cron"])
     seconds, _ = resp.execute("TIME")

@@ -46,7 +46,7 @@ class FlowHandler(NodeLikeHandler):
         return {"by": "node", "id": job.id, "name": job.name, "echo": job.data, "children": children}
 
 
-async def test_ours_are_written_as_node_writes_them(kind: str, url: str, resp: RespClient) -> None:
+async def test_our_jobs_match_node_format(kind: str, url: str, resp: RespClient) -> None:
     golden = load(kind)
     async with FlowProducer(url) as producer:
         if kind == "dag":
@@ -67,7 +67,7 @@ async def test_ours_are_written_as_node_writes_them(kind: str, url: str, resp: R
         assert ours == comparable(theirs)
 
 
-async def test_those_of_node_are_worked_off_as_node_does(kind: str, url: str, resp: RespClient) -> None:
+async def test_node_flows_are_processed_like_node(kind: str, url: str, resp: RespClient) -> None:
     golden = load(kind)
     restore(resp, golden["added"])
     roots = ("1", "3", "5") if kind == "flow" else ("1",)
@@ -91,7 +91,7 @@ async def test_those_of_node_are_worked_off_as_node_does(kind: str, url: str, re
         assert ours == theirs
 
 
-async def test_values_that_node_s_parents_did_not_keep(kind: str, url: str, resp: RespClient) -> None:
+async def test_child_values_not_stored_by_node(kind: str, url: str, resp: RespClient) -> None:
     golden = load(kind)
     restore(resp, golden["finished"])
     async with Queue(KINDS[kind][0], url) as queue:

@@ -244,7 +244,7 @@ def resp_fixture(request: pytest.FixtureRequest) -> Iterator[RespClient]:
 
 @pytest.mark.parametrize("rude", [False, True], ids=["polite", "rude"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_fleet_of_two_libraries(resp: RespClient, queue_name: str, seed: int, rude: bool) -> None:
+def test_random_operations_of_both_libraries(resp: RespClient, queue_name: str, seed: int, rude: bool) -> None:
     resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", SOURCE)
     fleet = Fleet(resp, queue_name, seed, rude)
     steps: tuple[Callable[[], None], ...] = (

@@ -223,7 +223,7 @@ def case(queue: HostileQueue, name: str, wire: bool, seed: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["own", "wire"])
-def test_no_data_makes_a_function_hang_or_fail_by_our_fault(hostile: tuple[Server, HostileQueue], wire: bool) -> None:
+def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[Server, HostileQueue], wire: bool) -> None:
     server, queue = hostile
     loaded: Library = wire_support.library() if wire else library()
     known = wire_calls().keys() if wire else own_calls().keys()

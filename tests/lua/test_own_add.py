@@ -23,7 +23,7 @@ def test_a_plain_job(q: OwnQueue) -> None:
     assert q.events() == [{"event": "added", "jobId": "1", "name": "welcome"}]
 
 
-def test_the_two_ways_write_the_same_record(q: OwnQueue) -> None:
+def test_plain_and_full_add_write_the_same_record(q: OwnQueue) -> None:
     q.add(["a", "1", "{}"])
     q.add(["a", "1", "{}", "", 0, 0, 0, 0, 0])
     short, full = q.job("1"), q.job("2")
@@ -46,12 +46,12 @@ def test_ids_are_in_row_order_and_counted_once(q: OwnQueue) -> None:
     assert [entry["jobId"] for entry in q.entries()] == [str(i + 1) for i in range(700)]
 
 
-def test_quiet_tells_nobody(q: OwnQueue) -> None:
+def test_quiet_add_writes_no_event(q: OwnQueue) -> None:
     q.add(row("a", "{}", "{}"), row("b", "{}", "{}", delay=5, priority=1), quiet=True)
     assert q.key_names().isdisjoint({"events"})
 
 
-def test_a_custom_id_stands_once(q: OwnQueue) -> None:
+def test_custom_id_is_unique(q: OwnQueue) -> None:
     assert q.add(row("a", "1", "{}", "x"), row("b", "2", "{}", "x"), row("c", "3", "{}")) == [
         "x",
         ["duplicate", "x"],
@@ -68,12 +68,12 @@ def test_a_digit_id_moves_the_counter(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["007", "9" * 19, "123456789012345"])
-def test_an_id_that_would_brick_the_counter_does_not_move_it(q: OwnQueue, job_id: str) -> None:
+def test_unusable_digit_id_does_not_move_counter(q: OwnQueue, job_id: str) -> None:
     q.add_job(job_id=job_id)
     assert q.add_job() == "1"
 
 
-def test_an_id_in_the_counters_way_is_passed_over(q: OwnQueue) -> None:
+def test_existing_id_is_skipped_by_counter(q: OwnQueue) -> None:
     q.put_job("2")
     q.put_job("3")
     ids = q.add(*[row("a", "", "{}") for _ in range(3)])
@@ -82,7 +82,7 @@ def test_an_id_in_the_counters_way_is_passed_over(q: OwnQueue) -> None:
     assert [q.state(job_id) for job_id in ids] == ["waiting"] * 3
 
 
-def test_a_lost_counter_finds_its_way_in_few_looks(q: OwnQueue) -> None:
+def test_lost_counter_recovers_in_few_reads(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(1000)], quiet=True)
     q.redis("DEL", "id")
     before = int(q.resp.info("commandstats").get("cmdstat_exists", "calls=0").split("calls=")[1].split(",")[0])
@@ -143,7 +143,7 @@ def test_clock_of_priorities_never_passes_the_server(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["junk", "nan", "inf", "-5", "1e308"])
-def test_clock_of_priorities_begins_anew_after_junk(q: OwnQueue, junk: str) -> None:
+def test_unusable_priority_clock_restarts(q: OwnQueue, junk: str) -> None:
     q.redis("HSET", "meta", "priorityClock", junk)
     q.add_job(priority=2)
     assert int(q.redis("ZSCORE", "scheduled", "1")) == 2 * BAND + START - 1_048_576
@@ -187,9 +187,7 @@ def test_an_empty_bulk(q: OwnQueue) -> None:
         ("id", {}),
     ],
 )
-def test_a_place_of_a_foreign_type_fails_the_add_before_there_is_a_job(
-    q: OwnQueue, suffix: str, options: dict[str, int]
-) -> None:
+def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, options: dict[str, int]) -> None:
     q.redis("SADD", suffix, "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.add_job(**options)
@@ -205,7 +203,7 @@ def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: 
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": 5}, {"priority": 5}, {"lifo": True}])
-def test_hints_and_news_of_a_foreign_type_do_not_undo_an_add(q: OwnQueue, options: dict[str, int]) -> None:
+def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: dict[str, int]) -> None:
     q.redis("SADD", "wake", "foreign")
     q.redis("SADD", "events", "foreign")
     assert q.add_job(**options) == "1"
@@ -216,7 +214,7 @@ def test_hints_and_news_of_a_foreign_type_do_not_undo_an_add(q: OwnQueue, option
 # -- waking ------------------------------------------------------------------------------------------------
 
 
-def test_a_push_beside_the_stream_leaves_a_marker(q: OwnQueue) -> None:
+def test_push_outside_stream_adds_marker(q: OwnQueue) -> None:
     q.add_job()
     assert not q.redis("EXISTS", "wake")
     q.add_job(lifo=True)
@@ -225,7 +223,7 @@ def test_a_push_beside_the_stream_leaves_a_marker(q: OwnQueue) -> None:
     assert q.redis("XLEN", "wake") == 3
 
 
-def test_only_the_earliest_due_time_of_a_band_wakes(q: OwnQueue) -> None:
+def test_only_earliest_due_time_of_a_priority_wakes(q: OwnQueue) -> None:
     q.add_job(delay=1_000)
     q.add_job(delay=2_000)
     assert q.redis("XLEN", "wake") == 1

@@ -16,7 +16,7 @@ def create(q: OwnQueue, budget: Budget = BUDGET, flow: str = "7") -> str:
     return str(q.run(create_budget(q.meta, flow, budget.to_fields())))
 
 
-def test_it_stands_as_the_data_model_says(q: OwnQueue) -> None:
+def test_budget_hash_matches_data_model(q: OwnQueue) -> None:
     assert create(q) == q.key("budget:7")
     fields = q.resp.hash(q.key("budget:7"))
     read = {name: json.loads(fields.pop(name)) for name in ("maxTokens", "maxCosts", "tokenWeights")}
@@ -28,14 +28,14 @@ def test_it_stands_as_the_data_model_says(q: OwnQueue) -> None:
     assert q.redis("TTL", "budget:7") == -1
 
 
-def test_a_repeated_call_keeps_what_was_used(q: OwnQueue) -> None:
+def test_repeated_create_keeps_usage(q: OwnQueue) -> None:
     create(q)
     q.redis("HSET", "budget:7", "usedTokens", "12")
     create(q)
     assert q.redis("HGET", "budget:7", "usedTokens") == "12"
 
 
-def test_what_an_earlier_flow_left_is_replaced(q: OwnQueue) -> None:
+def test_budget_of_earlier_flow_is_replaced(q: OwnQueue) -> None:
     create(q)
     q.redis("HSET", "budget:7", "usedTokens", "12", "usedTokens:input", "12", "exceeded", "1")
     q.redis("EXPIRE", "budget:7", 60)  # its root has ended
@@ -46,7 +46,7 @@ def test_what_an_earlier_flow_left_is_replaced(q: OwnQueue) -> None:
     assert q.redis("TTL", "budget:7") == -1
 
 
-def test_whether_a_job_may_begin(q: OwnQueue) -> None:
+def test_check_budget_verdicts(q: OwnQueue) -> None:
     assert q.run(check_budget(q.meta, "7")) == ""
     create(q)
     assert q.run(check_budget(q.meta, "7")) == ""

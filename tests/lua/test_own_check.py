@@ -34,7 +34,7 @@ def one_of_each(q: OwnQueue) -> None:
         q.add_job(lifo=True)
 
 
-def test_a_healthy_queue_is_in_order(q: OwnQueue) -> None:
+def test_healthy_queue_has_no_findings(q: OwnQueue) -> None:
     one_of_each(q)
     found = check(q)
     assert found.ok
@@ -43,7 +43,7 @@ def test_a_healthy_queue_is_in_order(q: OwnQueue) -> None:
     assert "consistent" in str(found)
 
 
-def test_an_empty_queue_is_in_order(q: OwnQueue) -> None:
+def test_empty_queue_has_no_findings(q: OwnQueue) -> None:
     assert check(q).findings == ()
 
 
@@ -71,7 +71,7 @@ def _trim(q: OwnQueue) -> None:
         ({"delay": 5_000}, lambda q: q.redis("DEL", "scheduled"), "delayed"),
     ],
 )
-def test_a_job_that_lost_its_place_gets_it_back(q: OwnQueue, options: Any, lose: Any, state: str) -> None:
+def test_lost_job_is_repaired(q: OwnQueue, options: Any, lose: Any, state: str) -> None:
     job = q.add_job(**options)
     lose(q)
     assert_mends(q, (Kind.LOST_JOB, job))
@@ -80,7 +80,7 @@ def test_a_job_that_lost_its_place_gets_it_back(q: OwnQueue, options: Any, lose:
     assert q.take_one().id == job
 
 
-def test_a_delayed_job_that_lost_its_place_is_due_when_it_was(q: OwnQueue) -> None:
+def test_lost_delayed_job_keeps_its_due_time(q: OwnQueue) -> None:
     job = q.add_job(delay=5_000, priority=2)
     q.redis("ZREM", "scheduled", job)
     assert_mends(q, (Kind.LOST_JOB, job))
@@ -88,7 +88,7 @@ def test_a_delayed_job_that_lost_its_place_is_due_when_it_was(q: OwnQueue) -> No
 
 
 @pytest.mark.parametrize("end", ["completed", "failed"])
-def test_an_ended_job_outside_of_its_index(q: OwnQueue, end: str) -> None:
+def test_finished_job_missing_from_index(q: OwnQueue, end: str) -> None:
     job = q.add_job()
     taken = q.take_one()
     q.finish(taken.completed() if end == "completed" else taken.failed())
@@ -98,7 +98,7 @@ def test_an_ended_job_outside_of_its_index(q: OwnQueue, end: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 1}])
-def test_a_job_that_is_active_nowhere_is_ready_again(q: OwnQueue, options: Any) -> None:
+def test_active_job_in_no_place_becomes_ready(q: OwnQueue, options: Any) -> None:
     job = q.add_job(**options)
     taken = q.take_one()
     if taken.entry:
@@ -115,7 +115,7 @@ def test_a_job_that_is_active_nowhere_is_ready_again(q: OwnQueue, options: Any) 
     assert (again.id, again.fence) == (job, taken.fence + 2)
 
 
-def test_a_peers_list_job_with_a_heartbeat_is_left_alone(q: OwnQueue) -> None:
+def test_peer_list_job_with_heartbeat_is_unchanged(q: OwnQueue) -> None:
     q.put_job("p", state="active", lifo=1, lastActive=q.now, processedOn=q.now)
     q.redis("SET", "list-active", 1)
     assert check(q).findings == ()
@@ -123,7 +123,7 @@ def test_a_peers_list_job_with_a_heartbeat_is_left_alone(q: OwnQueue) -> None:
     assert findings(check(q)) == [(Kind.COUNTER, "list-active"), (Kind.LOST_JOB, "p")]
 
 
-def test_a_parked_job_outside_of_its_group(q: OwnQueue) -> None:
+def test_parked_job_missing_from_group(q: OwnQueue) -> None:
     _, second = add_ordered(q, 2)
     taken = q.take_one()
     q.take(1)
@@ -138,7 +138,7 @@ def test_a_parked_job_outside_of_its_group(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("place", ["scheduled", "completed", "failed", "suspended", "list-active-ids", "list-popped"])
-def test_a_set_that_names_no_job(q: OwnQueue, place: str) -> None:
+def test_set_member_without_job(q: OwnQueue, place: str) -> None:
     q.redis("ZADD", place, START, "nobody")
     expected = [(Kind.DANGLING, "nobody")]
     if place.startswith("list-"):
@@ -147,14 +147,14 @@ def test_a_set_that_names_no_job(q: OwnQueue, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["lifo", "priority"])
-def test_a_list_that_names_no_job(q: OwnQueue, place: str) -> None:
+def test_list_member_without_job(q: OwnQueue, place: str) -> None:
     kept = q.add_job(lifo=True)
     q.redis("RPUSH", place, "nobody")
     assert_mends(q, (Kind.DANGLING, "nobody"))
     assert q.redis("LRANGE", "lifo", 0, -1) == [kept]
 
 
-def test_an_entry_that_names_no_job(q: OwnQueue) -> None:
+def test_stream_entry_without_job(q: OwnQueue) -> None:
     kept = q.add_job()
     q.push_entry("nobody")
     assert_mends(q, (Kind.DANGLING, "nobody"))
@@ -174,7 +174,7 @@ def test_pending_entries_of_jobs_that_are_gone_or_not_active(q: OwnQueue) -> Non
 
 
 @pytest.mark.parametrize("place", ["scheduled", "completed", "failed", "suspended"])
-def test_a_set_that_names_a_job_of_another_state(q: OwnQueue, place: str) -> None:
+def test_set_member_in_another_state(q: OwnQueue, place: str) -> None:
     job = q.add_job()
     q.redis("ZADD", place, START, job)
     assert_mends(q, (Kind.MISPLACED, job))
@@ -196,7 +196,7 @@ def test_a_job_in_the_stream_and_in_a_list(q: OwnQueue) -> None:
     assert len(q.entries()) + q.redis("LLEN", "lifo") == 1
 
 
-def test_a_prioritized_job_in_a_list_too(q: OwnQueue) -> None:
+def test_prioritized_job_also_in_list(q: OwnQueue) -> None:
     job = q.add_job(priority=3)
     q.redis("RPUSH", "priority", job)
     assert_mends(q, (Kind.TWICE, job))
@@ -222,7 +222,7 @@ def test_a_ghost_is_deleted(q: OwnQueue) -> None:
     assert q.take_one().id == before
 
 
-def test_a_foreign_key_in_a_jobs_place_is_told_and_left(q: OwnQueue) -> None:
+def test_foreign_job_key_is_reported_and_unchanged(q: OwnQueue) -> None:
     q.redis("SET", "job:x", "somebody's")
     found = check(q, repair=True)
     assert findings(found) == [(Kind.FOREIGN_KEY, "x")]
@@ -244,7 +244,7 @@ def test_orphans(q: OwnQueue) -> None:
     assert q.redis("EXISTS", f"log:{job}") == 1
 
 
-def test_a_deduplication_entry_that_nobody_swept(q: OwnQueue) -> None:
+def test_stale_deduplication_entry_is_repaired(q: OwnQueue) -> None:
     for name in ("old", "held"):
         q.add(row("task", "{}", "{}", deduplication=[name, 1_000, "simple"]))
     q.finish(q.take_one().completed())
@@ -266,7 +266,7 @@ def test_the_count_of_active_list_jobs(q: OwnQueue, drift: int) -> None:
     assert q.redis("GET", "list-active") == "2"
 
 
-def test_too_high_a_count_is_a_peers_business_while_it_is_at_work(q: OwnQueue) -> None:
+def test_high_count_is_ignored_while_peers_run(q: OwnQueue) -> None:
     q.add_job()
     q.read_as("worker-1700000000000-0badcafe")
     q.redis("SET", "w:worker-1700000000000-0badcafe", "{}", "PX", 60_000)
@@ -274,7 +274,7 @@ def test_too_high_a_count_is_a_peers_business_while_it_is_at_work(q: OwnQueue) -
     assert check(q).findings == ()
 
 
-def test_an_id_counter_behind(q: OwnQueue) -> None:
+def test_id_counter_too_low(q: OwnQueue) -> None:
     for _ in range(3):
         q.add_job()
     q.redis("DEL", "id")
@@ -282,7 +282,7 @@ def test_an_id_counter_behind(q: OwnQueue) -> None:
     assert q.add_job() == "4"
 
 
-def test_ids_that_the_counter_does_not_follow(q: OwnQueue) -> None:
+def test_ids_ignored_by_the_counter(q: OwnQueue) -> None:
     q.add_job(job_id="007")
     q.add_job(job_id="9" * 20)
     assert check(q).findings == ()
@@ -310,14 +310,14 @@ def test_a_leaked_slot_of_a_group_without_jobs(q: OwnQueue) -> None:
     assert q.redis("HGET", "group:k", "active") == "0"
 
 
-def test_a_slot_kept_for_a_retry_is_no_leak(q: OwnQueue) -> None:
+def test_slot_of_retrying_job_is_not_leaked(q: OwnQueue) -> None:
     add_ordered(q, 2)
     q.finish(q.take_one().failed(limit=3, backoff=60_000))
     assert q.redis("HGET", "group:k", "active") == "1"
     assert check(q).findings == ()
 
 
-def test_a_sequence_that_nobody_has_stops_a_group(q: OwnQueue) -> None:
+def test_missing_sequence_is_repaired(q: OwnQueue) -> None:
     first, *others = add_ordered(q, 4)
     q.redis("DEL", f"job:{first}")
     q.redis("DEL", f"job:{others[1]}")
@@ -344,7 +344,7 @@ def test_a_group_that_was_deleted(q: OwnQueue) -> None:
     assert q.take_one().id == late
 
 
-def test_an_ordering_counter_behind(q: OwnQueue) -> None:
+def test_ordering_counter_too_low(q: OwnQueue) -> None:
     add_ordered(q, 3)
     q.redis("HSET", "ordering", "k", 1)
     assert_mends(q, (Kind.COUNTER, "k"))
@@ -353,7 +353,7 @@ def test_an_ordering_counter_behind(q: OwnQueue) -> None:
     assert_mends(q, (Kind.COUNTER, "k"))
 
 
-def test_parked_jobs_that_nothing_lets_go_on(q: OwnQueue) -> None:
+def test_stuck_parked_jobs_are_repaired(q: OwnQueue) -> None:
     add_ordered(q, 3)
     taken = q.take_one()
     q.take(3)
@@ -366,7 +366,7 @@ def test_parked_jobs_that_nothing_lets_go_on(q: OwnQueue) -> None:
     assert q.take_one()
 
 
-def test_a_limited_group_is_in_order(q: OwnQueue) -> None:
+def test_limited_group_has_no_findings(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=["k", 1, 1, 60_000, 0, 0, 0]) for _ in range(3)))
     q.finish(q.take_one().completed())
     q.take(3)
@@ -374,7 +374,7 @@ def test_a_limited_group_is_in_order(q: OwnQueue) -> None:
     assert check(q).findings == ()
 
 
-def test_a_group_that_has_moved_on_is_not_judged(q: OwnQueue) -> None:
+def test_changed_group_is_not_checked(q: OwnQueue) -> None:
     add_ordered(q, 2)
     facts = checking.GroupFacts("k", [], 2, 1, [1, 2], 3, 0, 1)
     q.take_one()
@@ -385,7 +385,7 @@ def test_a_group_that_has_moved_on_is_not_judged(q: OwnQueue) -> None:
 # -- repairs look once more --------------------------------------------------------------------------------
 
 
-def test_a_job_that_moved_meanwhile_is_not_touched(q: OwnQueue) -> None:
+def test_moved_job_is_not_repaired(q: OwnQueue) -> None:
     job = q.add_job()
     mark = "waiting|||||||"
     rows = [("lost", job, mark), ("ghost", job), ("member", "stream", job, q.redis("XRANGE", "stream", "-", "+")[0][0])]
@@ -395,7 +395,7 @@ def test_a_job_that_moved_meanwhile_is_not_touched(q: OwnQueue) -> None:
     assert len(q.entries()) == 1
 
 
-def test_a_full_look_at_many_jobs_takes_bounded_calls(q: OwnQueue) -> None:
+def test_check_of_many_jobs_is_bounded_per_call(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}") for _ in range(700)))
     q.add(*(row("task", "{}", "{}", lifo=True) for _ in range(300)))
     q.add(*(row("task", "{}", "{}", ordering=ordered(f"g{n % 40}")) for n in range(300)))
@@ -404,7 +404,7 @@ def test_a_full_look_at_many_jobs_takes_bounded_calls(q: OwnQueue) -> None:
     assert (found.jobs, found.groups) == (1_300, 40)
 
 
-def test_a_retrying_worker_of_ours_is_in_order_all_the_way(q: OwnQueue) -> None:
+def test_retrying_job_has_no_findings(q: OwnQueue) -> None:
     one_of_each(q)
     for _ in range(6):
         jobs = q.take(3)

@@ -24,7 +24,7 @@ from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, l
 # -- pause -------------------------------------------------------------------------------------------------
 
 
-def test_pause_and_resume_say_whether_they_changed_anything(q: OwnQueue) -> None:
+def test_pause_and_resume_return_whether_state_changed(q: OwnQueue) -> None:
     calls = (control.resume, control.pause, control.pause, control.resume, control.resume)
     assert [q.run(call(q.meta)) for call in calls] == [False, True, False, True, False]
     assert [event["event"] for event in q.events("0")] == ["resumed", "paused", "paused", "resumed", "resumed"]
@@ -65,7 +65,7 @@ def test_a_queue_may_keep_more_events(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["many", "-5", "1e3", ""])
-def test_junk_about_events_loses_none(q: OwnQueue, junk: str) -> None:
+def test_invalid_events_limit_uses_default(q: OwnQueue, junk: str) -> None:
     q.redis("HSET", "meta", "maxLenEvents", junk)
     q.run(control.pause(q.meta))
     assert [event["event"] for event in q.events("0")] == ["paused"]
@@ -116,7 +116,7 @@ STATES = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promoted,
 
 
 @pytest.mark.parametrize("arrange", STATES)
-def test_remove_leaves_nothing_of_a_job(q: OwnQueue, arrange: object) -> None:
+def test_remove_deletes_every_key_of_a_job(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]
     give_satellites(q, [job_id])
     assert q.run(control.remove(q.meta, job_id)) is True
@@ -130,7 +130,7 @@ def test_remove_leaves_nothing_of_a_job(q: OwnQueue, arrange: object) -> None:
 
 
 @pytest.mark.parametrize("arrange", [waiting, lifo, delayed, prioritized, active_from_list])
-def test_remove_leaves_the_neighbours(q: OwnQueue, arrange: object) -> None:
+def test_remove_keeps_other_jobs(q: OwnQueue, arrange: object) -> None:
     first = arrange(q)  # type: ignore[operator]
     before = q.counts()
     second = arrange(q)  # type: ignore[operator]
@@ -153,7 +153,7 @@ def test_removing_a_suspended_job(q: OwnQueue) -> None:
     assert q.key_names() == {"events"}
 
 
-def test_removing_what_is_no_job(q: OwnQueue) -> None:
+def test_remove_of_missing_job(q: OwnQueue) -> None:
     q.redis("SET", "job:7", "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.run(control.remove(q.meta, "7"))
@@ -190,14 +190,14 @@ def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, int
 
 
 @pytest.mark.parametrize("arrange", [waiting, delayed, prioritized, active, completed])
-def test_only_what_failed_is_retried(q: OwnQueue, arrange: object) -> None:
+def test_only_failed_jobs_are_requeued(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]
     before = q.job(job_id)
     assert q.run(control.retry(q.meta, job_id)) == before["state"]
     assert q.job(job_id) == before
 
 
-def test_retrying_nothing(q: OwnQueue) -> None:
+def test_retry_of_missing_job(q: OwnQueue) -> None:
     assert q.run(control.retry(q.meta, "7")) == "gone"
     assert q.key_names() == set()
 
@@ -214,7 +214,7 @@ def test_a_retry_that_cannot_be_placed_stays_failed(q: OwnQueue) -> None:
 # -- note --------------------------------------------------------------------------------------------------
 
 
-def test_notes_of_the_worker_that_runs_the_job(q: OwnQueue) -> None:
+def test_updates_of_current_worker_are_accepted(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     token = (job.fence, job.processed_on)
@@ -227,7 +227,7 @@ def test_notes_of_the_worker_that_runs_the_job(q: OwnQueue) -> None:
     assert q.events("1")[-1] == {"event": "progress", "jobId": "1", "data": '{"at":5}'}
 
 
-def test_notes_of_a_worker_that_lost_the_job(q: OwnQueue) -> None:
+def test_updates_of_stale_worker_are_rejected(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.finish(job.released())
@@ -238,7 +238,7 @@ def test_notes_of_a_worker_that_lost_the_job(q: OwnQueue) -> None:
     assert not q.redis("EXISTS", "log:1")
 
 
-def test_notes_of_others_need_only_the_job(q: OwnQueue) -> None:
+def test_updates_without_token_need_only_the_job(q: OwnQueue) -> None:
     q.add_job()
     assert q.run(control.update_job_data(q.meta, "1", "2")) == S.OK
     assert q.run(control.append_job_log(q.meta, "7", "x", 5)) == S.GONE
@@ -302,7 +302,7 @@ def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("arrange", [active, active_from_list])
-def test_a_queue_at_work_is_not_touched_without_force(q: OwnQueue, arrange: object) -> None:
+def test_obliterate_of_active_queue_needs_force(q: OwnQueue, arrange: object) -> None:
     arrange(q)  # type: ignore[operator]
     before = q.key_names()
     assert obliterate(q) == [("active", 1)]
@@ -311,7 +311,7 @@ def test_a_queue_at_work_is_not_touched_without_force(q: OwnQueue, arrange: obje
     assert q.key_names() == set()
 
 
-def test_obliterate_takes_foreign_keys_along(q: OwnQueue) -> None:
+def test_obliterate_deletes_foreign_keys(q: OwnQueue) -> None:
     waiting(q)
     for suffix in ("completed", "lifo", "list-active", "events", "wake", "workers", "stall-watch"):
         q.redis("DEL", suffix)
@@ -320,7 +320,7 @@ def test_obliterate_takes_foreign_keys_along(q: OwnQueue) -> None:
     assert q.key_names() == set()
 
 
-def test_obliterate_looks_at_no_other_queue(q: OwnQueue) -> None:
+def test_obliterate_does_not_touch_other_queues(q: OwnQueue) -> None:
     other = OwnQueue(q.resp, "other-" + q.base[7:-1])
     try:
         other.add_job()
@@ -331,14 +331,14 @@ def test_obliterate_looks_at_no_other_queue(q: OwnQueue) -> None:
         other.delete_everything()
 
 
-def test_entries_of_foreign_shape_go_too(q: OwnQueue) -> None:
+def test_obliterate_deletes_foreign_entries(q: OwnQueue) -> None:
     q.redis("XADD", "stream", "*", "foreign", "entry")
     q.read_as(NODE_CONSUMER)
     assert obliterate(q, force=True) == [("more", 0), ("done", 0)]
     assert q.key_names() == set()
 
 
-def test_a_priority_beyond_what_we_write(q: OwnQueue) -> None:
+def test_priority_above_our_maximum(q: OwnQueue) -> None:
     q.put_job("7", priority=2048, state="prioritized")
     q.redis("ZADD", "scheduled", 2048 * BAND, "7")
     assert q.take_one().id == "7"
@@ -346,7 +346,7 @@ def test_a_priority_beyond_what_we_write(q: OwnQueue) -> None:
     assert q.run(control.remove(q.meta, "7")) is True
 
 
-def test_a_removed_job_that_a_group_handed_out_is_counted_out(q: OwnQueue) -> None:
+def test_removed_grouped_job_leaves_list_active(q: OwnQueue) -> None:
     """It came from no list, and without a stream entry."""
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(2)))

@@ -9,7 +9,7 @@ from glidemq_py.testing import RespError
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue
 
 
-def test_taking_activates(q: OwnQueue) -> None:
+def test_fetch_activates_job(q: OwnQueue) -> None:
     q.add_job(data="[1]", opts='{"a":1}')
     q.advance(50)
     reply = q.exchange(5)
@@ -24,7 +24,7 @@ def test_taking_activates(q: OwnQueue) -> None:
     assert q.pending() == [(entry, "py-1")]
 
 
-def test_no_more_than_wanted_is_taken(q: OwnQueue) -> None:
+def test_fetch_respects_want(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(5)])
     reply = q.exchange(3)
     assert [job[0] for job in reply.jobs] == ["1", "2", "3"]
@@ -32,21 +32,21 @@ def test_no_more_than_wanted_is_taken(q: OwnQueue) -> None:
     assert q.counts()["waiting"] == 2
 
 
-def test_wanting_nothing_takes_nothing(q: OwnQueue) -> None:
+def test_fetch_with_want_zero_returns_nothing(q: OwnQueue) -> None:
     q.add_job()
     reply = q.exchange(0)
     assert (reply.jobs, reply.flags) == ([], 0)
     assert not q.resp.execute("XINFO", "GROUPS", q.key("stream"))
 
 
-def test_a_call_takes_a_thousand_at_most(q: OwnQueue) -> None:
+def test_fetch_is_bounded_per_call(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", priority=i % 2) for i in range(1100)], quiet=True)
     reply = q.exchange(5_000, quiet=True)
     assert len(reply.jobs) == 1_000
     assert len(q.exchange(5_000, quiet=True).jobs) == 100
 
 
-def test_sources_in_their_order(q: OwnQueue) -> None:
+def test_sources_are_read_in_order(q: OwnQueue) -> None:
     q.add_job("stream")
     q.add_job("lifo", lifo=True)
     q.add_job("second", priority=2)
@@ -68,7 +68,7 @@ def test_list_jobs_are_announced_as_active(q: OwnQueue) -> None:
     assert q.event_names("2") == ["added"]
 
 
-def test_the_groups_are_made_where_they_are_missing(q: OwnQueue) -> None:
+def test_missing_consumer_groups_are_created(q: OwnQueue) -> None:
     assert q.exchange(1).flags == ExchangeFlags.EXHAUSTED
     names = [dict(zip(g[::2], g[1::2], strict=True))["name"] for g in q.redis_groups("stream")]
     assert sorted(names) == ["wakers", "workers"]
@@ -85,7 +85,7 @@ def test_the_groups_are_made_where_they_are_missing(q: OwnQueue) -> None:
 # -- what must not run -------------------------------------------------------------------------------------
 
 
-def test_an_entry_whose_job_is_gone(q: OwnQueue) -> None:
+def test_entry_of_missing_job_is_dropped(q: OwnQueue) -> None:
     q.add_job()
     q.redis("DEL", "job:1")
     job_id = q.add_job()
@@ -119,7 +119,7 @@ def test_a_malformed_record_fails_with_a_reason(q: OwnQueue, field: str) -> None
     assert q.entries() == []
 
 
-def test_a_job_key_that_is_no_hash(q: OwnQueue) -> None:
+def test_job_key_of_other_type_is_dropped(q: OwnQueue) -> None:
     q.add_job()
     q.redis("SET", "job:1", "a string")
     assert q.exchange(1).dropped[0][1:] == ["1", "the job key is not a hash"]
@@ -135,7 +135,7 @@ def test_a_stale_second_entry_does_not_run_a_job_again(q: OwnQueue, state: str) 
     assert q.entries() == []
 
 
-def test_a_ghost_that_has_ended_stays_where_it_is(q: OwnQueue) -> None:
+def test_entry_of_finished_job_changes_nothing(q: OwnQueue) -> None:
     q.redis("HSET", "job:7", "state", "completed", "returnvalue", "null")
     q.push_entry("7")
     assert q.exchange(1).dropped[0][2] == "state is completed"
@@ -151,7 +151,7 @@ def test_a_revoked_job(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 1}, {"delay": 5}])
-def test_an_expired_job_wherever_it_waits(q: OwnQueue, options: dict[str, int]) -> None:
+def test_expired_job_fails_in_every_source(q: OwnQueue, options: dict[str, int]) -> None:
     q.add_job(ttl=1_000, **options)
     q.advance(1_001)
     reply = q.exchange(1)
@@ -162,13 +162,13 @@ def test_an_expired_job_wherever_it_waits(q: OwnQueue, options: dict[str, int]) 
     assert q.counts() | {"failed": 0} == dict.fromkeys(q.counts(), 0)
 
 
-def test_a_job_runs_at_the_very_moment_of_its_expiry(q: OwnQueue) -> None:
+def test_job_still_runs_at_its_expiry_time(q: OwnQueue) -> None:
     q.add_job(ttl=1_000)
     q.advance(1_000)
     assert q.take_one().id == "1"
 
 
-def test_many_refusals_in_a_row_are_spread_over_calls(q: OwnQueue) -> None:
+def test_rejections_are_bounded_per_call(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
     for i in range(1, 250):
         q.redis("DEL", f"job:{i}")
@@ -221,7 +221,7 @@ def test_a_delayed_lifo_job_returns_to_its_list(q: OwnQueue) -> None:
     assert q.take_one().entry == ""
 
 
-def test_a_call_promotes_two_hundred_at_most(q: OwnQueue) -> None:
+def test_promotion_is_bounded_per_call(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", delay=1) for _ in range(250)], quiet=True)
     q.advance(1)
     assert q.exchange(0).next_due == 0
@@ -229,7 +229,7 @@ def test_a_call_promotes_two_hundred_at_most(q: OwnQueue) -> None:
     assert q.exchange(0).next_due == -1
 
 
-def test_the_next_due_time_of_every_band_counts(q: OwnQueue) -> None:
+def test_next_due_covers_every_priority(q: OwnQueue) -> None:
     q.add_job(delay=3_600_000)
     q.add_job(delay=500, priority=9)
     q.add_job(delay=700, priority=1)
@@ -240,20 +240,20 @@ def test_the_next_due_time_of_every_band_counts(q: OwnQueue) -> None:
     assert reply.next_due == 200
 
 
-def test_a_due_job_behind_a_band_that_is_not_due(q: OwnQueue) -> None:
+def test_due_job_behind_later_priority_is_fetched(q: OwnQueue) -> None:
     q.add_job(delay=60_000, priority=1)
     q.add_job(priority=2)
     assert q.take_one().id == "2"
 
 
-def test_the_most_urgent_goes_first_whenever_it_came(q: OwnQueue) -> None:
+def test_most_urgent_job_is_fetched_first(q: OwnQueue) -> None:
     q.add_job(priority=5)
     q.exchange(0)
     q.add_job(priority=1)
     assert q.take_one().id == "2"
 
 
-def test_a_scheduled_member_without_a_job_is_forgotten(q: OwnQueue) -> None:
+def test_scheduled_member_without_job_is_removed(q: OwnQueue) -> None:
     q.redis("ZADD", "scheduled", START - 1, "ghost")
     q.redis("ZADD", "scheduled", BAND + 1, "urgent ghost")
     reply = q.exchange(1)
@@ -263,7 +263,7 @@ def test_a_scheduled_member_without_a_job_is_forgotten(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("state", ["active", "completed", "failed"])
-def test_a_leftover_member_does_not_bring_a_job_back(q: OwnQueue, state: str) -> None:
+def test_leftover_member_does_not_change_job(q: OwnQueue, state: str) -> None:
     q.put_job("7", state=state)
     q.redis("ZADD", "scheduled", START - 1, "7")
     assert q.exchange(1).jobs == []
@@ -280,7 +280,7 @@ def test_a_broadcast_retry_goes_to_its_group(q: OwnQueue) -> None:
 # -- pause -------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_queue_hands_in_and_promotes_but_takes_nothing(q: OwnQueue) -> None:
+def test_paused_queue_reports_and_promotes_but_does_not_fetch(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.add_job()
@@ -307,7 +307,7 @@ def wakes(q: OwnQueue, count: int = 10) -> int:
     return sum(len(entries) for _, entries in reply or [])
 
 
-def test_only_what_comes_after_an_empty_queue_wakes(q: OwnQueue) -> None:
+def test_only_later_pushes_wake_after_empty_fetch(q: OwnQueue) -> None:
     q.add_job()
     q.add_job(lifo=True)
     assert q.exchange(9).flags == ExchangeFlags.EXHAUSTED
@@ -320,14 +320,14 @@ def test_only_what_comes_after_an_empty_queue_wakes(q: OwnQueue) -> None:
     assert [entry for entry, _ in q.pending()] == [q.job("1")["eid"]]  # NOACK: a woken worker holds nothing
 
 
-def test_what_is_left_behind_wakes_another(q: OwnQueue) -> None:
+def test_remaining_jobs_wake_another_worker(q: OwnQueue) -> None:
     q.exchange(1)
     q.add(*[row("a", "", "{}") for _ in range(3)])
     assert not q.exchange(2).flags
     assert wakes(q) >= 1
 
 
-def test_a_paused_queue_wakes_nobody_until_it_is_resumed(q: OwnQueue) -> None:
+def test_paused_queue_wakes_workers_only_on_resume(q: OwnQueue) -> None:
     q.exchange(1)
     q.run(pause(q.meta))
     q.add_job()
@@ -362,7 +362,7 @@ def test_a_job_that_cannot_be_promoted_stays_scheduled(q: OwnQueue) -> None:
     assert q.take_one().id == "1"
 
 
-def test_jobs_taken_before_a_source_failed_are_handed_out(q: OwnQueue) -> None:
+def test_jobs_fetched_before_source_error_are_returned(q: OwnQueue) -> None:
     q.add_job(priority=1)
     q.redis("SET", "lifo", "foreign")
     reply = q.exchange(5)
@@ -383,7 +383,7 @@ def test_bookkeeping_of_a_foreign_type_does_not_stop_the_work(q: OwnQueue, suffi
     assert q.finish(*[job.completed() for job in jobs]) == [0, 0]
 
 
-def test_a_node_peer_gets_what_we_do_not_want(q: OwnQueue) -> None:
+def test_unfetched_jobs_are_left_for_node_peers(q: OwnQueue) -> None:
     q.add(row("a", "", "{}"), row("b", "", "{}"))
     first = q.take_one()
     (theirs,) = q.read_as(NODE_CONSUMER)

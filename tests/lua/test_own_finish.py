@@ -27,7 +27,7 @@ def test_completed(q: OwnQueue) -> None:
     assert q.metric("completed") == {"c": 1, "d": 40}
 
 
-def test_failed_for_good(q: OwnQueue) -> None:
+def test_failed_without_retries(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.advance(7)
@@ -64,7 +64,7 @@ def test_retried_until_the_limit(q: OwnQueue) -> None:
     assert (q.counts()["failed"], q.metric("failed")["c"]) == (1, 1)
 
 
-def test_a_retry_says_when_it_is_due(q: OwnQueue) -> None:
+def test_retry_returns_due_time(q: OwnQueue) -> None:
     q.add_job()
     assert q.exchange(1, [q.take_one().failed(limit=2, backoff=300)]).next_due == 300
 
@@ -75,7 +75,7 @@ def test_a_retry_without_backoff_can_run_in_the_same_call(q: OwnQueue) -> None:
     assert (reply.statuses, reply.jobs[0][0]) == ([S.RETRYING], "1")
 
 
-def test_a_priority_job_is_retried_in_its_band(q: OwnQueue) -> None:
+def test_priority_job_is_retried_with_its_priority(q: OwnQueue) -> None:
     q.add_job(priority=4)
     q.finish(q.take_one().failed(limit=2, backoff=9))
     assert int(q.redis("ZSCORE", "scheduled", "1")) == 4 * BAND + START + 9
@@ -84,7 +84,7 @@ def test_a_priority_job_is_retried_in_its_band(q: OwnQueue) -> None:
     assert q.take_one().fence == 2
 
 
-def test_handed_back_without_spending_an_attempt(q: OwnQueue) -> None:
+def test_release_does_not_count_an_attempt(q: OwnQueue) -> None:
     q.add(row("a", "", "{}"), row("b", "", "{}", lifo=True), row("c", "", "{}", priority=3))
     jobs = q.take(3)
     assert q.finish(*[job.released() for job in jobs]) == [S.RELEASED] * 3
@@ -121,7 +121,7 @@ def test_the_same_row_twice_in_one_call(q: OwnQueue) -> None:
     assert q.metric("completed")["c"] == 1
 
 
-def test_another_end_of_an_ended_attempt_is_stale(q: OwnQueue) -> None:
+def test_different_result_of_ended_attempt_is_stale(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.finish(job.completed())
@@ -162,7 +162,7 @@ def test_a_removed_job_is_gone(q: OwnQueue) -> None:
     assert not q.redis("EXISTS", "completed")
 
 
-def test_a_job_key_that_is_no_hash_is_gone(q: OwnQueue) -> None:
+def test_job_key_of_other_type_is_gone(q: OwnQueue) -> None:
     add_many(q, 2)
     one, two = q.take(2)
     q.redis("SET", "job:1", "foreign")
@@ -170,7 +170,7 @@ def test_a_job_key_that_is_no_hash_is_gone(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["", "x", "nan", "-1", "1e300"])
-def test_junk_in_the_counters_of_a_job(q: OwnQueue, junk: str) -> None:
+def test_unusable_counters_of_a_job(q: OwnQueue, junk: str) -> None:
     q.push_entry(q.put_job("7", fence=junk, attemptsMade=junk, priority=junk))
     job = q.take_one()
     assert job.fence == 1
@@ -191,7 +191,7 @@ def with_satellites(q: OwnQueue, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("fail", [False, True])
-def test_removed_at_once_with_all_that_is_its_own(q: OwnQueue, fail: bool) -> None:
+def test_removal_deletes_all_keys(q: OwnQueue, fail: bool) -> None:
     q.add_job()
     with_satellites(q, "1")
     job = q.take_one()
@@ -208,7 +208,7 @@ def test_a_retry_is_not_removed(q: OwnQueue) -> None:
     assert q.state("1") == "delayed"
 
 
-def test_a_number_is_kept(q: OwnQueue) -> None:
+def test_retention_by_count(q: OwnQueue) -> None:
     for i in range(1, 6):
         job_id = q.add_job()
         with_satellites(q, job_id)
@@ -221,7 +221,7 @@ def test_a_number_is_kept(q: OwnQueue) -> None:
     }
 
 
-def test_an_age_is_kept(q: OwnQueue) -> None:
+def test_retention_by_age(q: OwnQueue) -> None:
     for _ in range(3):
         q.add_job()
         q.finish(q.take_one().failed(keep=(0, 60)))
@@ -233,7 +233,7 @@ def test_an_age_is_kept(q: OwnQueue) -> None:
     assert q.redis("ZRANGE", "failed", 0, -1) == ["4"]
 
 
-def test_a_call_removes_a_thousand_at_most(q: OwnQueue) -> None:
+def test_retention_is_bounded_per_call(q: OwnQueue) -> None:
     members = [str(word) for i in range(1_500) for word in (START - 10_000 + i, f"old{i}")]
     q.redis("ZADD", "completed", *members)
     q.add_job()
@@ -247,7 +247,7 @@ def test_a_call_removes_a_thousand_at_most(q: OwnQueue) -> None:
 # -- many at once ------------------------------------------------------------------------------------------
 
 
-def test_a_mixed_batch_is_answered_in_order(q: OwnQueue) -> None:
+def test_mixed_batch_returns_statuses_in_order(q: OwnQueue) -> None:
     add_many(q, 200)
     jobs = q.take(200)
     q.run(remove(q.meta, jobs[5].id))
@@ -259,7 +259,7 @@ def test_a_mixed_batch_is_answered_in_order(q: OwnQueue) -> None:
     assert q.metric("completed")["c"] + q.metric("failed")["c"] == 199
 
 
-def test_too_many_rows_are_refused_before_anything_is_written(q: OwnQueue) -> None:
+def test_too_many_rows_are_rejected_before_writing(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     with pytest.raises(RespError, match="too many finished rows"):
@@ -275,7 +275,7 @@ def test_no_metrics_and_quiet(q: OwnQueue) -> None:
     assert q.key_names().isdisjoint({"events", "metrics:completed", "metrics:failed"})
 
 
-def test_metrics_of_more_than_a_day_ago_go(q: OwnQueue) -> None:
+def test_old_metrics_are_trimmed(q: OwnQueue) -> None:
     minute = START - START % 60_000
     day = 86_400_000
     q.redis("HSET", "metrics:completed", f"m:{minute - day - 60_000}:c", 5, f"m:{minute - day - 60_000}:d", 50,
@@ -309,7 +309,7 @@ def test_a_job_whose_new_place_cannot_be_written_stays_active(q: OwnQueue, suffi
     assert q.pending() == []
 
 
-def test_a_handed_back_job_whose_place_cannot_be_written_stays_active(q: OwnQueue) -> None:
+def test_release_without_writable_place_keeps_job_active(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     job = q.take_one()
     q.redis("SET", "lifo", "foreign")
@@ -320,7 +320,7 @@ def test_a_handed_back_job_whose_place_cannot_be_written_stays_active(q: OwnQueu
     assert q.finish(job.released()) == [S.RELEASED]
 
 
-def test_rows_of_nothing_we_know(q: OwnQueue) -> None:
+def test_unknown_row_kinds(q: OwnQueue) -> None:
     add_many(q, 1)
     job = q.take_one()
     with pytest.raises(RespError):

@@ -19,7 +19,7 @@ def parent_of(q: OwnQueue) -> str:
     return parent.id
 
 
-def test_children_of_the_same_queue_are_counted_in_the_step_that_ends_them(q: OwnQueue) -> None:
+def test_child_is_counted_in_the_same_step(q: OwnQueue) -> None:
     parent = parent_of(q)
     one, two = q.take(2)
     assert q.finish(one.completed('"x"')) == [S.OK]
@@ -33,7 +33,7 @@ def test_children_of_the_same_queue_are_counted_in_the_step_that_ends_them(q: Ow
     assert sorted(mark for _, mark in page.rows) == ['v"x"', "vnull"]
 
 
-def test_a_parent_elsewhere_is_owed(q: OwnQueue) -> None:
+def test_parent_in_another_queue_is_notified_by_outbox(q: OwnQueue) -> None:
     q.add(row("child", "{}", "{}", parent=["7", "elsewhere"]))
     reply = q.exchange(0, [q.take_one().completed("1")])
     assert reply.flags & ExchangeFlags.OUTBOX_PENDING
@@ -46,7 +46,7 @@ def test_a_parent_elsewhere_is_owed(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail_parent", "ignore", "remove"])
-def test_what_a_failure_means(q: OwnQueue, policy: str) -> None:
+def test_on_failure_policies(q: OwnQueue, policy: str) -> None:
     parent = parent_of(q)
     one, two = q.take(2)
     q.redis("HSET", f"job:{one.id}", "opts", f'{{"onFailure":"{policy}"}}')
@@ -111,7 +111,7 @@ def all_watched(q: OwnQueue, age: int = 1_000, pages: int = 100) -> dict[str, se
     raise AssertionError("it does not come to an end")
 
 
-def test_all_parents_that_have_waited_for_long_are_looked_after(q: OwnQueue) -> None:
+def test_all_long_waiting_parents_are_checked(q: OwnQueue) -> None:
     ids = [f"p{i}" for i in range(130)]
     waiting(q, *ids, at=q.now - 5_000)  # all in one millisecond
     waiting(q, "young")
@@ -124,7 +124,7 @@ def test_all_parents_that_have_waited_for_long_are_looked_after(q: OwnQueue) -> 
     assert set(all_watched(q)) == set(ids)
 
 
-def test_a_parent_of_many_children_is_looked_at_in_pages(q: OwnQueue) -> None:
+def test_parent_with_many_children_is_checked_in_pages(q: OwnQueue) -> None:
     waiting(q, "before", "p", children=1_000, at=1)
     first = q.run(flows.watch_children(q.meta, 1_000, 500))
     assert first.more
@@ -133,7 +133,7 @@ def test_a_parent_of_many_children_is_looked_at_in_pages(q: OwnQueue) -> None:
     assert len(found["p"]) == 1_000
 
 
-def test_the_cursor_s_parent_may_have_gone(q: OwnQueue) -> None:
+def test_watch_continues_after_cursor_parent_is_deleted(q: OwnQueue) -> None:
     waiting(q, *(f"p{i:03}" for i in range(60)), children=10, at=1)
     seen = {parent for parent, _ in q.run(flows.watch_children(q.meta, 1_000, 500)).rows}
     last = max(seen)
@@ -141,7 +141,7 @@ def test_the_cursor_s_parent_may_have_gone(q: OwnQueue) -> None:
     assert seen | set(all_watched(q)) == {f"p{i:03}" for i in range(60)}
 
 
-def test_fates(q: OwnQueue) -> None:
+def test_child_outcomes(q: OwnQueue) -> None:
     q.put_job("done", state="completed", returnvalue="7")
     q.put_job("failed", state="failed", failedReason="no", opts='{"onFailure":"remove"}')
     q.put_job("waits")

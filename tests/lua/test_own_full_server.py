@@ -23,7 +23,7 @@ def full(request: pytest.FixtureRequest, private_server: Callable[..., ServerPro
         yield q
 
 
-def test_new_jobs_are_refused_whole(full: OwnQueue) -> None:
+def test_full_server_rejects_adds_completely(full: OwnQueue) -> None:
     before = full.key_names()
     for options in ({}, {"delay": 5}, {"priority": 1}, {"lifo": True}, {"job_id": "x"}):
         with pytest.raises(RespError, match="OOM"):

@@ -45,7 +45,7 @@ def test_one_at_a_time_and_in_order(q: OwnQueue) -> None:
     assert q.counts()["active"] == 0
 
 
-def test_many_keys_run_side_by_side(q: OwnQueue) -> None:
+def test_groups_run_concurrently(q: OwnQueue) -> None:
     add(q, *[member(f"k{i % 3}") for i in range(9)])
     jobs, _ = take(q, 100)
     assert ids(jobs) == ["1", "2", "3"]
@@ -53,7 +53,7 @@ def test_many_keys_run_side_by_side(q: OwnQueue) -> None:
     assert sorted(ids(jobs)) == ["4", "5", "6"]
 
 
-def test_a_wider_group_takes_its_width(q: OwnQueue) -> None:
+def test_group_runs_up_to_its_concurrency(q: OwnQueue) -> None:
     add(q, *[member("k", 3) for _ in range(7)])
     jobs, _ = take(q, 100)
     assert ids(jobs) == ["1", "2", "3"]
@@ -75,7 +75,7 @@ def test_a_retried_job_keeps_its_turn(q: OwnQueue) -> None:
     assert q.redis("HGET", "group:k", "active") == "0"
 
 
-def test_a_job_handed_back_comes_first_again(q: OwnQueue) -> None:
+def test_released_job_is_first_in_its_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     jobs, _ = take(q, 5, first.released())
@@ -117,7 +117,7 @@ def test_a_rate_window_stops_the_group_until_it_ends(q: OwnQueue) -> None:
     assert ids(jobs) == ["3", "4"]
 
 
-def test_a_token_bucket_pays_for_costs(q: OwnQueue) -> None:
+def test_token_bucket_is_charged_by_cost(q: OwnQueue) -> None:
     add(q, *[member("k", 10, bucket=(3_000, 1_000), cost=2_000) for _ in range(3)])
     jobs, reply = take(q, 10)
     assert ids(jobs) == ["1"]
@@ -128,7 +128,7 @@ def test_a_token_bucket_pays_for_costs(q: OwnQueue) -> None:
     assert add(q, member("k", 10, cost=4_000)) == [["cost", ""]]
 
 
-def test_a_limited_group_waits_from_outside(q: OwnQueue) -> None:
+def test_externally_limited_group_waits(q: OwnQueue) -> None:
     add(q, member("k"), member("j"))
     q.redis("ZADD", "ratelimited", str(q.now + 500), "k")
     jobs, reply = take(q, 10)
@@ -151,7 +151,7 @@ def test_global_concurrency_holds_in_every_batch(q: OwnQueue) -> None:
     assert len(more) == 2
 
 
-def test_the_rate_limit_is_spent_on_what_is_taken(q: OwnQueue) -> None:
+def test_rate_limit_is_consumed_by_fetched_jobs(q: OwnQueue) -> None:
     add(q, *[["a", "null", "{}"] for _ in range(5)])
     jobs, _ = take(q, 2, limiter=(3, 1000))
     assert len(jobs) == 2
@@ -182,7 +182,7 @@ def test_throttle_counts_from_the_last_add(q: OwnQueue) -> None:
     assert isinstance(add(q, dedup("throttle", 100))[0], str)
 
 
-def test_debounce_replaces_what_has_not_begun(q: OwnQueue) -> None:
+def test_debounce_replaces_jobs_not_started(q: OwnQueue) -> None:
     (first, second) = add(q, dedup("debounce", 0, 1000), dedup("debounce", 0, 1000))
     assert first == "1"
     assert second == ["replaced", "2"]
@@ -190,7 +190,7 @@ def test_debounce_replaces_what_has_not_begun(q: OwnQueue) -> None:
     assert q.redis("ZRANGE", "scheduled", 0, -1) == ["2"]
 
 
-def test_debounce_with_a_time_goes_by_that_too(q: OwnQueue) -> None:
+def test_debounce_respects_ttl(q: OwnQueue) -> None:
     row = dedup("debounce", 100, 1000)
     assert add(q, row)[0] == "1"
     q.advance(99)
@@ -203,7 +203,7 @@ def test_debounce_with_a_time_goes_by_that_too(q: OwnQueue) -> None:
     assert q.redis("EXISTS", "job:2") == 1
 
 
-def test_expired_parked_jobs_give_their_slot_to_the_next(q: OwnQueue) -> None:
+def test_expired_parked_jobs_free_their_slot(q: OwnQueue) -> None:
     """One that came back from a lost worker keeps its slot; when it has expired, those behind it go on at once."""
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     for ttl in (50, 50, 0):
@@ -217,14 +217,14 @@ def test_expired_parked_jobs_give_their_slot_to_the_next(q: OwnQueue) -> None:
     assert q.take_one().id == "3"
 
 
-def test_an_add_that_widens_a_group_lets_parked_jobs_go_on(q: OwnQueue) -> None:
+def test_add_with_higher_concurrency_starts_parked_jobs(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]) for _ in range(3)))
     assert [job.id for job in q.take(3)] == ["1"]
     q.add(row("task", "{}", "{}", ordering=["k", 3, 0, 0, 0, 0, 0]))
     assert [job.id for job in q.take(5)] == ["2", "3"]
 
 
-def test_a_retried_job_that_never_had_its_turn_joins_anew(q: OwnQueue) -> None:
+def test_requeued_job_without_turn_gets_new_sequence(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(3)))
     first = q.take_one()
@@ -247,7 +247,7 @@ def sweep(q: OwnQueue) -> None:
     q.run(working.recover_stalled(q.meta, "py-2", 1, 30_000, 1, False, ""))
 
 
-def test_a_group_that_nothing_used_for_a_day_is_forgotten(q: OwnQueue) -> None:
+def test_group_unused_for_a_day_is_deleted(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=[key, 2, 0, 0, 0, 0, 0]) for key in ("idle", "busy", "held", "limited")))
     q.finish(*(job.completed() for job in q.take(4)))
     q.run(limiting.limit_group(q.meta, "limited", 5, False, False))
@@ -322,7 +322,7 @@ def test_many_groups_are_swept_page_by_page(q: OwnQueue) -> None:
     assert not [key for key in q.key_names() if key.startswith("group:")]
 
 
-def test_what_an_expired_job_lets_go_on_is_taken_in_the_same_call(q: OwnQueue) -> None:
+def test_successor_of_expired_job_is_fetched_in_same_call(q: OwnQueue) -> None:
     """The worker has room, and a job that went to the stream behind its back would wake nobody."""
     add(q, *(row("task", "{}", "{}", ttl=10, ordering=["k", 1, 0, 0, 0, 0, 0]) for _ in range(3)))
     last = q.put_job("4", groupKey="k", orderingSeq=4, priority=1)

@@ -48,7 +48,7 @@ def plain(q: OwnQueue, count: int) -> None:
 # -- the queue ---------------------------------------------------------------------------------------------------
 
 
-def test_global_concurrency_is_set_kept_and_taken_away(q: OwnQueue) -> None:
+def test_global_concurrency_can_be_set_kept_and_removed(q: OwnQueue) -> None:
     q.run(limiting.limit_queue(q.meta, 2, False))
     plain(q, 5)
     jobs, _ = take(q, 10)
@@ -60,7 +60,7 @@ def test_global_concurrency_is_set_kept_and_taken_away(q: OwnQueue) -> None:
     assert len(take(q, 10)[0]) == 3
 
 
-def test_a_wider_limit_wakes_idle_workers(q: OwnQueue) -> None:
+def test_higher_limit_wakes_idle_workers(q: OwnQueue) -> None:
     q.run(limiting.limit_queue(q.meta, 1, False))
     plain(q, 3)
     take(q, 1)
@@ -70,7 +70,7 @@ def test_a_wider_limit_wakes_idle_workers(q: OwnQueue) -> None:
     assert q.redis("XLEN", "wake") > before
 
 
-def test_no_permit_is_spent_on_what_is_not_taken(q: OwnQueue) -> None:
+def test_permits_are_consumed_only_by_fetched_jobs(q: OwnQueue) -> None:
     add(q, *[["a", "null", "{}", "", 0, 0, 0, 0, 1] for _ in range(3)])
     plain(q, 4)
     q.advance(10)  # the first three have expired: they are met and set aside
@@ -84,11 +84,11 @@ def test_no_permit_is_spent_on_what_is_not_taken(q: OwnQueue) -> None:
 # -- groups ------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_has_added_to_is_none(q: OwnQueue) -> None:
+def test_unknown_group_has_no_info(q: OwnQueue) -> None:
     assert q.run(limiting.group_info(q.meta, "k")) is None
 
 
-def test_a_group_tells_what_it_is(q: OwnQueue) -> None:
+def test_group_info_returns_state_and_limits(q: OwnQueue) -> None:
     add(q, *[member("k", 2, rate=(5, 1000), bucket=(7000, 500)) for _ in range(4)])
     take(q, 10)
     assert group(q) == limiting.GroupReply(2, 2, 3, 2, 5, 1000, 7000, 500, 0)
@@ -96,7 +96,7 @@ def test_a_group_tells_what_it_is(q: OwnQueue) -> None:
     assert group(q).limited_until == q.now + 400
 
 
-def test_limits_are_set_kept_and_taken_away(q: OwnQueue) -> None:
+def test_group_limits_can_be_set_kept_and_removed(q: OwnQueue) -> None:
     limit(q, concurrency=3, rate=(2, 1000), bucket=(4000, 1000))
     assert group(q) == limiting.GroupReply(0, 0, 1, 3, 2, 1000, 4000, 1000, 0)
     limit(q, concurrency=4)
@@ -111,12 +111,12 @@ def test_limits_are_set_kept_and_taken_away(q: OwnQueue) -> None:
     assert len(take(q, 10)[0]) == 3
 
 
-def test_a_new_group_is_one_at_a_time_unless_it_is_told(q: OwnQueue) -> None:
+def test_new_group_has_concurrency_one_by_default(q: OwnQueue) -> None:
     limit(q, rate=(9, 1000))
     assert group(q).concurrency == 1
 
 
-def test_a_wider_group_lets_parked_jobs_go_on(q: OwnQueue) -> None:
+def test_higher_group_concurrency_starts_parked_jobs(q: OwnQueue) -> None:
     add(q, *[member("k", 0) for _ in range(4)])
     take(q, 1)
     take(q, 10)
@@ -126,7 +126,7 @@ def test_a_wider_group_lets_parked_jobs_go_on(q: OwnQueue) -> None:
     assert group(q).active == 3
 
 
-def test_a_rate_that_is_taken_away_holds_nobody_up(q: OwnQueue) -> None:
+def test_removed_rate_limit_takes_effect_immediately(q: OwnQueue) -> None:
     add(q, *[member("k", 10, rate=(1, 60_000)) for _ in range(3)])
     assert len(take(q, 10)[0]) == 1
     limit(q, rate=0)
@@ -134,7 +134,7 @@ def test_a_rate_that_is_taken_away_holds_nobody_up(q: OwnQueue) -> None:
     assert q.redis("EXISTS", "ratelimited") == 0
 
 
-def test_a_hold_outlives_a_change_of_limits(q: OwnQueue) -> None:
+def test_hold_stays_when_limits_change(q: OwnQueue) -> None:
     add(q, *[member("k", 10, rate=(1, 60_000)) for _ in range(3)])
     take(q, 10)
     hold(q, 5000, replace=True)
@@ -144,7 +144,7 @@ def test_a_hold_outlives_a_change_of_limits(q: OwnQueue) -> None:
     assert len(take(q, 10)[0]) == 2
 
 
-def test_a_held_group_rests_and_others_do_not(q: OwnQueue) -> None:
+def test_hold_affects_only_its_group(q: OwnQueue) -> None:
     add(q, member("k"), member("j"), member("k"))
     assert hold(q, 500) == q.now + 500
     jobs, reply = take(q, 10)
@@ -157,14 +157,14 @@ def test_a_held_group_rests_and_others_do_not(q: OwnQueue) -> None:
     assert ids(take(q, 10)[0]) == ["1"]
 
 
-def test_the_later_end_stands_unless_it_is_replaced(q: OwnQueue) -> None:
+def test_later_hold_stays_unless_replaced(q: OwnQueue) -> None:
     assert hold(q, 500) == q.now + 500
     assert hold(q, 100) == q.now + 500
     assert hold(q, 100, replace=True) == q.now + 100
     assert hold(q, 900) == q.now + 900
 
 
-def test_a_job_that_comes_back_waits_for_its_group_too(q: OwnQueue) -> None:
+def test_returning_job_waits_for_held_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     take(q, 5, first.failed(limit=3, backoff=10))
@@ -177,7 +177,7 @@ def test_a_job_that_comes_back_waits_for_its_group_too(q: OwnQueue) -> None:
     assert group(q)[:2] == (1, 1)
 
 
-def test_what_is_handed_back_is_not_overtaken(q: OwnQueue) -> None:
+def test_released_job_keeps_its_place_in_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"), member("k"))
     (first,), _ = take(q, 1)
     take(q, 0, first.released())  # by a worker that takes nothing any more
@@ -190,7 +190,7 @@ def test_what_is_handed_back_is_not_overtaken(q: OwnQueue) -> None:
     assert group(q)[:3] == (0, 0, 4)
 
 
-def test_a_full_bucket_gathers_nothing(q: OwnQueue) -> None:
+def test_full_bucket_does_not_accumulate(q: OwnQueue) -> None:
     add(q, *[member("k", 10, bucket=(2000, 1000)) for _ in range(6)])
     q.advance(60_000)
     assert len(take(q, 10)[0]) == 2
@@ -200,7 +200,7 @@ def test_a_full_bucket_gathers_nothing(q: OwnQueue) -> None:
     assert len(take(q, 10)[0]) == 1
 
 
-def test_a_job_that_became_too_costly_does_not_stop_its_group(q: OwnQueue) -> None:
+def test_too_costly_job_does_not_block_its_group(q: OwnQueue) -> None:
     add(q, *[member("k", 1, bucket=(5000, 1000), cost=4000), member("k", 1)])
     limit(q, bucket=(1000, 1000))
     assert ids(take(q, 10)[0]) == ["2"]
@@ -211,7 +211,7 @@ def test_a_job_that_became_too_costly_does_not_stop_its_group(q: OwnQueue) -> No
 # -- later -------------------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_goes_on_later_without_being_spent(q: OwnQueue) -> None:
+def test_delay_does_not_count_an_attempt(q: OwnQueue) -> None:
     plain(q, 1)
     (job,) = q.take(1)
     q.redis("HSET", "job:1", "stalledCount", "1")
@@ -229,21 +229,21 @@ def test_an_attempt_goes_on_later_without_being_spent(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("ahead", [5000, -5000])
-def test_until_a_moment_that_may_have_passed(q: OwnQueue, ahead: int) -> None:
+def test_delay_until_past_time_is_due_now(q: OwnQueue, ahead: int) -> None:
     plain(q, 1)
     (job,) = q.take(1)
     q.finish(delayed(job, 0, q.now + ahead))
     assert q.job("1")["delay"] == str(max(0, ahead))
 
 
-def test_with_new_data(q: OwnQueue) -> None:
+def test_delay_can_replace_data(q: OwnQueue) -> None:
     plain(q, 1)
     (job,) = q.take(1)
     q.finish(delayed(job, 0, 0, '{"step":"two"}'))
     assert q.take_one().fields["data"] == '{"step":"two"}'
 
 
-def test_a_job_without_an_entry_too(q: OwnQueue) -> None:
+def test_list_job_can_be_delayed(q: OwnQueue) -> None:
     q.add_job(priority=4)
     job = q.take_one()
     assert job.entry == ""
@@ -255,7 +255,7 @@ def test_a_job_without_an_entry_too(q: OwnQueue) -> None:
     assert q.take_one().id == "1"
 
 
-def test_a_lost_answer_is_repeated_and_a_late_one_is_refused(q: OwnQueue) -> None:
+def test_repeated_delay_is_already_and_late_one_is_stale(q: OwnQueue) -> None:
     plain(q, 1)
     (job,) = q.take(1)
     q.finish(delayed(job, 50))
@@ -267,7 +267,7 @@ def test_a_lost_answer_is_repeated_and_a_late_one_is_refused(q: OwnQueue) -> Non
     assert q.finish(delayed(again, 50)) == [AttemptStatus.GONE]
 
 
-def test_an_ordered_job_keeps_its_turn_while_it_is_delayed(q: OwnQueue) -> None:
+def test_delayed_ordered_job_keeps_its_slot(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     take(q, 5, delayed(first, 100))
@@ -281,7 +281,7 @@ def test_an_ordered_job_keeps_its_turn_while_it_is_delayed(q: OwnQueue) -> None:
 # -- the group later -----------------------------------------------------------------------------------------------
 
 
-def test_a_job_lets_its_group_rest(q: OwnQueue) -> None:
+def test_job_rate_limits_its_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"), member("j"))
     (first, other), _ = take(q, 5)
     assert (first.id, other.id) == ("1", "3")
@@ -297,7 +297,7 @@ def test_a_job_lets_its_group_rest(q: OwnQueue) -> None:
     assert ids(take(q, 5, first.completed())[0]) == ["2"]
 
 
-def test_behind_those_that_wait(q: OwnQueue) -> None:
+def test_rate_limited_job_can_go_to_the_back(q: OwnQueue) -> None:
     add(q, *[member("k") for _ in range(3)])
     (first,), _ = take(q, 5)
     take(q, 5, limited(first, 100, how="back"))
@@ -312,7 +312,7 @@ def test_behind_those_that_wait(q: OwnQueue) -> None:
     assert group(q)[:3] == (0, 0, 4)
 
 
-def test_or_the_job_fails_with_it(q: OwnQueue) -> None:
+def test_rate_limited_job_can_fail(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     jobs, reply = take(q, 5, limited(first, 100, how="fail"))
@@ -326,14 +326,14 @@ def test_or_the_job_fails_with_it(q: OwnQueue) -> None:
     assert ids(take(q, 5)[0]) == ["2"]
 
 
-def test_a_failed_one_may_be_removed_at_once(q: OwnQueue) -> None:
+def test_rate_limited_job_that_fails_can_be_removed(q: OwnQueue) -> None:
     add(q, member("k"))
     (first,), _ = take(q, 5)
     q.finish(limited(first, 100, how="fail", keep=1))
     assert q.redis("EXISTS", "job:1", q.key("failed")) == 0
 
 
-def test_lost_and_late_answers_about_a_group(q: OwnQueue) -> None:
+def test_repeated_and_late_rate_limit_reports(q: OwnQueue) -> None:
     add(q, member("k"))
     (first,), _ = take(q, 5)
     assert q.finish(limited(first, 100)) == [AttemptStatus.LIMITED]
@@ -346,7 +346,7 @@ def test_lost_and_late_answers_about_a_group(q: OwnQueue) -> None:
     assert q.finish(limited(first, 100)) == [AttemptStatus.STALE]
 
 
-def test_a_parked_job_that_keeps_a_slot_can_be_removed(q: OwnQueue) -> None:
+def test_parked_job_with_slot_can_be_removed(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     take(q, 5, limited(first, 100))
@@ -356,7 +356,7 @@ def test_a_parked_job_that_keeps_a_slot_can_be_removed(q: OwnQueue) -> None:
     assert ids(take(q, 5)[0]) == ["2"]
 
 
-def test_a_parked_job_that_keeps_a_slot_can_expire(q: OwnQueue) -> None:
+def test_parked_job_with_slot_can_expire(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     take(q, 5, limited(first, 100))
@@ -388,13 +388,13 @@ def test_tokens_are_counted_when_jobs_end(q: OwnQueue) -> None:
     assert len(exchange(q, 1, tokens=(100, 1000, [])).jobs) == 1
 
 
-def test_looking_leaves_no_counter_behind(q: OwnQueue) -> None:
+def test_token_check_creates_no_counter(q: OwnQueue) -> None:
     plain(q, 1)
     exchange(q, 1, tokens=(100, 1000, []))
     assert q.redis("EXISTS", window(q, 1000)) == 0
 
 
-def test_a_repeated_hand_in_is_not_counted_twice(q: OwnQueue) -> None:
+def test_repeated_report_counts_tokens_once(q: OwnQueue) -> None:
     plain(q, 1)
     job = q.take_one()
     for _ in range(2):
@@ -414,20 +414,20 @@ def test_reported_tokens_are_written_to_the_job(q: OwnQueue) -> None:
 # -- adding --------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_says_nothing_of_limits_leaves_them(q: OwnQueue) -> None:
+def test_job_without_limits_keeps_group_limits(q: OwnQueue) -> None:
     add(q, member("k", 4, rate=(3, 500), bucket=(9000, 1000)), member("k", 0))
     assert group(q)[3:8] == (4, 3, 500, 9000, 1000)
     add(q, member("k", 2, rate=(1, 100)))
     assert group(q)[3:8] == (2, 1, 100, 9000, 1000)
 
 
-def test_a_skipped_add_takes_no_id(q: OwnQueue) -> None:
+def test_skipped_add_issues_no_id(q: OwnQueue) -> None:
     row = ["a", "null", "{}", "", False, 0, False, 0, 0, False, False, ["d", 0, "simple"]]
     assert add(q, row, row, ["a", "null", "{}"]) in (["1", ["skipped", "1"], "2"], ["2", ["skipped", "2"], "1"])
     assert q.redis("GET", "id") == "2"
 
 
-def test_the_dedup_hash_is_swept_when_nothing_needs_it(q: OwnQueue) -> None:
+def test_expired_dedup_entries_are_deleted(q: OwnQueue) -> None:
     row = ["a", "null", "{}", "", False, 0, False, 0, 0, False, False, ["d", 0, "simple"]]
     add(q, row)
     job = q.take_one()
@@ -440,7 +440,7 @@ def test_the_dedup_hash_is_swept_when_nothing_needs_it(q: OwnQueue) -> None:
     assert q.redis("EXISTS", "dedup", q.key("dedup-expiry")) == 0
 
 
-def test_a_hold_that_a_group_s_record_does_not_tell_outlives_a_change_of_limits(q: OwnQueue) -> None:
+def test_hold_of_missing_group_stays_when_limits_change(q: OwnQueue) -> None:
     """A peer's, and one that came before the group."""
     q.run(limiting.hold_group(q.meta, "new", 20_000, False))
     q.redis("ZADD", "ratelimited", q.now + 20_000, "theirs")

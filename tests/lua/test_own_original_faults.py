@@ -23,7 +23,7 @@ def exchange(q: OwnQueue, want: int, *finished: Any) -> list[Taken]:
     return [Taken(job, reply.now) for job in reply.jobs]
 
 
-def test_priority_jobs_pass_the_window_of_their_group_too(q: OwnQueue) -> None:
+def test_priority_jobs_respect_group_rate_window(q: OwnQueue) -> None:
     """W9: jobs fetched from the priority list skipped the rate window."""
     q.add(*(grouped(10, (2, 1_000), priority=1 + n % 2) for n in range(4)))
     jobs = exchange(q, 10)
@@ -33,7 +33,7 @@ def test_priority_jobs_pass_the_window_of_their_group_too(q: OwnQueue) -> None:
     assert [job.id for job in exchange(q, 10)] == ["3", "4"]
 
 
-def test_the_turn_of_the_first_wakes_those_that_came_before_it(q: OwnQueue) -> None:
+def test_first_turn_starts_jobs_parked_before_it(q: OwnQueue) -> None:
     """W100: arrival 2, 3, 1 with two slots; the original ran 1 alone."""
     q.add(grouped(2, delay=50), grouped(2), grouped(2))
     assert exchange(q, 10) == []
@@ -43,7 +43,7 @@ def test_the_turn_of_the_first_wakes_those_that_came_before_it(q: OwnQueue) -> N
     assert q.redis("HGET", "group:k", "active") == "2"
 
 
-def test_an_entry_that_was_never_activated_gives_no_slot_back(q: OwnQueue) -> None:
+def test_entry_never_activated_frees_no_slot(q: OwnQueue) -> None:
     """W8: its recovery released a slot that another job of the group holds."""
     q.add(grouped(), grouped())
     (first,) = exchange(q, 1)
@@ -74,7 +74,7 @@ def test_the_count_of_active_list_jobs_is_never_negative(q: OwnQueue, how: str) 
     assert int(q.redis("GET", "list-active") or 0) == 0
 
 
-def test_a_lock_beside_a_jobs_hash_stops_no_recovery(q: OwnQueue) -> None:
+def test_lock_key_next_to_job_does_not_block_recovery(q: OwnQueue) -> None:
     """W55: `job:<id>:usage-lock` is no hash, and its pattern is that of jobs."""
     q.add_job(lifo=True)
     q.take_one()
@@ -86,7 +86,7 @@ def test_a_lock_beside_a_jobs_hash_stops_no_recovery(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("lost", [128, 129, 1_500])
-def test_however_many_turns_are_lost_the_group_goes_on(q: OwnQueue, lost: int) -> None:
+def test_group_continues_after_many_lost_turns(q: OwnQueue, lost: int) -> None:
     """W13: after 128 passed over at once it stood until somebody came by."""
     q.add(grouped())
     (first,) = exchange(q, 1)

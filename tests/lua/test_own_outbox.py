@@ -43,7 +43,7 @@ def take_with(q: OwnQueue, **options: Any) -> Taken:
 # -- which ends make one -----------------------------------------------------------------------------------
 
 
-def test_a_failed_attempt_without_another_makes_one(q: OwnQueue) -> None:
+def test_final_failure_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     job = take_with(q, name="mail", data='{"to":1}')
     assert q.finish(job.failed(limit=2)) == [S.RETRYING]
@@ -60,21 +60,21 @@ def test_a_failed_attempt_without_another_makes_one(q: OwnQueue) -> None:
     assert len(owed(q)) == 1
 
 
-def test_a_queue_without_dead_letters_owes_none(q: OwnQueue) -> None:
+def test_no_outbox_entry_without_dead_letter_queue(q: OwnQueue) -> None:
     job = take_with(q)
     reply = q.exchange(0, [job.failed()])
     assert (reply.statuses, reply.flags & ExchangeFlags.OUTBOX_PENDING) == ([S.FAILED], 0)
     assert not q.redis("EXISTS", "outbox")
 
 
-def test_a_job_removed_at_once_leaves_its_letter(q: OwnQueue) -> None:
+def test_removed_failed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.finish(take_with(q, data='"kept"').failed(keep=1))
     assert q.job("1") == {}
     assert one_owed(q)["data"] == '"kept"'
 
 
-def test_an_expired_job_makes_one(q: OwnQueue) -> None:
+def test_expired_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.add_job(ttl=10)
     q.advance(11)
@@ -82,7 +82,7 @@ def test_an_expired_job_makes_one(q: OwnQueue) -> None:
     assert (one_owed(q)["why"], one_owed(q)["reason"]) == ("expired", "expired")
 
 
-def test_a_delayed_job_that_expires_makes_one(q: OwnQueue) -> None:
+def test_expired_delayed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.add_job(ttl=10, delay=50)
     q.advance(51)
@@ -90,7 +90,7 @@ def test_a_delayed_job_that_expires_makes_one(q: OwnQueue) -> None:
     assert one_owed(q)["why"] == "expired"
 
 
-def test_a_stalled_job_makes_one(q: OwnQueue) -> None:
+def test_stalled_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     job = take_with(q, data='"x"')
     q.let_idle(job.entry, 40_000)
@@ -102,14 +102,14 @@ def test_a_stalled_job_makes_one(q: OwnQueue) -> None:
     assert int(entry["activation"]) > job.fence
 
 
-def test_a_revoked_job_makes_one(q: OwnQueue) -> None:
+def test_revoked_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.add_job(delay=1_000)
     assert q.fcall("revoke", q.meta, "1") == "revoked"
     assert one_owed(q)["why"] == "revoked"
 
 
-def test_a_job_revoked_while_it_runs_makes_one_of_that_kind(q: OwnQueue) -> None:
+def test_job_revoked_while_active_creates_revoked_entry(q: OwnQueue) -> None:
     declare(q, "revoked")
     job, other = take_with(q), take_with(q)
     by_revocation = job.failed("revoked")
@@ -119,7 +119,7 @@ def test_a_job_revoked_while_it_runs_makes_one_of_that_kind(q: OwnQueue) -> None
     assert one_owed(q)["id"] == job.id
 
 
-def test_a_job_that_its_bucket_cannot_pay_for_makes_one(q: OwnQueue) -> None:
+def test_too_costly_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.add(row("a", "{}", "{}", ordering=["g", 1, 0, 0, 5_000, 1_000, 3_000]))
     q.redis("HSET", "group:g", "tbCapacity", "1000")
@@ -127,7 +127,7 @@ def test_a_job_that_its_bucket_cannot_pay_for_makes_one(q: OwnQueue) -> None:
     assert (q.state("1"), one_owed(q)["why"]) == ("failed", "cost")
 
 
-def test_a_malformed_job_makes_one(q: OwnQueue) -> None:
+def test_malformed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.put_job("m")
     q.redis("HDEL", "job:m", "name")
@@ -136,7 +136,7 @@ def test_a_malformed_job_makes_one(q: OwnQueue) -> None:
     assert (one_owed(q)["why"], one_owed(q)["name"]) == ("malformed", "")
 
 
-def test_only_the_kinds_that_were_asked_for(q: OwnQueue) -> None:
+def test_only_configured_kinds_create_entries(q: OwnQueue) -> None:
     declare(q, "failed,stalled")
     q.add_job(ttl=10)
     q.advance(11)
@@ -148,7 +148,7 @@ def test_only_the_kinds_that_were_asked_for(q: OwnQueue) -> None:
     assert one_owed(q)["why"] == "failed"
 
 
-def test_a_name_from_a_node_peer_stands_for_the_usual_kinds(q: OwnQueue) -> None:
+def test_setting_of_node_peer_means_default_kinds(q: OwnQueue) -> None:
     q.redis("HSET", "meta", "deadLetterQueueName", "theirs")
     q.add_job(delay=1_000)
     q.fcall("revoke", q.meta, "1")
@@ -156,7 +156,7 @@ def test_a_name_from_a_node_peer_stands_for_the_usual_kinds(q: OwnQueue) -> None
     assert (one_owed(q)["to"], one_owed(q)["why"]) == ("theirs", "failed")
 
 
-def test_each_end_of_a_job_is_another_one(q: OwnQueue) -> None:
+def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
     declare(q)
     q.add_job(ttl=10)
     q.advance(11)
@@ -169,7 +169,7 @@ def test_each_end_of_a_job_is_another_one(q: OwnQueue) -> None:
 # -- where they go -----------------------------------------------------------------------------------------
 
 
-def test_saying_where_dead_letters_go(q: OwnQueue) -> None:
+def test_dead_letters_to_sets_queue(q: OwnQueue) -> None:
     assert q.run(dead_letters_to(q.meta)) == ""
     declare(q, "failed")
     assert q.resp.hash(q.meta) == {"deadLetterQueueName": "dlq", "deadLetterOn": "failed"}
@@ -193,7 +193,7 @@ def test_a_job_whose_letter_cannot_be_written_stays_active(q: OwnQueue) -> None:
     assert len(owed(q)) == 1
 
 
-def test_two_letters_of_one_attempt_are_told_to_be_one(q: OwnQueue) -> None:
+def test_entries_of_one_attempt_have_one_id(q: OwnQueue) -> None:
     declare(q)
     job = take_with(q)
     q.redis("SET", "failed", "foreign")
@@ -213,7 +213,7 @@ def fill(q: OwnQueue, count: int, data: str = '"x"') -> None:
     q.finish(*[job.failed() for job in q.take(count)])
 
 
-def test_read_and_cross_off(q: OwnQueue) -> None:
+def test_entries_are_read_and_deleted(q: OwnQueue) -> None:
     fill(q, 3)
     reply = read(q)
     assert reply.held
@@ -237,7 +237,7 @@ def test_one_holder_at_a_time(q: OwnQueue) -> None:
     assert read(q, "yours") == OutboxReply(True, [])
 
 
-def test_what_comes_while_a_round_is_made_is_seen_by_it(q: OwnQueue) -> None:
+def test_entries_added_during_a_round_are_read(q: OwnQueue) -> None:
     fill(q, 1)
     first = read(q, "mine")
     q.finish(take_with(q).failed())
@@ -260,7 +260,7 @@ def test_pages_are_bounded_in_number_and_bytes(q: OwnQueue) -> None:
     assert len(read(q).entries) == 3
 
 
-def test_obliterate_takes_the_outbox_along(q: OwnQueue) -> None:
+def test_obliterate_deletes_the_outbox(q: OwnQueue) -> None:
     fill(q, 1)
     read(q)
     status = "more"

@@ -59,7 +59,7 @@ def test_counts(q: OwnQueue) -> None:
     }  # fmt: skip
 
 
-def test_a_job_with_a_priority_is_delayed_until_its_time_has_come(q: OwnQueue) -> None:
+def test_priority_job_is_delayed_until_due(q: OwnQueue) -> None:
     ready = [q.add_job(priority=priority) for priority in (1, 1, 3, 7, 2_000)]
     late = [q.add_job(delay=1_000, priority=priority) for priority in (0, 1, 2, 3, 4, 2_000)]
     counts = q.counts()
@@ -75,7 +75,7 @@ def test_a_job_with_a_priority_is_delayed_until_its_time_has_come(q: OwnQueue) -
         assert visit(q, "delayed", count) == late[:1]
 
 
-def test_more_priorities_than_one_look_are_counted_in_several_and_listed_in_whole(q: OwnQueue) -> None:
+def test_many_priorities_are_counted_in_pages(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", priority=1 + i, delay=1_000 if i % 2 else 0) for i in range(600)], quiet=True)
     counts = q.counts()
     assert (counts["delayed"], counts["prioritized"], counts["band"]) == (128, 472, 257)
@@ -91,7 +91,7 @@ def park(q: OwnQueue, groups: int, jobs: int) -> None:
     q.take(1_000)
 
 
-def test_parked_jobs_of_some_groups_are_counted_at_once(q: OwnQueue) -> None:
+def test_parked_jobs_of_few_groups_are_counted_in_one_call(q: OwnQueue) -> None:
     q.add_job(ordering=Ordering("alone").to_row(None))
     park(q, 30, 3)
     counts = q.counts()
@@ -113,14 +113,14 @@ def test_parked_jobs_of_many_groups_are_counted_page_by_page(q: OwnQueue) -> Non
     assert pages >= 2
 
 
-def test_a_foreign_key_in_the_place_of_parked_jobs_counts_as_none(q: OwnQueue) -> None:
+def test_foreign_key_counts_as_no_parked_jobs(q: OwnQueue) -> None:
     park(q, 2, 2)
     q.redis("SET", "groupq:other", "x")
     q.redis("HSET", "ordering", "other", 1)
     assert q.counts()["group_waiting"] == 4
 
 
-def test_pages_of_sets_visit_everything_once(q: OwnQueue) -> None:
+def test_pages_return_each_member_once(q: OwnQueue) -> None:
     fill(q)
     for state in ("completed", "failed", "delayed", "prioritized"):
         for count in (1, 7, 20, 40, 41):
@@ -128,7 +128,7 @@ def test_pages_of_sets_visit_everything_once(q: OwnQueue) -> None:
         assert len(visit(q, state, 1_000)) == 40
 
 
-def test_rows_carry_what_was_asked_for(q: OwnQueue) -> None:
+def test_rows_have_requested_fields(q: OwnQueue) -> None:
     q.add_job("welcome", delay=500)
     rows, cursor = q.run(page(q.meta, "delayed", "", 10, ["name", "state", "missing"]))
     assert (rows, cursor) == ([["1", str(START + 500), ["welcome", "delayed", False]]], "")
@@ -161,7 +161,7 @@ def test_jobs_that_keep_their_state_are_visited_while_others_come(q: OwnQueue) -
     assert sorted(found, key=int) == [str(i) for i in range(1, 31)]
 
 
-def test_waiting_is_stream_and_lists_without_what_is_at_work(q: OwnQueue) -> None:
+def test_waiting_excludes_active_jobs(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(30)], quiet=True)
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(10)], quiet=True)
     for i in range(10):
@@ -178,7 +178,7 @@ def test_waiting_is_stream_and_lists_without_what_is_at_work(q: OwnQueue) -> Non
     assert len(set(visit(q, "active", 4))) == 30
 
 
-def test_waiting_before_there_is_a_group(q: OwnQueue) -> None:
+def test_waiting_without_consumer_group(q: OwnQueue) -> None:
     q.add_job()
     assert visit(q, "waiting") == ["1"]
     assert visit(q, "active") == []
@@ -190,14 +190,14 @@ def test_an_empty_queue_has_empty_pages(q: OwnQueue, state: str) -> None:
     assert q.key_names() == set()
 
 
-def test_members_that_are_no_jobs(q: OwnQueue) -> None:
+def test_members_without_jobs(q: OwnQueue) -> None:
     q.redis("ZADD", "failed", START, "gone", START, "foreign")
     q.redis("SET", "job:foreign", "x")
     rows, _ = q.run(page(q.meta, "failed", "", 10, ["name"]))
     assert rows == [["gone", str(START), [False]]]
 
 
-def test_foreign_entries_are_no_jobs(q: OwnQueue) -> None:
+def test_foreign_entries_are_not_returned(q: OwnQueue) -> None:
     q.redis("XADD", "stream", "*", "foreign", "entry")
     q.add_job()
     assert visit(q, "waiting") == ["1"]
@@ -206,6 +206,6 @@ def test_foreign_entries_are_no_jobs(q: OwnQueue) -> None:
     assert visit(q, "active") == ["1"]
 
 
-def test_an_unknown_state(q: OwnQueue) -> None:
+def test_unknown_state_is_rejected(q: OwnQueue) -> None:
     with pytest.raises(RespError, match="unknown state nonsense"):
         q.run(page(q.meta, "nonsense", "", 10, []))

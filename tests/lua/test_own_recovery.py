@@ -71,7 +71,7 @@ def test_a_heartbeat_takes_an_entry_back_from_a_peers_claim(q: OwnQueue) -> None
     assert q.pending() == [(job.entry, "py-1")]
 
 
-def test_a_heartbeat_says_what_became_of_a_job(q: OwnQueue) -> None:
+def test_heartbeat_returns_job_status(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(4)])
     ours, gone, stale, revoked = q.take(4)
     q.run(remove(q.meta, gone.id))
@@ -117,7 +117,7 @@ def test_node_workers_are_found_by_their_consumers(q: OwnQueue) -> None:
     assert q.run(workers(q.meta)) == [(NODE_CONSUMER, '{"pid":3}')]
 
 
-def test_registrations_of_a_day_ago_are_forgotten(q: OwnQueue) -> None:
+def test_old_registrations_are_removed(q: OwnQueue) -> None:
     beat(q, consumer="old", info="{}")
     q.advance(86_400_001)
     beat(q, consumer="new", info="{}")
@@ -138,7 +138,7 @@ def test_leaving(q: OwnQueue) -> None:
     assert q.run(leave(q.meta, "py-1")) is True  # who never was there may go
 
 
-def test_a_worker_with_jobs_leaves_its_consumer_behind(q: OwnQueue) -> None:
+def test_leave_keeps_consumer_with_pending_jobs(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     assert q.run(leave(q.meta, "py-1")) is False
@@ -168,7 +168,7 @@ def test_a_job_of_a_dead_worker_runs_again(q: OwnQueue) -> None:
     assert q.event_names("1").count("completed") == 1
 
 
-def test_a_job_with_a_heartbeat_is_left_alone(q: OwnQueue) -> None:
+def test_job_with_heartbeat_is_not_recovered(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.let_idle(job.entry, LOCK - 1_000)
@@ -176,7 +176,7 @@ def test_a_job_with_a_heartbeat_is_left_alone(q: OwnQueue) -> None:
     assert q.pending() == [(job.entry, "py-1")]
 
 
-def test_stalled_too_often(q: OwnQueue) -> None:
+def test_job_fails_above_max_stalled(q: OwnQueue) -> None:
     q.add_job()
     for expected in (["1"], []):
         job = q.take_one()
@@ -194,7 +194,7 @@ def test_stalled_too_often(q: OwnQueue) -> None:
     assert q.finish(job.completed()) == [S.STALE]
 
 
-def test_a_job_may_stall_never(q: OwnQueue) -> None:
+def test_max_stalled_zero_fails_first_stall(q: OwnQueue) -> None:
     q.add_job()
     q.let_idle(q.take_one().entry, LOCK)
     assert look(q, max_stalled=0).failed == ["1"]
@@ -203,7 +203,7 @@ def test_a_job_may_stall_never(q: OwnQueue) -> None:
 @pytest.mark.parametrize(
     ("own", "idle", "recovered"), [(1_000, 2_000, True), (3_600_000, 90_000, False), (5, 40_000, True)]
 )
-def test_a_lock_duration_of_a_jobs_own(q: OwnQueue, own: int, idle: int, recovered: bool) -> None:
+def test_lock_duration_of_job_has_precedence(q: OwnQueue, own: int, idle: int, recovered: bool) -> None:
     q.add_job(opts=f'{{"lockDuration":{own}}}')
     q.let_idle(q.take_one().entry, idle)
     assert bool(look(q).recovered) is recovered
@@ -234,7 +234,7 @@ def test_an_entry_read_but_never_activated_goes_back_without_a_stall(q: OwnQueue
 
 
 @pytest.mark.parametrize("junk", ["x", "1.5", ""])
-def test_junk_in_a_record_does_not_stop_recovery(q: OwnQueue, junk: str) -> None:
+def test_invalid_record_does_not_block_recovery(q: OwnQueue, junk: str) -> None:
     q.add(row("a", "", "{}"), row("b", "", "{}"))
     jobs = [q.take_one(), q.take_one("py-2")]
     q.redis("HSET", "job:1", "stalledCount", junk, "fence", junk, "opts", '{"lockDuration":"x"', "priority", junk)
@@ -272,7 +272,7 @@ def test_recovery_goes_page_by_page(q: OwnQueue) -> None:
     assert sorted(int(i) for page in pages for i in page.recovered) == list(range(1, 250, 2))
 
 
-def test_one_at_a_time_looks(q: OwnQueue) -> None:
+def test_only_one_holder_recovers(q: OwnQueue) -> None:
     assert look(q, holder="a").held == 1
     assert look(q, holder="b").held == 0
     assert look(q, holder="a").held == 1
@@ -329,14 +329,14 @@ def test_all_list_jobs_of_a_dead_worker_in_one_round(q: OwnQueue) -> None:
     assert q.counts()["waiting"] == 250
 
 
-def test_list_bookkeeping_of_ended_jobs_goes(q: OwnQueue) -> None:
+def test_list_entries_of_ended_jobs_are_removed(q: OwnQueue) -> None:
     q.redis("ZADD", "list-active-ids", START, "gone", START, q.put_job("7", state="completed"))
     q.advance(LOCK)
     assert look(q) == ([], [], "", 1)
     assert not q.redis("EXISTS", "list-active-ids")
 
 
-def test_a_list_job_that_a_node_peer_took_since_is_the_peers(q: OwnQueue) -> None:
+def test_list_job_fetched_by_node_peer_is_left_to_it(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     q.take_one()
     q.advance(LOCK)
@@ -350,7 +350,7 @@ def test_a_list_job_that_a_node_peer_took_since_is_the_peers(q: OwnQueue) -> Non
 # -- reclaim: Node peers -----------------------------------------------------------------------------------
 
 
-def test_a_node_peer_is_dead_when_its_heartbeat_stands_still(q: OwnQueue) -> None:
+def test_node_peer_with_unchanged_heartbeat_is_dead(q: OwnQueue) -> None:
     q.push_entry(q.put_job("7", state="active", lastActive=5, processedOn=5))  # by a clock of its own
     (entry,) = q.read_as(NODE_CONSUMER)
     q.let_idle(entry, 10 * LOCK, NODE_CONSUMER)
@@ -375,7 +375,7 @@ def test_an_entry_that_a_node_peer_read_and_did_not_activate(q: OwnQueue) -> Non
     assert "stalledCount" not in q.job("7")
 
 
-def test_what_ended_is_watched_no_longer(q: OwnQueue) -> None:
+def test_finished_jobs_are_not_watched(q: OwnQueue) -> None:
     for i in range(60):
         q.redis("HSET", "stall-watch", f"gone{i}", f"5|{START}")
     q.redis("HSET", "stall-watch", q.put_job("7", state="active"), f"5|{START}")
@@ -400,7 +400,7 @@ def ask(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> li
             return found
 
 
-def test_jobs_of_a_lost_reply_come_back(q: OwnQueue) -> None:
+def test_reattach_returns_jobs_of_lost_reply(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(3)])
     known, *lost = q.take(3)
     q.take(1, "py-2")
@@ -414,20 +414,20 @@ def test_jobs_of_a_lost_reply_come_back(q: OwnQueue) -> None:
     assert "stalledCount" not in q.job("2")
 
 
-def test_what_pends_for_others_is_not_touched(q: OwnQueue) -> None:
+def test_reattach_ignores_jobs_of_other_consumers(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one("py-2")
     assert ask(q) == []
     assert q.finish(job.completed()) == [S.OK]
 
 
-def test_no_more_than_there_is_room_for(q: OwnQueue) -> None:
+def test_reattach_respects_want(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(3)])
     q.take(3)
     assert [job.id for job in ask(q, want=2)] == ["1", "2"]
 
 
-def test_regain_settles_what_cannot_run(q: OwnQueue) -> None:
+def test_reattach_acknowledges_jobs_that_cannot_run(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(4)])
     jobs = q.take(4)
     q.redis("DEL", "job:1")
@@ -442,7 +442,7 @@ def test_regain_settles_what_cannot_run(q: OwnQueue) -> None:
     assert q.pending() == []
 
 
-def test_regain_pages(q: OwnQueue) -> None:
+def test_reattach_is_paged(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
     q.take(250)
     found, cursor = [], ""
@@ -468,7 +468,7 @@ def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "
             return found
 
 
-def test_jobs_without_entries_come_back_too(q: OwnQueue) -> None:
+def test_reattach_returns_list_jobs(q: OwnQueue) -> None:
     q.add(row("a", "", "{}"), *[row("a", "", "{}", lifo=i < 2, priority=int(i >= 2)) for i in range(4)])
     known, *lost = q.take(4)
     q.add_job(lifo=True)
@@ -485,7 +485,7 @@ def test_jobs_without_entries_come_back_too(q: OwnQueue) -> None:
     assert q.redis("GET", "list-active") == "0"
 
 
-def test_list_jobs_are_regained_page_by_page(q: OwnQueue) -> None:
+def test_reattach_of_list_jobs_is_paged(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(900)], quiet=True)
     theirs = {job.id for i in range(9) for job in q.take(50, f"py-{i % 2 + 1}") if i % 2}
     q.take(450)
@@ -495,7 +495,7 @@ def test_list_jobs_are_regained_page_by_page(q: OwnQueue) -> None:
     assert not theirs & set(back)
 
 
-def test_a_list_job_that_may_run_no_more_is_not_regained(q: OwnQueue) -> None:
+def test_reattach_skips_list_jobs_that_cannot_run(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(3)])
     q.take(3)
     q.redis("HSET", "job:1", "revoked", "1")
@@ -506,13 +506,13 @@ def test_a_list_job_that_may_run_no_more_is_not_regained(q: OwnQueue) -> None:
     assert q.redis("GET", "list-active") == "2"
 
 
-def test_regain_without_a_group(q: OwnQueue) -> None:
+def test_reattach_without_consumer_group(q: OwnQueue) -> None:
     assert ask(q) == []
     assert q.key_names() == set()
 
 
 @pytest.mark.parametrize("lifo", [False, True])
-def test_each_workers_own_lock_counts_whoever_looks(q: OwnQueue, lifo: bool) -> None:
+def test_lock_duration_of_each_worker_is_used(q: OwnQueue, lifo: bool) -> None:
     """A worker that was told to be quick must not take the jobs of one that was told to take its time, nor does it
     wait longer for those of a quick one because it may take its time itself."""
 
@@ -540,7 +540,7 @@ def test_each_workers_own_lock_counts_whoever_looks(q: OwnQueue, lifo: bool) -> 
     assert recovered(30_000) == [quick.id]
 
 
-def test_list_jobs_of_the_dead_are_found_behind_those_of_the_living(q: OwnQueue) -> None:
+def test_stalled_list_jobs_behind_healthy_ones_are_found(q: OwnQueue) -> None:
     """However many of those there are: their workers may be silent for longer."""
     beat(q, consumer="slow", info='{"lockDuration": 60000}')
     for _ in range(250):

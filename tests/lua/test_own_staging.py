@@ -62,7 +62,7 @@ def place(resp: RespClient, queue_name: str) -> Iterator[Place]:
     found.beside.delete_everything()
 
 
-def test_what_counts_becomes_jobs_and_the_rest_is_dropped(place: Place) -> None:
+def test_winners_become_jobs_and_others_are_deleted(place: Place) -> None:
     assert place.open() == "open"
     assert place.open() == "open"
     for seq, data in enumerate(("1", "2")):
@@ -82,7 +82,7 @@ def test_what_counts_becomes_jobs_and_the_rest_is_dropped(place: Place) -> None:
     assert len(place.jobs()) == 5
 
 
-def test_a_piece_that_is_sent_twice_is_there_once(place: Place) -> None:
+def test_repeated_piece_is_stored_once(place: Place) -> None:
     place.open()
     assert [place.stage("a", seq, str(seq)).state for seq in (0, 0, 1, 1)] == ["open"] * 4
     assert place.stage("a", 5, "x").state == "lost"
@@ -90,7 +90,7 @@ def test_a_piece_that_is_sent_twice_is_there_once(place: Place) -> None:
     assert place.jobs() == ["0", "1"]
 
 
-def test_a_write_that_lost_a_piece_is_not_decided(place: Place) -> None:
+def test_write_with_lost_piece_is_not_committed(place: Place) -> None:
     place.open()
     place.stage("a", 0, "1")
     place.stage("b", 0, "2")
@@ -102,7 +102,7 @@ def test_a_write_that_lost_a_piece_is_not_decided(place: Place) -> None:
     assert place.stage("c", 0, "zombie").state == "aborted"
 
 
-def test_without_a_beginning_nothing_is_staged(place: Place) -> None:
+def test_piece_of_unopened_write_is_rejected(place: Place) -> None:
     assert place.open(create=False) == "absent"
     assert place.stage("a", 0, "1").state == "absent"
     with pytest.raises(StagedWriteError, match="run out"):
@@ -120,7 +120,7 @@ def test_everything_staged_expires(place: Place) -> None:
             assert 0 < q.redis("PTTL", name) <= TTL, name
 
 
-def test_many_attempts_are_named_and_dropped_in_pieces(place: Place) -> None:
+def test_many_attempts_are_committed_and_deleted_in_chunks(place: Place) -> None:
     place.open()
     winners = [(f"{i}.w", 1) for i in range(1_100)]
     for i in range(1_100):
@@ -132,7 +132,7 @@ def test_many_attempts_are_named_and_dropped_in_pieces(place: Place) -> None:
     assert place.staged_keys() == {"write:w"}
 
 
-def test_a_crashed_publish_is_gone_on_with(place: Place) -> None:
+def test_crashed_publish_can_be_continued(place: Place) -> None:
     place.open()
     for seq in range(4):
         place.stage("a", seq, str(seq))
@@ -149,7 +149,7 @@ def test_a_crashed_publish_is_gone_on_with(place: Place) -> None:
     assert place.steps(publish_write(place.write)) == (4, 0)
 
 
-def test_an_abort_after_the_decision_publishes(place: Place) -> None:
+def test_abort_after_commit_is_rejected(place: Place) -> None:
     place.open()
     place.stage("a", 0, "1")
     place.home.run(staging.commit(place.write, place.keys, [("a", 1)], 0, 1))
@@ -172,7 +172,7 @@ def both(place: Place) -> dict[str, list[tuple[str, int]]]:
     return {place.keys.name: [("a", 1)], place.beside_keys.name: [("a", 2)]}
 
 
-def test_one_decision_for_two_queues(place: Place) -> None:
+def test_write_to_two_queues_is_committed_together(place: Place) -> None:
     stage_in_both(place)
     assert place.steps(commit_write(place.write, both(place))) == (3, 0)
     assert (place.jobs(), place.jobs(place.beside)) == (["home"], ["beside", "beside 2"])
@@ -182,7 +182,7 @@ def test_one_decision_for_two_queues(place: Place) -> None:
 
 @pytest.mark.parametrize("stop", range(1, 9))
 @pytest.mark.parametrize("first", ["home", "beside"])
-def test_a_stop_anywhere_ends_all_or_nothing(place: Place, stop: int, first: str) -> None:
+def test_crash_at_any_step_publishes_all_or_nothing(place: Place, stop: int, first: str) -> None:
     stage_in_both(place)
     steps = commit_write(place.write, both(place))
     reply: Any = None
@@ -209,7 +209,7 @@ def test_a_stop_anywhere_ends_all_or_nothing(place: Place, stop: int, first: str
     assert place.staged_keys() == {"write:w"}
 
 
-def test_what_is_prepared_for_a_write_that_ran_out_is_given_up(place: Place) -> None:
+def test_prepared_part_of_expired_write_is_aborted(place: Place) -> None:
     stage_in_both(place)
     place.home.run(staging.commit(place.write, place.beside_keys, [("a", 2)], 0, 1))
     assert TTL < place.beside.redis("PTTL", "write:w:try:a") <= MONTH
@@ -223,7 +223,7 @@ def test_what_is_prepared_for_a_write_that_ran_out_is_given_up(place: Place) -> 
     assert place.stage("a", 2, "zombie", beside=True).state == "absent"
 
 
-def test_a_write_that_was_given_up_may_come_again(place: Place) -> None:
+def test_aborted_write_can_be_repeated(place: Place) -> None:
     stage_in_both(place)
     place.steps(abort_write(place.write))
     assert place.staged_keys() == {"write:w"}
@@ -239,7 +239,7 @@ def test_a_write_that_was_given_up_may_come_again(place: Place) -> None:
     assert place.staged_keys() == {"write:w"}
 
 
-def test_a_queue_that_only_losers_wrote_to(place: Place) -> None:
+def test_queue_with_only_losing_attempts(place: Place) -> None:
     stage_in_both(place)
     assert place.steps(commit_write(place.write, {place.keys.name: [("a", 1)]})) == (1, 0)
     assert place.jobs(place.beside) == []
@@ -249,7 +249,7 @@ def test_a_queue_that_only_losers_wrote_to(place: Place) -> None:
 # -- streams -------------------------------------------------------------------------------------------------
 
 
-def test_a_micro_batch_counts_once(place: Place) -> None:
+def test_micro_batch_is_published_once(place: Place) -> None:
     batches = [WriteId.of_batch(place.keys, "query", n, TTL, KEEP) for n in range(3)]
     for n, write in enumerate(batches[:2]):
         assert place.open(write) == "open"
@@ -261,7 +261,7 @@ def test_a_micro_batch_counts_once(place: Place) -> None:
     assert place.jobs() == ["0", "1"]
 
 
-def test_a_micro_batch_that_failed_comes_again(place: Place) -> None:
+def test_failed_micro_batch_can_be_repeated(place: Place) -> None:
     write = WriteId.of_batch(place.keys, "query", 0, TTL, KEEP)
     place.open(write)
     place.open(write, queue=place.beside_keys.name)
@@ -277,7 +277,7 @@ def test_a_micro_batch_that_failed_comes_again(place: Place) -> None:
     assert place.jobs() == ["yes"]
 
 
-def test_leftovers_of_a_micro_batch_do_not_count(place: Place) -> None:
+def test_leftover_pieces_of_micro_batch_are_ignored(place: Place) -> None:
     write = WriteId.of_batch(place.keys, "query", 7, TTL, KEEP)
     place.open(write)
     place.stage("old", 0, "no", write=write)
@@ -291,14 +291,14 @@ def test_leftovers_of_a_micro_batch_do_not_count(place: Place) -> None:
 # -- the rest ------------------------------------------------------------------------------------------------
 
 
-def test_unique_names_the_job_that_stands(place: Place) -> None:
+def test_unique_returns_existing_job(place: Place) -> None:
     place.home.add_job(job_id="mine")
     place.open()
     assert place.stage("a", 0, "1", job_id="mine", unique=True) == ("duplicate", "mine")
     assert place.stage("a", 0, "1", job_id="other", unique=True).state == "open"
 
 
-def test_a_sequence_counts_each_number_once(place: Place) -> None:
+def test_add_once_adds_each_number_once(place: Place) -> None:
     def add(number: int, sequence: str = "0", write: WriteId | None = None) -> str:
         blob = request([["n", f"{sequence}:{number}", "{}"]], True)
         return str(place.home.run(staging.add_once(place.keys, write or place.write, sequence, number, blob)).status)
@@ -313,7 +313,7 @@ def test_a_sequence_counts_each_number_once(place: Place) -> None:
     assert [add(0, write=batches[0]), add(1, write=batches[0])] == ["already", "already"]
 
 
-def test_obliterate_forgets_writes(place: Place) -> None:
+def test_obliterate_deletes_writes(place: Place) -> None:
     place.open()
     assert place.home.redis("EXISTS", "writes") == 1
     from glidemq_py._core.calls.control import obliterate

@@ -92,7 +92,7 @@ def check_only_bookkeeping(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 250])
-def test_drain_deletes_what_is_ready_and_nothing_else(q: OwnQueue, batch: int) -> None:
+def test_drain_deletes_only_ready_jobs(q: OwnQueue, batch: int) -> None:
     q.add(*[row("a", "1", "{}") for _ in range(7)])
     active = q.take(2)
     ready = [q.add_job(lifo=True), q.add_job(priority=3), q.add_job(priority=2047), q.add_job(lifo=True)]
@@ -130,7 +130,7 @@ def test_drain_of_nothing(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 250])
-def test_drained_groups_go_on(q: OwnQueue, batch: int) -> None:
+def test_groups_continue_after_drain(q: OwnQueue, batch: int) -> None:
     """Parked jobs go too (W98), and the turns of what went do not stop what comes later."""
     q.add(*[member("k") for _ in range(6)], *[member("j") for _ in range(3)])
     running = q.take(10)  # the first of each; all others are parked
@@ -146,7 +146,7 @@ def test_drained_groups_go_on(q: OwnQueue, batch: int) -> None:
     assert not [field for field in q.resp.hash(q.key("group:k")) if field.startswith("skip:")]
 
 
-def test_slots_of_drained_jobs_are_free(q: OwnQueue) -> None:
+def test_drain_frees_slots(q: OwnQueue) -> None:
     """A job that waits for its retry keeps its slot; it goes with it (W92)."""
     q.add(member("k"), member("k"))
     q.finish(q.take_one().failed(limit=3, backoff=1000))
@@ -158,7 +158,7 @@ def test_slots_of_drained_jobs_are_free(q: OwnQueue) -> None:
     assert q.take_one().id == "last"
 
 
-def test_a_group_whose_next_is_drained_goes_on(q: OwnQueue) -> None:
+def test_group_continues_after_next_job_is_drained(q: OwnQueue) -> None:
     """Its first job comes later, the others wait for their turn; only the first goes."""
     q.add(member("k", delay=50), member("k"), member("k"))
     assert q.take(10) == []
@@ -169,7 +169,7 @@ def test_a_group_whose_next_is_drained_goes_on(q: OwnQueue) -> None:
     assert q.take_one().id == "2"
 
 
-def test_thousands_of_skipped_turns_are_passed_over(q: OwnQueue) -> None:
+def test_thousands_of_skip_marks_are_passed(q: OwnQueue) -> None:
     """More than one call may consume: the group is come back to."""
     q.add(member("k", delay=50))
     q.add(*[member("k") for _ in range(2500)])
@@ -182,7 +182,7 @@ def test_thousands_of_skipped_turns_are_passed_over(q: OwnQueue) -> None:
     assert [job.id for job in taken] == ["last"]
 
 
-def test_drain_passes_over_what_is_no_waiting_job(q: OwnQueue) -> None:
+def test_drain_skips_jobs_that_are_not_waiting(q: OwnQueue) -> None:
     q.push_entry("gone")
     q.push_entry(q.put_job("parent", state="waiting-children"))
     q.redis("XADD", "stream", "*", "other", "1")
@@ -197,7 +197,7 @@ def test_drain_passes_over_what_is_no_waiting_job(q: OwnQueue) -> None:
     assert q.redis("GET", "job:foreign") == "x"
 
 
-def test_a_drain_that_meets_a_foreign_key_leaves_nothing_half_done(q: OwnQueue) -> None:
+def test_drain_error_leaves_consistent_state(q: OwnQueue) -> None:
     q.redis("SET", "lifo", "foreign")
     q.add_job()
     with pytest.raises(RespError, match="WRONGTYPE"):
@@ -222,7 +222,7 @@ def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
         assert pieces < 30
 
 
-def test_drain_leaves_what_a_peer_has_read_though_entries_before_it_are_gone(q: OwnQueue) -> None:
+def test_drain_keeps_pending_entries_after_deleted_ones(q: OwnQueue) -> None:
     """The group still holds entries that were deleted; they must not crowd out the one that is in a peer's hands."""
     for number in range(1, 7):
         q.push_entry(q.put_job(str(number)))
@@ -253,7 +253,7 @@ def test_clean_deletes_the_oldest_with_all_their_keys(q: OwnQueue, batch: int) -
     assert told(q, "cleaned") == ["2", "2", "1"]
 
 
-def test_clean_spares_a_job_that_runs_again(q: OwnQueue) -> None:
+def test_clean_keeps_requeued_jobs(q: OwnQueue) -> None:
     """A peer that retries without leaving the index (W40)."""
     (job_id,) = fail_jobs(q, 1)
     q.redis("HSET", f"job:{job_id}", "state", "active")
@@ -263,7 +263,7 @@ def test_clean_spares_a_job_that_runs_again(q: OwnQueue) -> None:
     assert q.redis("ZCARD", "failed") == 0
 
 
-def test_clean_goes_by_the_time_of_its_first_call(q: OwnQueue) -> None:
+def test_clean_uses_cutoff_of_first_call(q: OwnQueue) -> None:
     fail_jobs(q, 2)
     piece = q.run(steering.clean(q.meta, "failed", 0, -1, 1, 100, 0))
     assert (piece.ids, piece.more, piece.cutoff) == (["1"], True, q.now)
@@ -281,7 +281,7 @@ def test_clean_of_another_state(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 250])
-def test_failed_jobs_run_again_oldest_first(q: OwnQueue, batch: int) -> None:
+def test_failed_jobs_are_requeued_oldest_first(q: OwnQueue, batch: int) -> None:
     ids = fail_jobs(q, 5)
     q.redis("HSET", f"job:{ids[0]}", "revoked", "1", "stalledCount", "1", "fallbackIndex", "1")
     assert retry_all(q, want=3, batch=batch) == 3
@@ -295,7 +295,7 @@ def test_failed_jobs_run_again_oldest_first(q: OwnQueue, batch: int) -> None:
     assert retry_all(q) == 0
 
 
-def test_each_goes_to_its_source(q: OwnQueue) -> None:
+def test_requeued_job_goes_to_its_source(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     q.add_job(priority=7)
     q.finish(*[job.failed() for job in q.take(2)])
@@ -314,7 +314,7 @@ def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue) -> None:
     assert q.redis("ZRANGE", "failed", 0, -1) == [ids[1]]
 
 
-def test_what_fails_meanwhile_is_not_retried_again(q: OwnQueue) -> None:
+def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
     fail_jobs(q, 3)
     left = q.run(steering.retry_jobs(q.meta, 2, 0, -1, 0)).left
     assert left == 1
@@ -324,7 +324,7 @@ def test_what_fails_meanwhile_is_not_retried_again(q: OwnQueue) -> None:
     assert q.redis("ZCARD", "failed") == 2
 
 
-def test_a_retried_job_takes_its_slot_anew(q: OwnQueue) -> None:
+def test_requeued_job_takes_a_new_slot(q: OwnQueue) -> None:
     q.add(member("k"), member("k"))
     q.finish(q.take_one().failed())
     running = q.take_one()
@@ -357,7 +357,7 @@ NOT_BEGUN = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promot
 
 
 @pytest.mark.parametrize("arrange", NOT_BEGUN)
-def test_what_has_not_begun_ends_as_revoked(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+def test_revoke_fails_jobs_not_started(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     job_id = arrange(q)
     assert revoke(q, job_id) == "revoked"
     job = q.job(job_id)
@@ -378,7 +378,7 @@ def test_what_has_not_begun_ends_as_revoked(q: OwnQueue, arrange: Callable[[OwnQ
     assert q.take_one().id == job_id
 
 
-def test_an_active_job_is_flagged_and_its_heartbeat_says_so(q: OwnQueue) -> None:
+def test_revoked_active_job_is_reported_by_heartbeat(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     assert revoke(q, job.id) == "flagged"
@@ -396,7 +396,7 @@ def test_a_job_that_has_ended_is_flagged(q: OwnQueue) -> None:
     assert not q.redis("EXISTS", "job:nobody")
 
 
-def test_what_a_peer_has_read_is_flagged(q: OwnQueue) -> None:
+def test_revoke_flags_entry_read_by_peer(q: OwnQueue) -> None:
     """Its worker may be starting it now (W38); activation refuses it."""
     q.add_job()
     q.read_as("worker-1-x")
@@ -405,7 +405,7 @@ def test_what_a_peer_has_read_is_flagged(q: OwnQueue) -> None:
     assert len(q.pending()) == 1
 
 
-def test_what_is_far_down_a_list_is_flagged_and_refused_when_taken(q: OwnQueue) -> None:
+def test_revoked_job_deep_in_list_is_rejected_at_fetch(q: OwnQueue) -> None:
     q.add(*[row("a", "1", "{}", lifo=True) for _ in range(2100)])
     assert revoke(q, "1050") == "flagged"
     assert revoke(q, "1") == "revoked"
@@ -436,7 +436,7 @@ def test_revoking_in_a_group(q: OwnQueue) -> None:
     assert q.redis("HMGET", "group:k", "active", "nextSeq") == ["0", "6"]
 
 
-def test_revoking_a_waiting_member_wakes_the_parked(q: OwnQueue) -> None:
+def test_revoking_waiting_job_starts_parked_jobs(q: OwnQueue) -> None:
     q.add(member("k", delay=50), member("k"))
     assert q.take(5) == []
     assert revoke(q, "1") == "revoked"
@@ -461,7 +461,7 @@ def promote(q: OwnQueue, job_id: str) -> str:
 @pytest.mark.parametrize(
     "arrange", [waiting, lifo, promoted, added_by_node, ours_promoted_by_node, in_nodes_priority_list]
 )
-def test_a_waiting_job_gets_a_priority(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
+def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     first, job_id = q.add_job(priority=6), arrange(q)
     assert reprioritize(q, job_id, 3) == "ok"
     job = q.job(job_id)
@@ -539,7 +539,7 @@ def test_a_delay_ends_at_once(q: OwnQueue, options: dict[str, Any]) -> None:
     assert q.redis("ZCARD", "scheduled") == 0
 
 
-def test_what_is_ready_has_no_delay_to_end(q: OwnQueue) -> None:
+def test_promote_of_ready_job_is_rejected(q: OwnQueue) -> None:
     assert [redelay(q, q.add_job(), 0), redelay(q, q.add_job(priority=1), 0)] == ["no_op", "no_op"]
     assert [promote(q, "1"), promote(q, "2")] == ["waiting", "prioritized"]
 
@@ -553,7 +553,7 @@ def test_other_states_allow_no_change(q: OwnQueue, state: str) -> None:
     assert [reprioritize(q, "no", 1), redelay(q, "no", 1), promote(q, "no")] == ["gone"] * 3
 
 
-def test_what_a_peer_has_read_stays(q: OwnQueue) -> None:
+def test_job_read_by_peer_is_held(q: OwnQueue) -> None:
     """Re-queueing it would run it twice (W38)."""
     q.add_job()
     q.read_as("worker-1-x")
@@ -622,7 +622,7 @@ def test_parked_jobs_of_many_groups(q: OwnQueue) -> None:
 # -- metrics -----------------------------------------------------------------------------------------------
 
 
-def test_metrics_that_nobody_trims_are_trimmed_by_recovery(q: OwnQueue) -> None:
+def test_recovery_trims_metrics(q: OwnQueue) -> None:
     """Where peers are always the first of a minute (W71)."""
     minute = START - START % 60_000
     fields = [f"m:{minute - n * 60_000}:c" for n in range(3000)]

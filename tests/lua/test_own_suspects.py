@@ -58,7 +58,7 @@ def is_clean(q: OwnQueue) -> None:
     assert not found.findings, str(found)
 
 
-def test_jobs_that_die_together_are_not_charged(q: OwnQueue) -> None:
+def test_jobs_lost_together_are_not_counted_as_stalled(q: OwnQueue) -> None:
     ids = suspects(q, 10)
     assert limits(q) == dict.fromkeys(ids, 5)
     assert all("stalledCount" not in q.job(job_id) for job_id in ids)
@@ -68,7 +68,7 @@ def test_jobs_that_die_together_are_not_charged(q: OwnQueue) -> None:
     is_clean(q)
 
 
-def test_a_job_that_dies_alone_is_charged_as_before(q: OwnQueue) -> None:
+def test_job_lost_alone_is_counted_as_stalled(q: OwnQueue) -> None:
     job_id = q.add_job()
     assert die(q, fetch(q, 1)).recovered == [job_id]
     assert q.job(job_id)["stalledCount"] == "1"
@@ -118,7 +118,7 @@ def test_a_worker_runs_half_as_many_suspects_beside_other_jobs(q: OwnQueue) -> N
     is_clean(q)
 
 
-def test_a_smaller_limit_is_not_passed_over(q: OwnQueue) -> None:
+def test_suspect_with_smaller_limit_is_not_skipped(q: OwnQueue) -> None:
     suspects(q, 8)
     dead = fetch(q, 4)
     die(q, dead)
@@ -219,7 +219,7 @@ def test_a_suspect_that_is_released_stays_one(q: OwnQueue) -> None:
     is_clean(q)
 
 
-def test_a_suspect_keeps_its_turn_in_its_group(q: OwnQueue) -> None:
+def test_suspect_keeps_its_slot_in_group(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     first, second = (str(job_id) for job_id in q.add(*[row("task", "{}", "{}", ordering=ordering)] * 2))
     other = q.add_job()
@@ -263,7 +263,7 @@ def test_suspects_are_listed_as_waiting(q: OwnQueue) -> None:
     assert sorted(found) == sorted(ids)
 
 
-def test_operators_reach_suspects(q: OwnQueue) -> None:
+def test_operations_apply_to_suspects(q: OwnQueue) -> None:
     removed, revoked, moved, kept = suspects(q, 4)
     assert q.run(control.remove(q.meta, removed)) == 1
     assert q.run(steering.revoke(q.meta, revoked)) == "revoked"
@@ -277,14 +277,14 @@ def test_operators_reach_suspects(q: OwnQueue) -> None:
     assert q.state(kept) is None
 
 
-def test_obliterate_takes_suspects_along(q: OwnQueue) -> None:
+def test_obliterate_deletes_suspects(q: OwnQueue) -> None:
     suspects(q, 3)
     while q.run(control.obliterate(q.meta, True, 2))[0] == "more":
         pass
     assert q.key_names() == set()
 
 
-def test_a_pause_holds_suspects_too(q: OwnQueue) -> None:
+def test_pause_applies_to_suspects(q: OwnQueue) -> None:
     suspects(q, 4)
     q.run(control.pause(q.meta))
     assert fetch(q, 4) == []
@@ -292,7 +292,7 @@ def test_a_pause_holds_suspects_too(q: OwnQueue) -> None:
     assert len(fetch(q, 4)) == 2
 
 
-def test_what_the_check_finds_among_suspects_is_repaired(q: OwnQueue) -> None:
+def test_check_repairs_suspects(q: OwnQueue) -> None:
     suspects(q, 2)
     q.redis("ZADD", "suspects", 2, "404")
     found = check(q, looks=1)

@@ -33,7 +33,7 @@ SOURCES = [{}, {"lifo": True}, {"priority": 3}, {"lifo": True, "delay": 5}]
 
 
 @pytest.mark.parametrize("options", SOURCES)
-def test_suspended_and_resumed_from_every_source(q: OwnQueue, options: dict[str, object]) -> None:
+def test_job_of_every_source_can_suspend_and_resume(q: OwnQueue, options: dict[str, object]) -> None:
     """W25: jobs from lists and from the scheduled set too; they go back to where they came from."""
     q.add_job(**options)
     q.advance(10)
@@ -61,13 +61,13 @@ def test_suspended_and_resumed_from_every_source(q: OwnQueue, options: dict[str,
     assert {"event": "resumed", "jobId": "1", "signal": "approved"} in q.events("1")
 
 
-def test_a_job_that_runs_for_the_first_time_brings_nothing_more(q: OwnQueue) -> None:
+def test_first_run_returns_no_retry_fields(q: OwnQueue) -> None:
     q.add_job()
     (job,) = q.exchange(1).jobs
     assert len(job) == 12
 
 
-def test_without_a_timeout_it_waits_for_ever(q: OwnQueue) -> None:
+def test_suspension_without_timeout_never_expires(q: OwnQueue) -> None:
     q.add_job()
     suspend(q, q.take_one())
     assert deadlines(q) == {"1": NEVER}
@@ -77,7 +77,7 @@ def test_without_a_timeout_it_waits_for_ever(q: OwnQueue) -> None:
     assert signal(q, "1") == "resumed"
 
 
-def test_what_an_earlier_suspension_said_is_not_said_of_the_next(q: OwnQueue) -> None:
+def test_suspension_clears_earlier_reason_and_timeout(q: OwnQueue) -> None:
     q.add_job()
     suspend(q, q.take_one(), "first", 100)
     signal(q, "1")
@@ -86,7 +86,7 @@ def test_what_an_earlier_suspension_said_is_not_said_of_the_next(q: OwnQueue) ->
     assert "suspendTimeout" not in q.job("1")
 
 
-def test_early_signals_are_kept_and_resume_at_once(q: OwnQueue) -> None:
+def test_early_signals_resume_job_immediately(q: OwnQueue) -> None:
     """W42: the original answers `not_suspended` and forgets them."""
     q.add_job()
     assert signal(q, "1", "first") == "kept"
@@ -103,7 +103,7 @@ def test_early_signals_are_kept_and_resume_at_once(q: OwnQueue) -> None:
     assert q.events("1")[-1]["signal"] == "third"
 
 
-def test_an_early_signal_is_taken_in_the_very_call(q: OwnQueue) -> None:
+def test_early_signal_resumes_job_in_same_call(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     signal(q, "1")
@@ -111,7 +111,7 @@ def test_an_early_signal_is_taken_in_the_very_call(q: OwnQueue) -> None:
     assert (list(reply.statuses), [each[0] for each in reply.jobs]) == ([S.SUSPENDED], ["1"])
 
 
-def test_signals_for_what_is_not_there(q: OwnQueue) -> None:
+def test_signal_to_missing_or_ended_job(q: OwnQueue) -> None:
     assert signal(q, "7") == "gone"
     q.add_job()
     q.finish(q.take_one().completed())
@@ -122,7 +122,7 @@ def test_signals_for_what_is_not_there(q: OwnQueue) -> None:
     assert signal(q, "2") == "ended"
 
 
-def test_the_inbox_is_bounded(q: OwnQueue) -> None:
+def test_signals_are_bounded(q: OwnQueue) -> None:
     q.add_job()
     for _ in range(1000):
         assert signal(q, "1") == "kept"
@@ -133,7 +133,7 @@ def test_the_inbox_is_bounded(q: OwnQueue) -> None:
     assert signal(q, "2", data="x" * 100_000) == "full"
 
 
-def test_the_inbox_goes_with_the_job(q: OwnQueue) -> None:
+def test_signals_are_deleted_with_the_job(q: OwnQueue) -> None:
     q.add_job()
     signal(q, "1")
     assert "signals:1" in q.key_names()
@@ -162,7 +162,7 @@ def test_time_outs(q: OwnQueue) -> None:
     assert signal(q, "1") == "ended"
 
 
-def test_a_signal_that_comes_too_late_does_not_resume(q: OwnQueue) -> None:
+def test_late_signal_does_not_resume(q: OwnQueue) -> None:
     q.add_job()
     suspend(q, q.take_one(), "", 50)
     q.advance(50)
@@ -170,7 +170,7 @@ def test_a_signal_that_comes_too_late_does_not_resume(q: OwnQueue) -> None:
     assert (q.state("1"), deadlines(q)) == ("failed", {})
 
 
-def test_a_time_out_leaves_a_dead_letter(q: OwnQueue) -> None:
+def test_timeout_creates_dead_letter_entry(q: OwnQueue) -> None:
     q.redis("HSET", "meta", "deadLetterQueueName", "dead")
     q.add_job()
     suspend(q, q.take_one(), "", 50)
@@ -180,7 +180,7 @@ def test_a_time_out_leaves_a_dead_letter(q: OwnQueue) -> None:
     assert (entry.fields["id"], entry.fields["reason"]) == ("1", "Suspend timeout exceeded")
 
 
-def test_the_sweep_is_bounded_and_leaves_a_peer_its_turn(q: OwnQueue) -> None:
+def test_sweep_is_bounded_and_respects_peer_lock(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(150)], quiet=True)
     q.finish(*[suspending.suspended(*job.token, "", 5) for job in q.take(150)])
     q.advance(5)
@@ -192,14 +192,14 @@ def test_the_sweep_is_bounded_and_leaves_a_peer_its_turn(q: OwnQueue) -> None:
     assert len(q.run(suspending.sweep(q.meta)).failed) == 50
 
 
-def test_a_member_that_is_not_suspended_leaves_the_set(q: OwnQueue) -> None:
+def test_sweep_removes_members_that_are_not_suspended(q: OwnQueue) -> None:
     q.add_job()
     q.redis("ZADD", "suspended", START, "1", START, "gone")
     assert q.run(suspending.sweep(q.meta)) == ([], -1, 0, 1)
     assert q.state("1") == "waiting"
 
 
-def test_a_repeated_row_answers_already_and_a_late_one_stale(q: OwnQueue) -> None:
+def test_repeated_suspend_is_already_and_late_one_is_stale(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     suspend(q, job, "", 50)
@@ -213,7 +213,7 @@ def test_a_repeated_row_answers_already_and_a_late_one_stale(q: OwnQueue) -> Non
     assert suspend(q, job) == S.GONE
 
 
-def test_a_job_that_was_revoked_while_it_ran_is_not_suspended(q: OwnQueue) -> None:
+def test_revoked_job_fails_instead_of_suspending(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     assert q.run(revoke(q.meta, "1")) == "flagged"
@@ -240,7 +240,7 @@ ENDS = ["timeout", "revoke", "remove"]
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_slot_of_an_ordered_job_returns_however_its_suspension_ends(q: OwnQueue, end: str) -> None:
+def test_slot_is_freed_when_suspended_job_ends(q: OwnQueue, end: str) -> None:
     """W92: it keeps its slot while it is suspended, and nobody may keep it for ever."""
     for _ in range(2):
         q.add(row("a", "", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
@@ -255,7 +255,7 @@ def test_the_slot_of_an_ordered_job_returns_however_its_suspension_ends(q: OwnQu
     assert [each.id for each in q.take(1)] == ["2"]
 
 
-def test_an_ordered_job_goes_on_with_the_slot_that_it_kept(q: OwnQueue) -> None:
+def test_resumed_ordered_job_keeps_its_slot(q: OwnQueue) -> None:
     for _ in range(2):
         q.add(row("a", "", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
     suspend(q, q.take_one())
@@ -266,7 +266,7 @@ def test_an_ordered_job_goes_on_with_the_slot_that_it_kept(q: OwnQueue) -> None:
     assert q.take_one().id == "2"
 
 
-def test_obliterate_takes_suspended_jobs_along(q: OwnQueue) -> None:
+def test_obliterate_deletes_suspended_jobs(q: OwnQueue) -> None:
     q.add_job()
     suspend(q, q.take_one())
     q.redis("RPUSH", "signals:1", "{}")
@@ -276,7 +276,7 @@ def test_obliterate_takes_suspended_jobs_along(q: OwnQueue) -> None:
     assert q.key_names() == set()
 
 
-def test_a_list_that_a_peer_filled_is_delivered_as_it_is(q: OwnQueue) -> None:
+def test_signals_of_peer_are_delivered_unchanged(q: OwnQueue) -> None:
     """A Node peer resumes by its own function; list and field agree then, and nothing is early."""
     q.add_job()
     suspend(q, q.take_one())
@@ -291,7 +291,7 @@ def test_a_list_that_a_peer_filled_is_delivered_as_it_is(q: OwnQueue) -> None:
     assert q.state("1") == "suspended"
 
 
-def test_junk_in_the_list_of_signals_stops_nothing(q: OwnQueue) -> None:
+def test_invalid_stored_signals_do_not_block(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.redis("RPUSH", "signals:1", "no json")
@@ -300,7 +300,7 @@ def test_junk_in_the_list_of_signals_stops_nothing(q: OwnQueue) -> None:
     assert (q.state("1"), q.events("1")[-1]["signal"]) == ("waiting", "")
 
 
-def test_a_priority_job_waits_in_its_band_again(q: OwnQueue) -> None:
+def test_resumed_priority_job_keeps_its_priority(q: OwnQueue) -> None:
     q.add_job(priority=2)
     suspend(q, q.take_one())
     signal(q, "1")
@@ -308,7 +308,7 @@ def test_a_priority_job_waits_in_its_band_again(q: OwnQueue) -> None:
     assert int(q.redis("ZSCORE", "scheduled", "1")) // BAND == 2
 
 
-def test_fallback_index_goes_up_with_each_retry(q: OwnQueue) -> None:
+def test_fallback_index_is_incremented_by_retry(q: OwnQueue) -> None:
     q.add_job(opts='{"fallbacks":[]}')
     for expected in (1, 2):
         job = q.take_one()

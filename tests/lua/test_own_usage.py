@@ -29,7 +29,7 @@ def bucket(q: OwnQueue, minute: int = MINUTE) -> dict[str, str]:
     return dict(q.resp.hash(q.key(f"usage:{minute}")))
 
 
-def test_a_report_is_written_counted_and_told(q: OwnQueue) -> None:
+def test_report_is_stored_counted_and_announced(q: OwnQueue) -> None:
     job_id = q.add_job()
     given = {"model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7}, "costs": {"input": 0.25},
              "cost_unit": "USD", "latency": 12.5, "cached": False}  # fmt: skip
@@ -51,7 +51,7 @@ def test_a_report_is_written_counted_and_told(q: OwnQueue) -> None:
     assert json.loads(told["data"])["tokens"] == {"input": 100, "output": 7}
 
 
-def test_a_repeated_report_takes_the_earlier_one_back_from_its_minute(q: OwnQueue) -> None:
+def test_repeated_report_replaces_earlier_one(q: OwnQueue) -> None:
     first, second = q.add_job(), q.add_job()
     report(q, first, model="a", tokens={"input": 10, "output": 1}, cost_unit="USD", cached=True)
     assert report(q, second, model="a", tokens={"input": 5}) == (S.OK, False)
@@ -69,7 +69,7 @@ def test_a_repeated_report_takes_the_earlier_one_back_from_its_minute(q: OwnQueu
     assert bucket(q) == {}
 
 
-def test_reports_of_jobs_that_are_not_ones_own(q: OwnQueue) -> None:
+def test_stale_reports_are_rejected(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     assert report(q, job.id, (job.fence, job.processed_on), tokens={"a": 1})[0] is S.OK
@@ -101,7 +101,7 @@ def test_a_foreign_key_in_the_way_leaves_the_record_as_it_was(q: OwnQueue) -> No
     q.redis("DEL", f"usage:{MINUTE}")
 
 
-def test_a_root_that_is_deleted_takes_its_budget_along(q: OwnQueue) -> None:
+def test_deleted_root_deletes_its_budget(q: OwnQueue) -> None:
     for delete in (lambda job_id: remove(q.meta, job_id), lambda _: drain(q.meta, True, "", 100, 0)):
         job_id = q.add_job()
         q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
@@ -109,7 +109,7 @@ def test_a_root_that_is_deleted_takes_its_budget_along(q: OwnQueue) -> None:
         assert q.redis("EXISTS", f"job:{job_id}", q.key(f"budget:{job_id}")) == 0
 
 
-def test_a_root_that_no_worker_ends_has_its_budget_end_too(q: OwnQueue) -> None:
+def test_budget_expires_when_root_ends_without_worker(q: OwnQueue) -> None:
     job_id = q.add_job(ttl=10)
     q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
     q.advance(11)
@@ -142,13 +142,13 @@ def take_all(q: OwnQueue, want: int = 10) -> tuple[list[Taken], Any]:
     return [Taken(job, reply.now) for job in reply.jobs], reply.budgets
 
 
-def test_plain_jobs_hear_nothing_of_budgets(q: OwnQueue) -> None:
+def test_plain_jobs_have_no_budget_reply(q: OwnQueue) -> None:
     q.add_job()
     reply = q.exchange()
     assert reply.budgets is None
 
 
-def test_what_attempts_have_used_is_counted_once_and_stops_the_next(q: OwnQueue) -> None:
+def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
     key = create(q, "1", max_total_tokens=100, token_weights={"output": 2}, on_exceeded="pause")
     ids = [budgeted(q, "1") for _ in range(4)]
     taken, told = take_all(q, 2)
@@ -201,7 +201,7 @@ def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
     assert q.resp.execute("TTL", key) == 604_800
 
 
-def test_a_budget_of_another_queue_is_owed(q: OwnQueue) -> None:
+def test_charge_to_another_queue_goes_to_outbox(q: OwnQueue) -> None:
     key = "glide:{elsewhere}:budget:9"
     job_id = budgeted(q, "9", key=key)
     (job,), told = take_all(q)

@@ -666,7 +666,7 @@ STATUS_DELAYED, STATUS_LIMITED = 8, 9
 
 
 @pytest.mark.timeout(0 if CHAOS else 300)
-def test_a_queue_under_everything_at_once(resp: RespClient) -> None:
+def test_queue_state_machine(resp: RespClient) -> None:
     wire_support.load(resp)
     assert library().functions
     machine: Callable[[], QueueMachine] = lambda: QueueMachine(resp)  # noqa: E731

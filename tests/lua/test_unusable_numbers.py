@@ -54,7 +54,7 @@ def test_repair_restores_delay_and_priority(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("score", UNUSABLE_SCORES)
-def test_reading_calls_pass_over_unusable_scores(q: OwnQueue, score: str) -> None:
+def test_read_functions_skip_unusable_scores(q: OwnQueue, score: str) -> None:
     q.add_job(priority=1, delay=1000)
     q.redis("ZADD", "scheduled", score, "no such job")
     assert q.counts()["delayed"] == 1
@@ -103,7 +103,7 @@ def test_infinite_delay_of_a_node_producer_is_the_longest_delay(wire: WireQueue,
     ("option", "value"),
     [("delay", "NaN"), ("delay", "-Infinity"), ("priority", "NaN"), ("priority", "Infinity"), ("priority", "-5")],
 )
-def test_numbers_that_are_none_count_as_zero(wire: WireQueue, option: str, value: str) -> None:
+def test_unusable_numbers_count_as_zero(wire: WireQueue, option: str, value: str) -> None:
     job_id = wire.add(**{option: value})
     assert wire.state(job_id) == "waiting"
     assert wire.queued() == [job_id]
@@ -115,7 +115,7 @@ def test_priority_out_of_range_is_the_last_one(wire: WireQueue, priority: str) -
     assert wire.scores("scheduled") == {job_id: PRIORITY_MAX * BAND}
 
 
-def test_score_that_a_node_library_wrote_is_repaired(wire: WireQueue) -> None:
+def test_score_written_by_node_is_repaired(wire: WireQueue) -> None:
     """The library of a Node peer adds an infinite delay to the time and writes the score inf."""
     endless, due, gone = wire.add(delay=1), wire.add(delay=1), "gone"
     wire.redis("HSET", f"job:{endless}", "delay", "Infinity")
@@ -135,7 +135,7 @@ def ordering(key: str, width: int = 1) -> list[object]:
     return [key, width, 0, 0, 0, 0, 0]
 
 
-def test_group_limited_for_ever_is_let_go(q: OwnQueue) -> None:
+def test_infinite_group_limit_is_ended(q: OwnQueue) -> None:
     q.add_job(ordering=ordering("k"))
     q.redis("ZADD", "ratelimited", "inf", "k")
     assert len(q.take(1)) == 1
@@ -170,7 +170,7 @@ def test_parked_job_with_infinite_score_gets_its_place(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["junk", str(2**63 - 1), "1e308", "-5", "0x10"])
-def test_counters_of_ids_and_sequences_begin_anew(q: OwnQueue, junk: str) -> None:
+def test_unusable_id_and_sequence_counters_restart(q: OwnQueue, junk: str) -> None:
     q.add_job(ordering=ordering("k"))
     q.redis("SET", "id", junk)
     q.redis("HSET", "ordering", "k", junk)
@@ -180,12 +180,12 @@ def test_counters_of_ids_and_sequences_begin_anew(q: OwnQueue, junk: str) -> Non
     assert len(q.take(5)) == 3
 
 
-def test_counter_of_ids_begins_anew_for_the_wire_library(wire: WireQueue) -> None:
+def test_unusable_id_counter_restarts_in_wire_library(wire: WireQueue) -> None:
     wire.redis("SET", "id", "junk")
     assert wire.add() != wire.add()
 
 
-def test_stalled_job_with_a_heartbeat_of_the_future_is_recovered(q: OwnQueue) -> None:
+def test_stalled_job_with_future_heartbeat_is_recovered(q: OwnQueue) -> None:
     job_id = q.add_job(lifo=True)
     q.take_one()
     q.redis("ZADD", "list-active-ids", "inf", job_id)
@@ -196,7 +196,7 @@ def test_stalled_job_with_a_heartbeat_of_the_future_is_recovered(q: OwnQueue) ->
 
 
 @pytest.mark.parametrize("junk", ["junk", "inf", "nan", "1e308", str(2**63 - 1)])
-def test_children_are_counted_over_junk(q: OwnQueue, junk: str) -> None:
+def test_unusable_child_counter_restarts(q: OwnQueue, junk: str) -> None:
     q.put_job("parent", state="waiting-children", depsCompleted=junk)
     child = q.add_job(parent=["parent", q.base.removeprefix("glide:{").removesuffix("}")])
     assert q.finish(q.take_one().completed()) == [working.AttemptStatus.OK]

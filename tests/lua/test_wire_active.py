@@ -10,7 +10,7 @@ from tests.lua.wire_support import BAND, GROUP, START, WireQueue, as_dict
 wire = wire_support.wire_fixture
 
 
-def test_move_to_active_gives_the_whole_job(wire: WireQueue) -> None:
+def test_move_to_active_returns_the_whole_job(wire: WireQueue) -> None:
     job_id = wire.add(name="mail", data='{"a":1}', attempts=3)
     wire.now += 40
     taken, entry, reply = wire.take()
@@ -54,7 +54,7 @@ def test_expired_fails_at_activation(wire: WireQueue) -> None:
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "suspended", "waiting-children"])
-def test_a_left_over_entry_runs_nothing(wire: WireQueue, state: str) -> None:
+def test_leftover_entry_activates_nothing(wire: WireQueue, state: str) -> None:
     """W36."""
     job_id = wire.add()
     wire.redis("HSET", f"job:{job_id}", "state", state)
@@ -62,7 +62,7 @@ def test_a_left_over_entry_runs_nothing(wire: WireQueue, state: str) -> None:
     assert (wire.state(job_id), wire.entries()) == (state, [])
 
 
-def test_a_second_entry_of_a_running_job_runs_nothing(wire: WireQueue) -> None:
+def test_second_entry_of_active_job_activates_nothing(wire: WireQueue) -> None:
     job_id, entry = wire.add(), ""
     wire.redis("XADD", "stream", "*", "jobId", job_id, "name", "task")
     _, entry = wire.take_id()
@@ -95,7 +95,7 @@ def test_a_second_completion_changes_nothing(wire: WireQueue) -> None:
     assert wire.metric("completed")["c"] == 1
 
 
-def test_completing_nothing_leaves_no_ghost(wire: WireQueue) -> None:
+def test_completing_missing_job_creates_no_record(wire: WireQueue) -> None:
     """W30."""
     job_id, entry = wire.add() and wire.take_id()
     assert wire.remove(job_id) == 1
@@ -121,7 +121,7 @@ def test_a_late_worker_cannot_finish_a_newer_attempt(wire: WireQueue) -> None:
     [(("0", 0, 0), 3), (("true", 0, 0), 2), (("count", 1, 0), 1), (("count", 0, 0), 3), (("age_count", 0, 1), 1),
      (("age_count", 2, 9999), 2)],
 )  # fmt: skip
-def test_retention_takes_all_keys_of_a_job_along(wire: WireQueue, retention: tuple[object, ...], kept: int) -> None:
+def test_retention_deletes_all_keys_of_a_job(wire: WireQueue, retention: tuple[object, ...], kept: int) -> None:
     """W69."""
     for i in range(3):
         job_id, entry = wire.add() and wire.take_id()
@@ -133,7 +133,7 @@ def test_retention_takes_all_keys_of_a_job_along(wire: WireQueue, retention: tup
     assert left == {f"{kind}:{job_id}" for job_id in wire.scores("completed") for kind in ("job", "log")}
 
 
-def test_complete_tells_the_parent(wire: WireQueue) -> None:
+def test_complete_notifies_the_parent(wire: WireQueue) -> None:
     keys = ["id", "stream", "scheduled", "events"]
     wire.call(
         "addFlow", keys * 2, "p", "{}", "{}", START, 0, 0, 0, 1, "", "c", "{}", "{}", 0, 0, 0, wire.base, "q", "", 0
@@ -233,7 +233,7 @@ def test_fetch_next_order(wire: WireQueue) -> None:
     assert wire.metric("completed")["c"] == 4
 
 
-def test_fetch_next_sets_aside_what_cannot_run(wire: WireQueue) -> None:
+def test_fetch_next_drops_jobs_that_cannot_run(wire: WireQueue) -> None:
     """W31: nothing of it stays pending."""
     job_id = wire.add()
     gone, expired, good = wire.add(), wire.add(ttl=1), wire.add()
@@ -245,7 +245,7 @@ def test_fetch_next_sets_aside_what_cannot_run(wire: WireQueue) -> None:
     assert (wire.state(expired), wire.pending()) == ("failed", [next_entry])
 
 
-def test_fetch_next_hands_out_revoked_jobs(wire: WireQueue) -> None:
+def test_fetch_next_returns_revoked_jobs(wire: WireQueue) -> None:
     job_id, revoked = wire.add(), wire.add()
     _, entry = wire.take_id()
     wire.redis("HSET", f"job:{revoked}", "revoked", "1")
@@ -261,7 +261,7 @@ def test_fetch_next_of_a_late_worker_completes_nothing(wire: WireQueue) -> None:
     assert wire.state(job_id) == "active"
 
 
-def test_fetch_next_passes_all_gates_for_list_jobs(wire: WireQueue) -> None:
+def test_fetch_next_checks_group_limits_for_list_jobs(wire: WireQueue) -> None:
     """W9: the rate window too."""
     blocker, entry = wire.add() and wire.take_id()
     limits = {"ordering": "k", "concurrency": 5, "rate_max": 1, "rate_duration": 1000, "priority": 1}
@@ -356,7 +356,7 @@ def _fail(wire: WireQueue, child: str) -> None:
     ("opts", "parent"), [("{}", "waiting-children"), ('{"onFailure":"ignore"}', "waiting"),
                          ('{"onFailure":"fail_parent"}', "failed")],
 )  # fmt: skip
-def test_a_child_that_does_not_complete_tells_its_parent_only_where_it_says_so(
+def test_failed_child_notifies_parent_only_with_on_failure(
     wire: WireQueue, end: Callable[[WireQueue, str], None], opts: str, parent: str
 ) -> None:
     keys = ["id", "stream", "scheduled", "events"]

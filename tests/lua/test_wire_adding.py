@@ -11,7 +11,7 @@ from tests.lua.wire_support import BAND, START, WireQueue, library
 wire = wire_support.wire_fixture
 
 
-def test_the_documented_functions_are_all_there() -> None:
+def test_all_documented_functions_exist() -> None:
     documented = {
         "version", "tryLock", "unlock", "renewLock", "addJob", "dedup", "addFlow", "completeChild", "registerParent",
         "promote", "nextDue", "promoteRateLimited", "promoteJob", "changeDelay", "changePriority", "moveToActive",
@@ -61,7 +61,7 @@ def test_missing_arguments_take_their_defaults(wire: WireQueue) -> None:
     }  # fmt: skip
 
 
-def test_a_key_that_is_no_id_key_is_refused(wire: WireQueue) -> None:
+def test_invalid_id_key_is_rejected(wire: WireQueue) -> None:
     with pytest.raises(RespError, match="does not end in"):
         wire.call("addJob", ["ids", "stream", "scheduled", "events"], "n", "d", "{}", START)
 
@@ -90,7 +90,7 @@ def test_numeric_custom_ids_move_the_counter(wire: WireQueue) -> None:
 
 
 @pytest.mark.parametrize("custom", ["007", "99999999999999999999", "9223372036854775808"])
-def test_odd_numeric_ids_do_not_break_the_counter(wire: WireQueue, custom: str) -> None:
+def test_unusual_numeric_ids_do_not_break_the_counter(wire: WireQueue, custom: str) -> None:
     """W63."""
     assert wire.add(id=custom) == custom
     assert wire.add() in ("1", "8")
@@ -102,7 +102,7 @@ def test_ids_beyond_14_digits_are_printed_in_full(wire: WireQueue) -> None:
     assert [wire.add(), wire.add()] == ["100000000000001", "100000000000002"]
 
 
-def test_auto_ids_pass_over_taken_ones(wire: WireQueue) -> None:
+def test_auto_ids_skip_existing_ids(wire: WireQueue) -> None:
     """W64."""
     wire.redis("HSET", "job:1", "id", "1", "state", "completed")
     assert wire.add() == "2"
@@ -160,7 +160,7 @@ def test_throttle_counts_from_the_last_accepted_add(wire: WireQueue) -> None:
     assert wire.dedup("d", "throttle", 0) == "3"
 
 
-def test_debounce_spares_what_has_begun(wire: WireQueue) -> None:
+def test_debounce_keeps_started_jobs(wire: WireQueue) -> None:
     wire.dedup("d", "debounce")
     assert wire.dedup("d", "debounce") == "skipped"
 
@@ -248,7 +248,7 @@ def test_a_flow_without_children_takes_extra_deps(wire: WireQueue) -> None:
     assert wire.state("1") == "waiting"
 
 
-def test_a_parent_that_is_gone_does_not_come_back(wire: WireQueue) -> None:
+def test_deleted_parent_is_not_recreated(wire: WireQueue) -> None:
     wire.redis("SADD", "deps:9", wire.key("1"))
     assert wire.call("completeChild", ["deps:9", "job:9", "stream", "events"], wire.key("1"), "9") == 1
     assert wire.redis("EXISTS", "job:9") == 0
@@ -272,7 +272,7 @@ def test_register_parent(wire: WireQueue) -> None:
     assert wire.state(late) == "waiting"
 
 
-def test_a_parent_in_another_queue_is_told_where_it_can_be(wire: WireQueue) -> None:
+def test_parent_in_another_queue_is_notified_if_reachable(wire: WireQueue) -> None:
     """W45: in a cluster it stays untouched, and the completion succeeds all the same."""
     other = WireQueue(wire.resp, wire.name + "-other")
     other.redis("HSET", "job:5", "id", "5", "name", "p", "state", "waiting-children")

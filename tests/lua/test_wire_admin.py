@@ -36,7 +36,7 @@ def test_rate_limit(wire: WireQueue) -> None:
     assert [take(0), take(0)] == [0, 50]
 
 
-def test_remove_takes_everything_of_a_job_along(wire: WireQueue) -> None:
+def test_remove_deletes_all_keys_of_a_job(wire: WireQueue) -> None:
     """W30: its place too."""
     stream, lifo, delayed, urgent = wire.add(), wire.add(lifo=1), wire.add(delay=5), wire.add(priority=1)
     wire.promote()
@@ -129,7 +129,7 @@ def test_revoke(wire: WireQueue) -> None:
     assert wire.redis("EXISTS", "job:nobody", wire.key("metrics:failed")) == 0
 
 
-def test_a_revoked_list_job_is_counted_out(wire: WireQueue) -> None:
+def test_revoked_list_job_leaves_list_active(wire: WireQueue) -> None:
     job_id = wire.add(lifo=1)
     assert wire.pop() == [job_id]
     assert wire.revoke(job_id) == "revoked"
@@ -138,7 +138,7 @@ def test_a_revoked_list_job_is_counted_out(wire: WireQueue) -> None:
     assert (wire.list_active(), wire.event_names(job_id)) == (0, ["added", "revoked"])
 
 
-def test_no_copy_of_a_revoked_job_is_left_in_a_list(wire: WireQueue) -> None:
+def test_revoke_removes_list_copies(wire: WireQueue) -> None:
     """It would be counted as a job that waits until somebody takes it."""
     jobs = [wire.add(lifo=1), wire.add(priority=1)]
     wire.promote()
@@ -193,7 +193,7 @@ def test_budget(wire: WireQueue, caps: dict[str, float], limits: tuple[Any, ...]
     assert check(wire) == outcome
 
 
-def test_broken_json_counts_as_none(wire: WireQueue) -> None:
+def test_invalid_json_counts_as_none(wire: WireQueue) -> None:
     wire.redis("HSET", "budget:1", "usedTokens", 0)
     assert record(wire, "{oops", "[", 5, 0) == "ok"
     assert wire.redis("HGET", "budget:1", "usedTokens") == "5"
@@ -222,6 +222,6 @@ def test_a_full_server_can_be_drained(private_server: Callable[..., ServerProces
         assert wire.call("clean", ["completed", "events", "id"], wire.now, 10) == [job_id]
 
 
-def test_readers_run_where_nothing_may_be_written(wire: WireQueue) -> None:
+def test_read_functions_run_read_only(wire: WireQueue) -> None:
     assert wire.resp.execute("FCALL_RO", "glidemq_checkBudget", 1, wire.key("budget:1")) == "no_budget"
     assert wire.resp.execute("FCALL_RO", "glidemq_nextDue", 2, *wire.keys_of("scheduled", "ratelimited")) == -1

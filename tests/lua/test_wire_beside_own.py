@@ -62,7 +62,7 @@ def test_our_attempt_is_stale_once_a_peer_has_recovered_it(wire: WireQueue, own:
     assert (wire.complete(job.id, entry), wire.state(job.id)) == (1, "completed")
 
 
-def test_heal_knows_list_jobs_that_ours_took(wire: WireQueue, own: OwnQueue) -> None:
+def test_heal_counts_list_jobs_of_our_workers(wire: WireQueue, own: OwnQueue) -> None:
     wire.add(priority=1)
     own.take_one()
     assert (wire.call("healListActive", ["id"]), wire.list_active()) == (0, 1)
@@ -99,7 +99,7 @@ def test_ours_fails_what_a_peer_suspended_for_too_long(wire: WireQueue, own: Own
     assert wire.scores("failed") == {job_id: own.now}
 
 
-def test_a_parent_that_goes_on_because_its_child_was_drained_is_not_lost(wire: WireQueue, own: OwnQueue) -> None:
+def test_parent_released_by_drain_is_kept(wire: WireQueue, own: OwnQueue) -> None:
     own.add_job(lifo=True)
     parent = own.take_one()
     own.add(row("child", "{}", '{"onFailure":"ignore"}', lifo=True, parent=[parent.id, wire.name]))
@@ -144,7 +144,7 @@ def test_ours_recover_a_job_that_a_dead_peer_popped(wire: WireQueue, own: OwnQue
     assert check(own).ok
 
 
-def test_a_popped_job_that_is_gone_or_has_ended_is_counted_out(wire: WireQueue, own: OwnQueue) -> None:
+def test_missing_or_finished_popped_job_leaves_list_active(wire: WireQueue, own: OwnQueue) -> None:
     gone, ended = wire.add(lifo=1), wire.add(lifo=1)
     _pop(wire, own, 2)
     own.redis("DEL", f"job:{gone}")
@@ -154,7 +154,7 @@ def test_a_popped_job_that_is_gone_or_has_ended_is_counted_out(wire: WireQueue, 
     assert (wire.redis("EXISTS", "list-popped"), wire.list_active(), wire.redis("LLEN", "lifo")) == (0, 0, 0)
 
 
-def test_a_slow_peer_does_not_run_what_ours_have_recovered(wire: WireQueue, own: OwnQueue) -> None:
+def test_slow_peer_cannot_activate_recovered_job(wire: WireQueue, own: OwnQueue) -> None:
     job_id = wire.add(lifo=1)
     _pop(wire, own)
     own.advance(LOCK)
@@ -163,7 +163,7 @@ def test_a_slow_peer_does_not_run_what_ours_have_recovered(wire: WireQueue, own:
     assert wire.activate(job_id, "") == "GROUP_FULL"
 
 
-def test_the_check_reports_a_popped_job_that_nothing_recovered(wire: WireQueue, own: OwnQueue) -> None:
+def test_check_reports_unrecovered_popped_job(wire: WireQueue, own: OwnQueue) -> None:
     job_id = wire.add(lifo=1)
     _pop(wire, own)
     assert check(own).ok
@@ -206,7 +206,7 @@ def test_parents_that_a_peer_released_leave_the_index(own: OwnQueue, state: str)
     assert own.counts()["waiting_children"] == 1
 
 
-def test_looking_after_parents_takes_settled_ones_out(own: OwnQueue) -> None:
+def test_parent_watch_removes_settled_parents(own: OwnQueue) -> None:
     _wait_and_go(own, 300, "completed")
     pages = 0
     while own.run(flows.watch_children(own.meta, 1_000, 500)).more:

@@ -42,7 +42,7 @@ def test_most_urgent_band_first_and_first_come_first(wire: WireQueue) -> None:
     assert wire.call("popLists", ["priority", "lifo"], 20) == [high, *low]
 
 
-def test_what_expired_fails_at_promotion(wire: WireQueue) -> None:
+def test_expired_job_fails_at_promotion(wire: WireQueue) -> None:
     job_id = wire.add(delay=10, ttl=5)
     wire.now += 10
     assert wire.promote() == 1
@@ -52,14 +52,14 @@ def test_what_expired_fails_at_promotion(wire: WireQueue) -> None:
     assert wire.entries() == []
 
 
-def test_a_member_without_a_job_is_no_job(wire: WireQueue) -> None:
+def test_promote_removes_members_without_jobs(wire: WireQueue) -> None:
     """W31."""
     wire.redis("ZADD", "scheduled", 1, "ghost")
     assert wire.promote() == 1
     assert wire.has_keys() == set()
 
 
-def test_a_subscription_s_retry_is_for_it_alone(wire: WireQueue) -> None:
+def test_retry_is_delivered_to_its_subscription_only(wire: WireQueue) -> None:
     job_id = wire.add()
     wire.redis("ZADD", "scheduled", 1, f"{job_id}||mail")
     assert wire.promote() == 1
@@ -118,7 +118,7 @@ def test_an_entry_is_found_without_eid_too(wire: WireQueue) -> None:
     assert wire.entries() == []
 
 
-def test_what_a_worker_has_read_is_left_to_it(wire: WireQueue) -> None:
+def test_entry_read_by_worker_is_not_moved(wire: WireQueue) -> None:
     """W38."""
     job_id = wire.add()
     wire.read()
@@ -131,7 +131,7 @@ def test_lists_are_not_searched(wire: WireQueue) -> None:
     assert change_delay(wire, wire.add(lifo=1), 70) == "error:not_in_stream"
 
 
-def test_change_delay_of_others(wire: WireQueue) -> None:
+def test_change_delay_in_other_states(wire: WireQueue) -> None:
     job_id = wire.add(priority=3)
     assert change_delay(wire, job_id, 0) == "no_op"
     assert change_delay(wire, job_id, 10) == "ok"

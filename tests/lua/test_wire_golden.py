@@ -87,7 +87,7 @@ def same_keys(wire: WireQueue, content: dict[str, Any], bases: dict[str, str]) -
 
 
 @pytest.mark.parametrize("kind", ADDED)
-def test_add_job_writes_what_node_wrote(wire: WireQueue, kind: str) -> None:
+def test_add_job_matches_node_records(wire: WireQueue, kind: str) -> None:
     content = golden(kind)
     theirs = kind.lower()
     jobs = recorded_jobs(content, f"glide:{{{theirs}}}")
@@ -101,7 +101,7 @@ def test_add_job_writes_what_node_wrote(wire: WireQueue, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DEDUPLICATED)
-def test_dedup_writes_what_node_wrote(wire: WireQueue, kind: str) -> None:
+def test_dedup_matches_node_records(wire: WireQueue, kind: str) -> None:
     content = golden(kind)
     theirs = kind.lower()
     (job,) = recorded_jobs(content, f"glide:{{{theirs}}}")
@@ -112,7 +112,7 @@ def test_dedup_writes_what_node_wrote(wire: WireQueue, kind: str) -> None:
     same_keys(wire, content, {theirs: wire.name})
 
 
-def test_add_flow_writes_what_node_wrote(wire: WireQueue) -> None:
+def test_add_flow_matches_node_records(wire: WireQueue) -> None:
     """One flow a parent: a child in the same queue, then the client adds a child in another queue itself, as the
     recorded events show (the flow first, the foreign child beside it)."""
     content = golden("flow")
@@ -138,5 +138,5 @@ def test_add_flow_writes_what_node_wrote(wire: WireQueue) -> None:
     other.delete_everything()
 
 
-def test_every_argument_of_add_job_has_its_slot() -> None:
+def test_every_argument_of_add_job_is_used() -> None:
     assert len(ADD_ARGS) == 21

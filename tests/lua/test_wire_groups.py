@@ -94,7 +94,7 @@ def test_a_job_that_ends_before_its_turn_does_not_stop_the_group(
 
 
 @pytest.mark.parametrize("end", [by_revoke, by_removal])
-def test_nor_those_already_parked_behind_it(wire: WireQueue, end: Callable[[WireQueue, str], None]) -> None:
+def test_ended_job_does_not_block_parked_jobs(wire: WireQueue, end: Callable[[WireQueue, str], None]) -> None:
     lost, follower = ordered(wire, 2, delay=0)
     wire.redis("DEL", "stream")
     wire.redis("XADD", "stream", "*", "jobId", follower, "name", "task")
@@ -115,7 +115,7 @@ def test_a_group_waiting_job_can_be_revoked_and_removed(wire: WireQueue) -> None
     assert wire.take_id()[0] == jobs[3]
 
 
-def test_a_cost_that_can_never_be_paid(wire: WireQueue) -> None:
+def test_cost_above_capacity_is_rejected(wire: WireQueue) -> None:
     costly, follower = ordered(wire, 2, capacity=2000, refill=1000)
     wire.redis("HSET", f"job:{costly}", "cost", 9000)
     pairs = read_ids(wire)
@@ -143,7 +143,7 @@ PAUSES = [pause_by_retry, pause_by_delay, pause_by_suspension]
 
 
 @pytest.mark.parametrize("pause", PAUSES)
-def test_a_pausing_job_keeps_its_slot(wire: WireQueue, pause: Callable[[WireQueue, str, str], None]) -> None:
+def test_inactive_ordered_job_keeps_its_slot(wire: WireQueue, pause: Callable[[WireQueue, str, str], None]) -> None:
     first, second = ordered(wire, 2)
     pair, other = read_ids(wire)
     wire.activate(*pair)
@@ -163,7 +163,7 @@ def test_a_pausing_job_keeps_its_slot(wire: WireQueue, pause: Callable[[WireQueu
 
 @pytest.mark.parametrize("pause", PAUSES)
 @pytest.mark.parametrize("end", [by_revoke, by_removal, by_expiry])
-def test_the_slot_returns_when_it_ends_instead(
+def test_slot_is_freed_when_inactive_job_ends(
     wire: WireQueue, pause: Callable[[WireQueue, str, str], None], end: Callable[[WireQueue, str], None]
 ) -> None:
     if pause is pause_by_suspension and end is not by_removal:
@@ -180,7 +180,7 @@ def test_the_slot_returns_when_it_ends_instead(
     assert wire.group("k")["active"] == "1"
 
 
-def test_a_suspension_that_times_out_returns_its_slot(wire: WireQueue) -> None:
+def test_suspend_timeout_frees_slot(wire: WireQueue) -> None:
     ordered(wire, 1)
     pair = read_ids(wire)[0]
     wire.activate(*pair)
@@ -191,7 +191,7 @@ def test_a_suspension_that_times_out_returns_its_slot(wire: WireQueue) -> None:
     assert wire.group("k")["active"] == "0"
 
 
-def test_a_job_retried_by_hand_queues_for_a_slot_again(wire: WireQueue) -> None:
+def test_requeued_job_waits_for_a_slot(wire: WireQueue) -> None:
     """W6."""
     failed, second = ordered(wire, 2)
     pair, other = read_ids(wire)
@@ -206,7 +206,7 @@ def test_a_job_retried_by_hand_queues_for_a_slot_again(wire: WireQueue) -> None:
     assert wire.state(second) == "completed"
 
 
-def test_a_job_of_another_library_holds_its_slot_by_the_old_rule(wire: WireQueue) -> None:
+def test_job_of_another_library_uses_protocol_slot_rule(wire: WireQueue) -> None:
     ordered(wire, 1)
     pair = read_ids(wire)[0]
     wire.activate(*pair)
@@ -254,7 +254,7 @@ def test_token_bucket(wire: WireQueue) -> None:
     assert wire.group("k")["tbTokens"] == "0"
 
 
-def test_a_dead_head_does_not_forget_the_rest(wire: WireQueue) -> None:
+def test_missing_head_does_not_block_parked_jobs(wire: WireQueue) -> None:
     """W10."""
     jobs = ordered(wire, 3, concurrency=5, capacity=1000, refill=1000)
     first, *rest = read_ids(wire)

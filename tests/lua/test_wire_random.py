@@ -110,7 +110,7 @@ class Driver:
 
 @pytest.mark.parametrize("limits", [{}, {"rate_max": 2, "rate_duration": 25}, {"capacity": 2000, "refill": 100_000}])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_group_survives_everything(wire: WireQueue, seed: int, limits: dict[str, int]) -> None:
+def test_random_group_operations_keep_invariants(wire: WireQueue, seed: int, limits: dict[str, int]) -> None:
     driver = Driver(wire, seed, width=1 + seed % 3, limits=limits)
     driver.add()
     for _ in range(150):

@@ -33,7 +33,7 @@ def in_state(wire: WireQueue, state: str) -> str:
 # -- locks, adding -----------------------------------------------------------------------------------------
 
 
-def test_a_lock_that_nobody_holds(wire: WireQueue) -> None:
+def test_unlock_of_free_lock(wire: WireQueue) -> None:
     assert wire.call("unlock", ["lock"], "a") == 0
     assert wire.call("renewLock", ["lock"], "a") == 0
     wire.call("tryLock", ["lock"], "a", 60_000)
@@ -48,12 +48,12 @@ def test_a_parent_without_its_queue_is_an_id_alone(wire: WireQueue) -> None:
     assert wire.redis("EXISTS", "deps:9") == 0
 
 
-def test_a_group_is_one_wide_unless_told(wire: WireQueue) -> None:
+def test_group_concurrency_defaults_to_one(wire: WireQueue) -> None:
     assert wire.job(wire.add(ordering="k", concurrency=0))["orderingSeq"] == "1"
     assert wire.group("k")["maxConcurrency"] == "1"
 
 
-def test_what_a_refused_duplicate_leaves(wire: WireQueue) -> None:
+def test_rejected_duplicate_changes_nothing(wire: WireQueue) -> None:
     wire.add(id="a")
     before = wire.redis("GET", "id"), wire.events(), wire.queued()
     assert wire.add(id="a", ordering="k", priority=3, delay=5) == "duplicate"
@@ -62,7 +62,7 @@ def test_what_a_refused_duplicate_leaves(wire: WireQueue) -> None:
 
 
 @pytest.mark.parametrize("options", [{"delay": 90}, {"priority": 4}, {"priority": 4, "delay": 90}])
-def test_debounce_replaces_what_has_not_begun(wire: WireQueue, options: dict[str, object]) -> None:
+def test_debounce_replaces_jobs_not_started(wire: WireQueue, options: dict[str, object]) -> None:
     first = wire.dedup("d", "debounce", 50, **options)
     wire.redis("RPUSH", f"log:{first}", "line")
     wire.now += 10
@@ -73,14 +73,14 @@ def test_debounce_replaces_what_has_not_begun(wire: WireQueue, options: dict[str
     assert wire.redis("HGET", "dedup", "d") == f"{second}:{START + 10}"
 
 
-def test_debounce_in_silence(wire: WireQueue) -> None:
+def test_quiet_debounce_writes_no_event(wire: WireQueue) -> None:
     wire.dedup("d", "debounce", delay=90, quiet=1)
     wire.dedup("d", "debounce", delay=90, quiet=1)
     assert wire.redis("EXISTS", "events") == 0
 
 
 @pytest.mark.parametrize("state", ["completed", "failed"])
-def test_debounce_adds_beside_what_has_ended(wire: WireQueue, state: str) -> None:
+def test_debounce_adds_after_job_ended(wire: WireQueue, state: str) -> None:
     first = wire.dedup("d", "debounce")
     wire.redis("HSET", f"job:{first}", "state", state)
     assert wire.dedup("d", "debounce") != first
@@ -100,7 +100,7 @@ def add_flow(wire: WireQueue, *extra: str, **parent: object) -> str:
     return str(json.loads(reply)[0])
 
 
-def test_a_parent_keeps_what_it_does_not_act_on(wire: WireQueue) -> None:
+def test_parent_stores_unused_fields(wire: WireQueue) -> None:
     parent = add_flow(wire, delay=70, priority=3, attempts=4, opts='{"ttl":500,"cost":2.0005,"lifo":true}')
     job = wire.job(parent)
     assert (job["state"], job["delay"], job["priority"], job["maxAttempts"]) == ("waiting-children", "70", "3", "4")
@@ -109,7 +109,7 @@ def test_a_parent_keeps_what_it_does_not_act_on(wire: WireQueue) -> None:
     assert (wire.scores("scheduled"), wire.entries()) == ({}, [])
 
 
-def test_a_child_told_twice_counts_once_and_releases_once(wire: WireQueue) -> None:
+def test_repeated_child_completion_counts_once(wire: WireQueue) -> None:
     parent = add_flow(wire, "glide:{x}:1", "glide:{x}:2")
     deps = [f"deps:{parent}", f"job:{parent}", "stream", "events"]
     told = [
@@ -122,7 +122,7 @@ def test_a_child_told_twice_counts_once_and_releases_once(wire: WireQueue) -> No
     assert wire.job(parent)["depdone:glide:{x}:1"] == "1"
 
 
-def test_a_failed_child_is_registered_and_releases_nobody(wire: WireQueue) -> None:
+def test_registering_failed_child_releases_no_parent(wire: WireQueue) -> None:
     child, entry = wire.add() and wire.take_id()
     wire.fail(child, entry)
     parent = add_flow(wire)
@@ -132,7 +132,7 @@ def test_a_failed_child_is_registered_and_releases_nobody(wire: WireQueue) -> No
     assert wire.state(parent) == "waiting-children"
 
 
-def test_fetching_the_next_tells_the_parents_too(wire: WireQueue) -> None:
+def test_fetch_next_notifies_parents(wire: WireQueue) -> None:
     child, entry = wire.add() and wire.take_id()
     one, other = add_flow(wire, wire.key(child)), add_flow(wire, wire.key(child))
     wire.redis("SADD", f"parents:{child}", wire.key(other))
@@ -147,7 +147,7 @@ def test_fetching_the_next_tells_the_parents_too(wire: WireQueue) -> None:
 # -- due ---------------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_are_promoted_at_a_time(wire: WireQueue) -> None:
+def test_promote_is_bounded_per_call(wire: WireQueue) -> None:
     for i in range(1001):
         wire.add(delay=5, id=f"j{i}", ttl=1 if i < 3 else 0, quiet=1)
     wire.now += 5
@@ -156,7 +156,7 @@ def test_a_thousand_are_promoted_at_a_time(wire: WireQueue) -> None:
     assert wire.redis("XLEN", "stream") == 998
 
 
-def test_the_band_names_the_list(wire: WireQueue) -> None:
+def test_score_priority_determines_the_list(wire: WireQueue) -> None:
     """Not the priority in the record."""
     plain, urgent = wire.add(delay=5, priority=3), wire.add(delay=5)
     wire.redis("ZADD", "scheduled", START + 5, plain)
@@ -166,7 +166,7 @@ def test_the_band_names_the_list(wire: WireQueue) -> None:
     assert (wire.queued(), wire.redis("LRANGE", "priority", 0, -1)) == ([plain], [urgent])
 
 
-def test_a_hundred_limited_groups_are_looked_at_at_a_time(wire: WireQueue) -> None:
+def test_limited_groups_are_bounded_per_call(wire: WireQueue) -> None:
     for i in range(101):
         job_id = wire.add(ordering=f"k{i}")
         wire.redis("ZADD", f"groupq:k{i}", 1, job_id)
@@ -188,7 +188,7 @@ def test_what_cannot_be_rescheduled(wire: WireQueue, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["delayed", "prioritized"])
-def test_what_is_not_where_its_state_says(wire: WireQueue, state: str) -> None:
+def test_reschedule_of_misplaced_job(wire: WireQueue, state: str) -> None:
     job_id = in_state(wire, state)
     for priority in (0, 4):
         reply = wire.call("changePriority", keys_of_job(job_id), job_id, priority, GROUP)
@@ -213,7 +213,7 @@ def test_revocation_comes_before_expiry_and_both_before_the_group(wire: WireQueu
 BOTH = {"ordering": "k", "concurrency": 9, "rate_max": 1, "rate_duration": 300, "capacity": 1000, "refill": 1000}
 
 
-def test_the_bucket_names_what_bucket_and_window_refuse(wire: WireQueue) -> None:
+def test_token_limit_reply_has_precedence_over_rate_limit(wire: WireQueue) -> None:
     """And the later of both times counts."""
     jobs = [wire.add(**BOTH) for _ in range(2)]
     assert wire.take_id()[0] == jobs[0]
@@ -225,7 +225,7 @@ def test_the_bucket_names_what_bucket_and_window_refuse(wire: WireQueue) -> None
     assert wire.scores("ratelimited") == {"k": START + 4000}
 
 
-def test_a_job_that_comes_back_pays_and_counts_again(wire: WireQueue) -> None:
+def test_returning_job_is_charged_again(wire: WireQueue) -> None:
     options = {"ordering": "k", "concurrency": 9, "rate_max": 5, "rate_duration": 9000, "capacity": 3000, "refill": 1}
     job_id, entry = wire.add(**options) and wire.take_id()
     wire.fail(job_id, entry, limit=5)
@@ -248,7 +248,7 @@ def test_a_bucket_that_is_not_refilled(wire: WireQueue) -> None:
 # -- fetching the next -------------------------------------------------------------------------------------
 
 
-def test_three_candidates_of_a_source_are_looked_at(wire: WireQueue) -> None:
+def test_fetch_next_reads_three_candidates_per_source(wire: WireQueue) -> None:
     done, entry = wire.add() and wire.take_id()
     lists = [wire.add(lifo=1, ttl=1) for _ in range(4)]
     stream = [wire.add(ttl=1) for _ in range(4)]
@@ -267,7 +267,7 @@ def test_a_broadcast_fetches_nothing(wire: WireQueue) -> None:
     assert (wire.state(done), wire.redis("LLEN", "lifo"), len(wire.entries())) == ("completed", 1, 1)
 
 
-def test_silence_and_no_metrics(wire: WireQueue) -> None:
+def test_quiet_and_no_metrics(wire: WireQueue) -> None:
     first, entry = wire.add(quiet=1) and wire.take_id()
     following = wire.add(lifo=1, quiet=1)
     keys = ["stream", "completed", "events", f"job:{first}", "metrics:completed"]
@@ -303,7 +303,9 @@ def suspend(wire: WireQueue, job_id: str) -> str:
 
 
 @pytest.mark.parametrize(("step", "state"), [(wait_for_children, "waiting-children"), (suspend, "suspended")])
-def test_a_list_job_pauses(wire: WireQueue, step: Callable[[WireQueue, str], str], state: str) -> None:
+def test_list_job_waits_for_children_or_signal(
+    wire: WireQueue, step: Callable[[WireQueue, str], str], state: str
+) -> None:
     """W25."""
     job_id = from_list(wire, lifo=1)
     assert (step(wire, job_id), wire.state(job_id), wire.list_active()) == ("ok", state, 0)
@@ -312,7 +314,7 @@ def test_a_list_job_pauses(wire: WireQueue, step: Callable[[WireQueue, str], str
     assert step(wire, job_id) == "error:not_found"
 
 
-def test_a_list_job_meets_its_group_s_limit(wire: WireQueue) -> None:
+def test_list_job_rate_limits_its_group(wire: WireQueue) -> None:
     job_id = from_list(wire, ordering="k", priority=2)
 
     def limit(duration: int, mode: str) -> str:
@@ -327,21 +329,21 @@ def test_a_list_job_meets_its_group_s_limit(wire: WireQueue) -> None:
     assert limit(500, "max") == "error:not_active"
 
 
-def test_the_longer_limit_stays(wire: WireQueue) -> None:
+def test_longer_rate_limit_stays(wire: WireQueue) -> None:
     job_id, entry = wire.add(ordering="k") and wire.take_id()
     wire.redis("ZADD", "ratelimited", START + 9000, "k")
     args = (job_id, entry, GROUP, 500, wire.now, 0, "requeue", "front", "max")
     assert wire.call("rateLimitGroup", [f"job:{job_id}", "stream"], *args) == str(START + 9000)
 
 
-def test_a_signal_for_nobody_is_not_kept(wire: WireQueue) -> None:
+def test_signal_to_running_job_is_not_stored(wire: WireQueue) -> None:
     for job_id in (wire.add(), "nobody"):
         keys = [f"job:{job_id}", "stream", "events", "suspended", f"signals:{job_id}"]
         assert wire.call("signal", keys, job_id, "go", "", wire.now) == "not_suspended"
         assert wire.redis("EXISTS", f"signals:{job_id}") == 0
 
 
-def test_a_hundred_suspensions_time_out_at_a_time(wire: WireQueue) -> None:
+def test_suspend_sweep_is_bounded_per_call(wire: WireQueue) -> None:
     for i in range(101):
         wire.add(id=f"j{i}", quiet=1)
         wire.redis("HSET", f"job:j{i}", "state", "suspended")
@@ -360,7 +362,7 @@ def test_a_stalled_list_job_can_have_expired(wire: WireQueue) -> None:
     assert (wire.job(job_id)["failedReason"], wire.list_active(), wire.redis("LLEN", "lifo")) == ("expired", 0, 0)
 
 
-def test_the_worker_s_lock_counts_where_the_job_has_none(wire: WireQueue) -> None:
+def test_worker_lock_duration_is_the_default(wire: WireQueue) -> None:
     own, plain = wire.add(opts='{"lockDuration":500}'), wire.add()  # out of its range: as if it were not there
     wire.take_id()
     wire.take_id()
@@ -376,7 +378,7 @@ def test_the_worker_s_lock_counts_where_the_job_has_none(wire: WireQueue) -> Non
 
 
 @pytest.mark.parametrize("state", ["active", "suspended", "waiting-children", "completed", "failed"])
-def test_revoking_what_runs_waits_or_has_ended(wire: WireQueue, state: str) -> None:
+def test_revoke_in_every_state(wire: WireQueue, state: str) -> None:
     job_id = in_state(wire, state)
     assert (wire.revoke(job_id), wire.state(job_id), wire.job(job_id)["revoked"]) == ("flagged", state, "1")
     assert wire.event_names(job_id) == ["added", "revoked"]
@@ -400,7 +402,7 @@ def test_drain_finds_the_job_of_a_subscription_s_retry(wire: WireQueue) -> None:
     assert wire.redis("EXISTS", f"job:{job_id}", wire.key("scheduled")) == 0
 
 
-def test_removing_in_every_pause(wire: WireQueue) -> None:
+def test_remove_of_inactive_ordered_jobs(wire: WireQueue) -> None:
     for state, index in (("suspended", "suspended"), ("completed", "completed"), ("failed", "failed")):
         job_id = in_state(wire, state)
         wire.redis("ZADD", index, START, job_id)
@@ -408,13 +410,13 @@ def test_removing_in_every_pause(wire: WireQueue) -> None:
         assert wire.redis("EXISTS", index, wire.key(f"job:{job_id}")) == 0
 
 
-def test_a_search_brings_a_hundred(wire: WireQueue) -> None:
+def test_search_returns_100_by_default(wire: WireQueue) -> None:
     for i in range(101):
         wire.add(id=f"j{i}", name="a", quiet=1)
     assert len(wire.call("searchByName", ["stream"], "stream", "a", "", wire.base + ":")) == 100
 
 
-def test_an_earlier_exceeding_is_not_told_again(wire: WireQueue) -> None:
+def test_exceeded_is_returned_once(wire: WireQueue) -> None:
     wire.redis("HSET", "budget:1", "usedTokens", 0, "usedCost", 0, "exceeded", 1)
     assert wire.call("recordUsageAndCheckBudget", ["budget:1"], "{}", "{}", 5, 0, "{}", "{}") == "ok"
     assert wire.call("checkBudget", ["budget:1"]) == "exceeded"

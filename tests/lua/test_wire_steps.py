@@ -43,13 +43,13 @@ def test_delay_an_active_job(wire: WireQueue) -> None:
     assert delay(wire, "nobody", "", START) == "error:not_found"
 
 
-def test_a_time_in_the_past_means_now(wire: WireQueue) -> None:
+def test_delay_until_past_means_now(wire: WireQueue) -> None:
     job_id, entry = wire.add() and wire.take_id()
     assert delay(wire, job_id, entry, START - 5) == "ok"
     assert (wire.scores("scheduled"), wire.job(job_id)["delay"]) == ({job_id: START}, "0")
 
 
-def test_a_list_job_steps_aside_too(wire: WireQueue) -> None:
+def test_active_list_job_can_be_delayed(wire: WireQueue) -> None:
     job_id = wire.add(priority=2)
     wire.promote()
     wire.activate(*wire.pop(), "")
@@ -58,7 +58,7 @@ def test_a_list_job_steps_aside_too(wire: WireQueue) -> None:
     assert (wire.list_active(), wire.scores("scheduled")) == (0, {job_id: 2 * BAND + START + 10})
 
 
-def test_a_subscription_s_delay_is_its_own(wire: WireQueue) -> None:
+def test_delay_affects_only_its_subscription(wire: WireQueue) -> None:
     """W34."""
     job_id, entry = wire.add() and wire.take_id()
     assert delay(wire, job_id, entry, START + 10, broadcast=1) == "ok"
@@ -68,7 +68,7 @@ def test_a_subscription_s_delay_is_its_own(wire: WireQueue) -> None:
     assert wire.entries()[-1]["retryGroup"] == GROUP
 
 
-def test_a_worker_that_lost_its_job_moves_nothing(wire: WireQueue) -> None:
+def test_stale_worker_cannot_move_job(wire: WireQueue) -> None:
     job_id, old = wire.add() and wire.take_id()
     wire.now += 60_000
     wire.recover_stalled()
@@ -172,7 +172,7 @@ def test_healthy_jobs_stay_with_their_worker(wire: WireQueue) -> None:
     assert (owners, len(wire.pending())) == ({CONSUMER}, 119)
 
 
-def test_a_lock_of_the_job_s_own(wire: WireQueue) -> None:
+def test_lock_duration_of_the_job_is_used(wire: WireQueue) -> None:
     job_id, _ = wire.add(opts='{"lockDuration":60000}') and wire.take_id()
     wire.now += 59_999
     assert (wire.recover_stalled(), wire.state(job_id)) == (1, "active")
@@ -180,14 +180,14 @@ def test_a_lock_of_the_job_s_own(wire: WireQueue) -> None:
     assert (wire.recover_stalled(), wire.state(job_id)) == (1, "waiting")
 
 
-def test_recent_entries_are_not_looked_at(wire: WireQueue) -> None:
+def test_recent_entries_are_skipped(wire: WireQueue) -> None:
     wire.add()
     wire.take_id()
     wire.now += 90_000
     assert wire.recover_stalled(min_idle=60_000) == 0
 
 
-def test_left_over_entries_make_no_ghosts(wire: WireQueue) -> None:
+def test_leftover_entries_create_no_records(wire: WireQueue) -> None:
     """W31."""
     gone, done = wire.add(), wire.add()
     wire.read(2)
@@ -204,7 +204,7 @@ def test_a_stalled_job_can_have_expired(wire: WireQueue) -> None:
     assert (wire.job(job_id)["failedReason"], wire.entries()) == ("expired", [])
 
 
-def test_a_grouped_job_keeps_its_slot_through_a_stall(wire: WireQueue) -> None:
+def test_stalled_grouped_job_keeps_its_slot(wire: WireQueue) -> None:
     job_id, _ = wire.add(ordering="k") and wire.take_id()
     wire.redis("HDEL", f"job:{job_id}", "slot")  # activated by another library
     wire.now += 60_000
@@ -263,7 +263,7 @@ def test_stalled_list_jobs(wire: WireQueue, known: bool) -> None:
     assert (wire.state(urgent), wire.list_active()) == ("failed", 0)
 
 
-def test_stream_jobs_with_a_priority_are_no_list_jobs(wire: WireQueue) -> None:
+def test_priority_stream_jobs_are_not_list_jobs(wire: WireQueue) -> None:
     """W37."""
     job_id = wire.add()
     wire.redis("HSET", f"job:{job_id}", "priority", 5)
@@ -273,7 +273,7 @@ def test_stream_jobs_with_a_priority_are_no_list_jobs(wire: WireQueue) -> None:
     assert (wire.reclaim_lists(), wire.state(job_id)) == (0, "active")
 
 
-def test_a_glob_in_a_queue_s_name_is_taken_literally(wire: WireQueue) -> None:
+def test_glob_in_queue_name_is_escaped(wire: WireQueue) -> None:
     """W93."""
     wild = WireQueue(wire.resp, wire.name[:-1] + "*")
     take_from_list(wire, lifo=1)
@@ -286,7 +286,7 @@ def test_a_glob_in_a_queue_s_name_is_taken_literally(wire: WireQueue) -> None:
     wild.delete_everything()
 
 
-def test_heal(wire: WireQueue) -> None:
+def test_heal_list_active_repairs_counter(wire: WireQueue) -> None:
     assert wire.call("healListActive", ["id"]) == 0
     take_from_list(wire, lifo=1)
     assert wire.call("healListActive", ["id"]) == 0
