@@ -1,4 +1,4 @@
-"""What a queue's keys hold, in the form of the golden files, and what may differ between two writers."""
+"""Read a queue's keys in the format of the golden files, and list the differences allowed between two writers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def restore(resp: RespClient, keys: Snapshot, expire_in: int = 0) -> None:
 
 
 def comparable(keys: Snapshot) -> dict[str, Any]:
-    """A snapshot without what differs from run to run or is a documented addition of ours."""
+    """Return a snapshot without values that differ per run and without our documented additions."""
     found: dict[str, Any] = {}
     for key, entry in keys.items():
         if OUR_KEYS.search(key) or (key.endswith(":list-active") and entry["value"] == "0"):

@@ -1,4 +1,4 @@
-"""Jobs written by Node glide-mq 0.15 are read and processed by ours, and ours are written the same.
+"""We read and process jobs of Node glide-mq 0.15, and write ours in the same format.
 
 The golden files were recorded with a Node worker that wrote one progress and one log line a job and failed each job
 of kind `attempts` once; the handler here does the same.
@@ -58,7 +58,7 @@ def options(kind: str, i: int) -> dict[str, Any]:
 
 
 class NodeLikeHandler:
-    """Does to a job what the recording Node worker did."""
+    """Process a job like the recording Node worker."""
 
     def __init__(self) -> None:
         self.failed: set[str] = set()

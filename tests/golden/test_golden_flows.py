@@ -1,4 +1,4 @@
-"""Flows and graphs written by Node glide-mq 0.15 are worked off by ours, and ours are written the same."""
+"""We process flows and graphs of Node glide-mq 0.15, and write ours in the same format."""
 
 from __future__ import annotations
 

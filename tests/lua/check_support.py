@@ -23,7 +23,7 @@ def _drive(q: OwnQueue, steps: Generator[Any, Any, None]) -> None:
 
 
 def check(q: OwnQueue, *, repair: bool = False, looks: int = MAX_SCANS) -> CheckReport:
-    """`Queue.check` of a queue at which nobody else is at work meanwhile."""
+    """Run `Queue.check` on a queue without other clients."""
     name = q.base[q.base.index("{") + 1 : -1]
     look, done = _scan(q, name), 1
     suspects = look.suspects

@@ -24,7 +24,7 @@ def core_resp(request: pytest.FixtureRequest, servers_by_version: Any) -> Iterat
 
 @pytest.fixture
 def q(core_resp: RespClient, glidemq_queue_name: str) -> Iterator[OwnQueue]:
-    """A queue of the test's own, whose time stands still until the test moves it."""
+    """Return a queue for one test, whose clock only the test advances."""
     queue = OwnQueue(core_resp, glidemq_queue_name)
     yield queue
     queue.delete_everything()

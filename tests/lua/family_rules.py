@@ -1,4 +1,4 @@
-"""Parents and children in one queue, for the machine of test_state_machine.py: what every end of a child means."""
+"""Rules for parents and children in one queue, for test_state_machine.py: the effect of every end of a child."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ class FamilyRules:
 
     @rule()
     def watch(self) -> None:
-        """What no child told is found out: a peer that fails a child tells nobody."""
+        """Find children that a peer failed without notifying their parents."""
         ends: list[flows.ChildEnd] = []
         more = 1
         while more:

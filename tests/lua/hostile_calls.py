@@ -18,7 +18,7 @@ STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed", 
 
 @dataclass
 class Scene:
-    """A queue whose data is hostile, and what a client knows of it."""
+    """A queue with hostile data, and a client's view of it."""
 
     random: random.Random
     base: str
@@ -79,7 +79,7 @@ def any_arguments(s: Scene) -> Sequence[Any]:
 
 
 def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
-    """Arguments of each function of our own library: packed where they are not text."""
+    """Return arguments for each function of our own library, packed unless they are text."""
     usage: list[Any] = [{"in": 5}, {"usd": 0.5}, 5, 0.5]
 
     def packed(build: Callable[[Scene], Any]) -> Callable[[Scene], Sequence[Any]]:

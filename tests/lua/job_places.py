@@ -1,4 +1,4 @@
-"""Jobs in the places where a job may stand before it begins: each puts one there and answers its id."""
+"""Put a job into each place of a job that has not started, and return its id."""
 
 from collections.abc import Iterable
 

@@ -38,7 +38,7 @@ class LimitRules:
 
     @rule(cost=st.sampled_from((0, 0, 500, 2_000, 9_000)), count=st.integers(1, 3), delay=st.sampled_from((0, 0, 20)))
     def add_paid(self, cost: int, count: int, delay: int) -> None:
-        """Jobs that pay for their beginning; one that costs more than the bucket holds is not added."""
+        """Add jobs with a cost; a job that costs more than the bucket holds is not added."""
         if cost <= CAPACITY:
             self.model.group(PAID).fill(CAPACITY, REFILL)
         ordering: list[object] = [PAID, 2, 0, 0, CAPACITY, REFILL, cost]

@@ -1,6 +1,5 @@
-"""One queue seen from the server's side: the functions of our own face, called one by one with a clock that the
-test sets. Python objects of the library above `wire` may not enter here.
-"""
+"""Call the functions of our own library one by one, with a clock set by the test.
+Python objects of the library above `wire` may not enter here."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -28,7 +27,7 @@ def library() -> Library:
 
 
 def load(resp: RespClient) -> None:
-    """Load the library on every primary where it is not yet."""
+    """Load the library on every primary that does not have it."""
     if library().function("version") not in str(resp.execute("FUNCTION", "LIST", "LIBRARYNAME", library().name)):
         resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", library().code)
 
@@ -148,13 +147,13 @@ class OwnQueue:
         self.resp.execute("XGROUP", "CREATE", self.key("stream"), "workers", "0", "MKSTREAM")
 
     def let_idle(self, entry: str, ms: int, consumer: str = "py-1") -> None:
-        """Make a pending entry look as if nobody had touched it for `ms`."""
+        """Set the idle time of a pending entry to `ms`."""
         self.resp.execute(
             "XCLAIM", self.key("stream"), "workers", consumer, 0, entry, "IDLE", ms, "JUSTID"
         )  # fmt: skip
 
     def pending(self) -> list[tuple[str, str]]:
-        """(entry, consumer) of what pends."""
+        """Return (entry, consumer) of the pending entries."""
         rows = self.resp.execute("XPENDING", self.key("stream"), "workers", "-", "+", 1000)
         return [(entry, consumer) for entry, consumer, *_ in rows]
 
@@ -201,7 +200,7 @@ class Taken:
 
     @property
     def token(self) -> tuple[str, str, int, int]:
-        """Id, entry, fence, processedOn: what a worker's calls about this attempt carry."""
+        """Return id, entry, fence and processedOn, as sent by a worker's calls about this attempt."""
         return self.id, self.entry, self.fence, self.processed_on
 
     def completed(self, result: str = "null", keep: working.Keep = 0) -> working.Finished:

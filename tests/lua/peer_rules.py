@@ -192,7 +192,7 @@ class PeerRules:
 
     @rule()
     def peer_reclaims(self) -> None:
-        """A peer looks for stalled jobs by its own rules: it takes those of the dead, ours too, and no others."""
+        """Recover stalled jobs as a peer: those of dead workers, including ours, and no others."""
         self.q.advance(LOCK)
         self.wire.now = self.q.now
         self._beat()

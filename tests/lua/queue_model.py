@@ -1,5 +1,5 @@
-"""What a queue should look like, as a model in Python: which jobs there are, which are at work, and in which order
-those of a group begin. It knows nothing of keys and functions; see test_state_machine.py.
+"""Model the expected state of a queue in Python: its jobs, the active ones, and the start order within groups. The
+model has no keys and functions; see test_state_machine.py.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Window:
 
 @dataclass(slots=True)
 class Group:
-    """A group as its members' options, its peers and its operators say."""
+    """A group, configured by its members' options, its peers and its operators."""
 
     width: int = 1
     window: Window = field(default_factory=Window)
@@ -125,7 +125,7 @@ class Group:
         self.capacity, self.refill, self.fastest = capacity, refill, max(self.fastest, refill)
 
     def tokens_at(self, now: int) -> float:
-        """The most that the bucket may hold."""
+        """Return the maximum number of tokens in the bucket."""
         return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * self.fastest / 1_000)
 
     def surely_at(self, now: int) -> float:

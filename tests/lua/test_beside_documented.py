@@ -143,7 +143,7 @@ class Fleet:
                 self.peer.redis("HSET", f"job:{job_id}", "lastActive", self.peer.now)
 
     def recover(self) -> None:
-        """A lock's time goes by, the living say so, and both sides look for the dead."""
+        """Advance by a lock duration, renew the locks of live workers, and recover on both sides."""
         self.set_time(LOCK)
         self.own.make_group()
         for entry, consumer in self.own.pending():
@@ -197,7 +197,7 @@ class Fleet:
         self.tainted.add(job_id)
 
     def be_rude(self) -> None:
-        """What their library does to groups when it takes jobs out of them."""
+        """Damage groups like the peer's library when it removes their jobs."""
         if not self.rude or not self.jobs:
             return
         job_id = self.random.choice(self.jobs[-10:])
@@ -219,7 +219,7 @@ class Fleet:
             ]
 
     def settle(self) -> None:
-        """The peer is gone; we go on until nothing is left."""
+        """Stop the peer, and process until no job is left."""
         for job_id, entry in self.theirs.items():
             self.peer.complete(job_id, entry)
         self.theirs.clear()

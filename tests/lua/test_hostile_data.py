@@ -172,7 +172,7 @@ class HostileQueue:
 
 
 class Server:
-    """A private server on which a call is watched, and stopped where it hangs."""
+    """A private server on which a hanging call is stopped."""
 
     def __init__(self, process: ServerProcess) -> None:
         self.process = process

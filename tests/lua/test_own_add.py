@@ -1,4 +1,4 @@
-"""add: where a job is put, which id it gets, and that a refused row leaves nothing behind."""
+"""Test add: the place and id of a job, and that a rejected row changes nothing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Budgets of flows: their making, and what the check of a job of another queue is told."""
+"""Test budgets of flows: creation, and the check for jobs in another queue."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The consistency check: everything that can be wrong with a queue, made wrong, named, and repaired."""
+"""Test the consistency check: create every kind of inconsistency, find it and repair it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""pause, remove, retry, note, locks, obliterate: what steers a queue or one job of it."""
+"""Test pause, remove, retry, update_job, locks and obliterate."""
 
 import pytest
 

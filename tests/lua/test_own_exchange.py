@@ -1,4 +1,4 @@
-"""exchange, the taking half: order, refusals, promotion, pause, and when idle workers are left asleep."""
+"""Test the fetch half of exchange: order, rejections, promotion, pause, and wake-ups of idle workers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""exchange, the finishing half: statuses, fencing, retries, hand-backs, retention, metrics."""
+"""Test the report half of exchange: statuses, fencing, retries, releases, retention, metrics."""
 
 import pytest
 

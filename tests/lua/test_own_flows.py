@@ -1,4 +1,4 @@
-"""Parents and children, from the server's side: what each end of a child writes, and what a sweep puts right."""
+"""Test parents and children on the server: the writes of each end of a child, and the repairs of a sweep."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A server at maxmemory refuses new jobs and lets everything else go on."""
+"""Test that a server at maxmemory rejects only new jobs."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Groups and limits in the library's own face: order per key, slots, rate windows, token buckets, global limits."""
+"""Test groups and limits in our own library: order per key, slots, rate windows, token buckets, global limits."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_debounce_respects_ttl(q: OwnQueue) -> None:
 
 
 def test_expired_parked_jobs_free_their_slot(q: OwnQueue) -> None:
-    """One that came back from a lost worker keeps its slot; when it has expired, those behind it go on at once."""
+    """A recovered job keeps its slot; when it expires, the jobs behind it start immediately."""
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     for ttl in (50, 50, 0):
         q.add(row("task", "{}", "{}", ttl=ttl, ordering=ordering))
@@ -323,7 +323,7 @@ def test_many_groups_are_swept_page_by_page(q: OwnQueue) -> None:
 
 
 def test_successor_of_expired_job_is_fetched_in_same_call(q: OwnQueue) -> None:
-    """The worker has room, and a job that went to the stream behind its back would wake nobody."""
+    """The worker has a free slot, and an entry pushed after it read the stream would wake up no worker."""
     add(q, *(row("task", "{}", "{}", ttl=10, ordering=["k", 1, 0, 0, 0, 0, 0]) for _ in range(3)))
     last = q.put_job("4", groupKey="k", orderingSeq=4, priority=1)
     q.redis("HSET", "ordering", "k", 4)

@@ -1,4 +1,4 @@
-"""Limits that are set while a queue works, attempts that go on later, groups that rest, tokens by windows."""
+"""Test limits set while a queue runs, delayed attempts, rate limited groups, and token windows."""
 
 from __future__ import annotations
 

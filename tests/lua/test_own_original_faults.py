@@ -1,4 +1,4 @@
-"""Faults of the original (spec/wrinkles.md) that no other test would meet; the list: unit/test_original_faults.py."""
+"""Test faults of the original that no other test covers; the list is in unit/test_original_faults.py."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_entry_never_activated_frees_no_slot(q: OwnQueue) -> None:
 
 @pytest.mark.parametrize("how", ["completed", "removed", "stalled", "handed back"])
 def test_the_count_of_active_list_jobs_is_never_negative(q: OwnQueue, how: str) -> None:
-    """W77: where something else has lowered it, ours does not go below none."""
+    """W77: the counter does not go below zero if another client has lowered it."""
     q.add_job(lifo=True)
     job = q.take_one()
     q.redis("SET", "list-active", "0")
@@ -108,7 +108,7 @@ def test_group_continues_after_many_lost_turns(q: OwnQueue, lost: int) -> None:
 
 
 def test_progress_alone_does_not_fill_the_events(q: OwnQueue) -> None:
-    """W74: told without a bound."""
+    """W74: progress events were not bounded."""
     (job,) = q.add(row("a", "{}", "{}"))
     for number in range(1_500):
         q.run(update_job_progress(q.meta, job[0], str(number)))

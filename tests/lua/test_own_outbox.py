@@ -1,4 +1,4 @@
-"""The outbox: a job that ends for good owes its dead letter in the very call that ends it, whoever ends it."""
+"""Test the outbox: the call that fails a job finally adds its dead-letter entry."""
 
 from typing import Any
 

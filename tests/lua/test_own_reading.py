@@ -1,4 +1,4 @@
-"""counts and page: looking, without changing anything."""
+"""Test the read-only functions counts and page."""
 
 from typing import Any
 

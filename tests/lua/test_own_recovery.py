@@ -1,4 +1,4 @@
-"""heartbeat, reclaim, regain, leave: who works on what, and what becomes of jobs whose worker is lost."""
+"""Test heartbeat, recover_stalled, reattach and leave."""
 
 from collections.abc import Iterator
 
@@ -513,8 +513,8 @@ def test_reattach_without_consumer_group(q: OwnQueue) -> None:
 
 @pytest.mark.parametrize("lifo", [False, True])
 def test_lock_duration_of_each_worker_is_used(q: OwnQueue, lifo: bool) -> None:
-    """A worker that was told to be quick must not take the jobs of one that was told to take its time, nor does it
-    wait longer for those of a quick one because it may take its time itself."""
+    """A worker with a short lock duration does not recover jobs of one with a long duration early, and one with a
+    long duration recovers jobs of one with a short duration in time."""
 
     def recovered(lock: int) -> list[str]:
         reply = q.run(recover_stalled(q.meta, "py-9", 60_000, lock, 5, False, ""))

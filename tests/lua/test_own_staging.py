@@ -1,4 +1,4 @@
-"""Staged writes, function by function and through the protocol that ends them: decided once, published once."""
+"""Test staged writes, per function and through the whole protocol: committed once, published once."""
 
 from collections.abc import Iterator
 from typing import Any

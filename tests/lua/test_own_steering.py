@@ -131,7 +131,7 @@ def test_drain_of_nothing(q: OwnQueue) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 250])
 def test_groups_continue_after_drain(q: OwnQueue, batch: int) -> None:
-    """Parked jobs go too (W98), and the turns of what went do not stop what comes later."""
+    """Parked jobs are deleted too (W98), and their turns do not block later jobs."""
     q.add(*[member("k") for _ in range(6)], *[member("j") for _ in range(3)])
     running = q.take(10)  # the first of each; all others are parked
     assert len(running) == 2
@@ -223,7 +223,7 @@ def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
 
 
 def test_drain_keeps_pending_entries_after_deleted_ones(q: OwnQueue) -> None:
-    """The group still holds entries that were deleted; they must not crowd out the one that is in a peer's hands."""
+    """The group still has deleted entries pending; they must not hide the entry that a peer has read."""
     for number in range(1, 7):
         q.push_entry(q.put_job(str(number)))
     read = q.read_as(NODE_CONSUMER, 5)
@@ -419,7 +419,7 @@ def test_revoked_job_deep_in_list_is_rejected_at_fetch(q: OwnQueue) -> None:
 
 
 def test_revoking_in_a_group(q: OwnQueue) -> None:
-    """Parked, waiting and held: whichever it is, the next one goes on (W1, W92)."""
+    """The next job starts after a parked, waiting or active one is revoked (W1, W92)."""
     q.add(*[member("k") for _ in range(5)])
     first = q.take_one()
     q.take(10)  # parks the others

@@ -1,4 +1,4 @@
-"""Suspects: jobs that died with others are retried in shrinking groups, and only the one that dies alone is charged."""
+"""Test suspects: jobs lost together are retried in shrinking groups, and only a job lost alone counts as stalled."""
 
 import math
 

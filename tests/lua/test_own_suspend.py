@@ -34,7 +34,7 @@ SOURCES = [{}, {"lifo": True}, {"priority": 3}, {"lifo": True, "delay": 5}]
 
 @pytest.mark.parametrize("options", SOURCES)
 def test_job_of_every_source_can_suspend_and_resume(q: OwnQueue, options: dict[str, object]) -> None:
-    """W25: jobs from lists and from the scheduled set too; they go back to where they came from."""
+    """W25: jobs from lists and from the scheduled set too; they return to their source."""
     q.add_job(**options)
     q.advance(10)
     job = q.take_one()
@@ -241,7 +241,7 @@ ENDS = ["timeout", "revoke", "remove"]
 
 @pytest.mark.parametrize("end", ENDS)
 def test_slot_is_freed_when_suspended_job_ends(q: OwnQueue, end: str) -> None:
-    """W92: it keeps its slot while it is suspended, and nobody may keep it for ever."""
+    """W92: the job keeps its slot while it is suspended, and frees it when it ends."""
     for _ in range(2):
         q.add(row("a", "", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
     (job,) = q.take(2)

@@ -1,4 +1,4 @@
-"""Reports of usage: what is written, counted by the minute, taken back by the next report; and budgets in exchange."""
+"""Test usage reports (stored, counted per minute, replaced by the next report) and budgets in exchange."""
 
 import json
 from typing import Any

@@ -184,7 +184,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         return 1_000 if left is None else max(0, left)
 
     def _spend(self, limiter: tuple[int, int] | None, now: int, number: int) -> None:
-        """The counter is the queue's, whoever brings the limit."""
+        """The counter belongs to the queue, even if the limit is the worker's."""
         used = Window(*(limiter or ())) if limiter and not self.window.most else self.window
         used.start, used.count = self.window.start, self.window.count
         used.spend(now, number)
@@ -201,7 +201,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
                 raise AssertionError(f"{job} was left behind: {self.q.job(job.id)}, {[each.id for each in taken]}")
 
     def _notice_failures(self) -> None:
-        """Jobs that failed by themselves, before what came of it."""
+        """Record jobs that failed on the server, before their effects."""
         for job in self.model.of("ready"):
             if job.may_have_failed(self.q.now) and self.q.state(job.id) in ("failed", None):
                 job.state = "failed"
@@ -254,7 +254,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         tokens=st.sampled_from((None, None, 0, 20)),
     )  # fmt: skip
     def finish(self, pick: int, ends: list[str], want: int, tokens: int | None) -> None:
-        """One exchange of one worker, as workers make them: what is finished, and the next ones."""
+        """Make one exchange of one worker: report finished jobs and fetch the next ones."""
         chosen = self._pick(self.hands, pick)
         consumer = self.holder[chosen]
         mine = [chosen, *(i for i in self.hands if self.holder[i] == consumer and i != chosen)]
@@ -325,7 +325,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     @precondition(lambda self: self.hands)
     @rule(pick=PICK)
     def finish_twice(self, pick: int) -> None:
-        """The reply to a hand-in was lost, so it is handed in again."""
+        """Repeat a report whose reply was lost."""
         job_id = self._pick(self.hands, pick)
         taken = self.hands.pop(job_id)
         assert self.q.finish(taken.completed()) == [0]
@@ -352,7 +352,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 
     @rule(forget=st.booleans())
     def recover_stalled(self, forget: bool) -> None:
-        """A lock's time goes by; the living say so, and the jobs of the dead are given to others."""
+        """Advance by a lock duration, renew the locks of live workers, and recover the jobs of dead ones."""
         if not (self.dead or forget):
             return
         self.q.advance(LOCK)
@@ -390,7 +390,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self.dead.clear()
 
     def _charge(self, job: Job) -> None:
-        """A death counts where the job was alone, or the only suspect; others become suspects."""
+        """Count a stall if the job was alone or the only suspect; other jobs become suspects."""
         limit, deaths = (
             int(self.q.redis("HGET", f"job:{job.id}", name) or 0) for name in ("suspectLimit", "stalledCount")
         )
@@ -412,7 +412,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 
     @rule(on=st.booleans())
     def keep_dead_letters(self, on: bool) -> None:
-        """From now on every end without success leaves one, whatever brought it about."""
+        """Configure a dead-letter queue: from now on every failure creates an entry."""
         kinds = "failed,stalled,expired,revoked,cost,malformed"
         self.run(dead_letters_to(self.q.meta, "dead" if on else "", kinds if on else ""))
         self.q.redis("UNLINK", "outbox")

@@ -77,7 +77,7 @@ def test_check_reports_and_repairs_unusable_scores(q: OwnQueue) -> None:
 
 
 def test_hostile_priorities_are_bounded_work(q: OwnQueue) -> None:
-    """One member in each of more priorities than a report looks at: a worker is woken rather than nobody."""
+    """With members in more priorities than a report reads, a worker is woken up to be safe."""
     for band in range(1, 400):
         q.redis("ZADD", "scheduled", band * BAND + START + 10_000, f"later {band}")
     q.add_job()

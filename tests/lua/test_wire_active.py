@@ -29,7 +29,7 @@ def test_move_to_active_without_a_stream(wire: WireQueue) -> None:
 
 
 def test_no_job_no_entry(wire: WireQueue) -> None:
-    """W31: what leads to nothing does not stay pending."""
+    """W31: an entry without a job does not stay pending."""
     job_id = wire.add()
     wire.redis("DEL", f"job:{job_id}")
     assert wire.take()[2] == ""

@@ -139,7 +139,7 @@ def test_revoked_list_job_leaves_list_active(wire: WireQueue) -> None:
 
 
 def test_revoke_removes_list_copies(wire: WireQueue) -> None:
-    """It would be counted as a job that waits until somebody takes it."""
+    """A copy left in the list would be counted as waiting."""
     jobs = [wire.add(lifo=1), wire.add(priority=1)]
     wire.promote()
     assert [wire.revoke(job_id) for job_id in jobs] == ["revoked", "revoked"]

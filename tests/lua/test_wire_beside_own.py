@@ -1,4 +1,4 @@
-"""Both faces on one queue: a peer calls the wire face, our own workers call ours."""
+"""Test both libraries on one queue: a peer calls the wire library, our workers call ours."""
 
 import pytest
 

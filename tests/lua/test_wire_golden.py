@@ -1,4 +1,4 @@
-"""What a Node producer wrote, written again by the wire face: the same keys, field by field."""
+"""Compare the records of the wire library with those of a Node producer, field by field."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Ordering groups: the gates, the slots, the limits, and that no end of a job stops its group."""
+"""Test ordering groups: order, slots, limits, and that no end of a job blocks its group."""
 
 from collections.abc import Callable
 
@@ -275,7 +275,7 @@ def limit_group(
 
 
 def test_rate_limit_group_holds_the_whole_group(wire: WireQueue) -> None:
-    """W4, W5: nobody slips in, and the job takes its slot again when it returns."""
+    """W4, W5: no other job starts, and the job takes its slot again when it returns."""
     first, second = ordered(wire, 2)
     pair, other = read_ids(wire)
     wire.activate(*pair)

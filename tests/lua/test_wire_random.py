@@ -1,5 +1,4 @@
-"""A group under everything that can happen to its jobs, in random order: it never runs wider than it may, and when
-all is quiet nothing is left behind."""
+"""Run random operations on a group: it never exceeds its concurrency, and finally no job is left."""
 
 import random
 
@@ -94,7 +93,7 @@ class Driver:
         assert states.count("active") <= self.width
 
     def settle(self) -> None:
-        """No more disturbances: whatever is open must come to its end."""
+        """Stop disturbing, and process until every job has ended."""
         for _ in range(400):
             self.tick()
             self.take()

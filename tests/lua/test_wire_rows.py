@@ -1,4 +1,4 @@
-"""Rows of functions.md that the other test_wire_* files do not come by: bounds, sentinels, states, second arguments."""
+"""Test protocol cases not covered by other test_wire_* files: bounds, sentinels, states, optional arguments."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def from_list(wire: WireQueue, **options: object) -> str:
 
 
 def in_state(wire: WireQueue, state: str) -> str:
-    """A job that stands in a state from which most changes are refused."""
+    """Return a job in a state in which most changes are rejected."""
     job_id = wire.add()
     wire.redis("HSET", f"job:{job_id}", "state", state)
     return job_id

@@ -1,4 +1,4 @@
-"""Active jobs that step aside: delay, children, suspension and signals; and the recovery of stalled ones."""
+"""Test delay, waiting for children and suspension of active jobs, signals, and recovery of stalled jobs."""
 
 import json
 

@@ -1,6 +1,5 @@
-"""One queue seen from the server's side: the 45 functions of the wire face, called as a client in another language
-calls them, with times of the client's own. Nothing of the library above `wire` may enter here.
-"""
+"""Call the 45 functions of the wire library like a client in another language, with client times.
+Nothing of the library above `wire` may enter here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -65,7 +64,7 @@ class WireQueue:
         return [self.key(suffix) for suffix in suffixes]
 
     def call(self, function: str, keys: Sequence[str], *args: object) -> Any:
-        """FCALL the function; keys are suffixes, or whole keys where they contain a brace."""
+        """Call the function; keys are suffixes, or whole keys if they contain a brace."""
         whole = [key if "{" in key else self.key(key) for key in keys]
         return self.resp.execute("FCALL", self.library + function, len(whole), *whole, *(str(arg) for arg in args))
 
