@@ -1,4 +1,4 @@
-"""One Spark session for the whole run: it takes some ten seconds to start. Skipped, saying why, where there is none."""
+"""One Spark session per run, because it takes about ten seconds to start. Skipped with a reason if Spark cannot run."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def missing() -> str:
-    """What keeps Spark from running here, or ''."""
+    """Return why Spark cannot run here, or ''."""
     return "; ".join(spark_environment.missing(workers=False))
 
 
@@ -70,12 +70,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def queue_name() -> str:
-    """A queue name that no other test has."""
+    """Return a unique queue name."""
     return f"spark-{uuid.uuid4().hex[:12]}"
 
 
 class Written:
-    """What is on the server of one queue."""
+    """The server-side state of one queue."""
 
     def __init__(self, resp: RespClient, queue: str) -> None:
         self._resp = resp
@@ -127,7 +127,7 @@ class Written:
 
 @pytest.fixture
 def written(resp: RespClient, queue_name: str) -> Written:
-    """What is in `queue_name`."""
+    """Return the state of `queue_name`."""
     return Written(resp, queue_name)
 
 

@@ -1,4 +1,4 @@
-"""Rows that are packed by the column are what an add of each of them alone would send."""
+"""Tests that rows packed by column are equal to rows of single adds."""
 
 # ruff: noqa: E402  # what comes with an extra is looked for first
 import itertools
@@ -94,7 +94,7 @@ def unpack_of(rows: list[Row]) -> list[Any]:
     return list(unpack(request(rows, True))[0])
 
 
-def test_calls_follow_from_the_rows_alone():
+def test_calls_depend_on_the_rows_only():
     rng = random.Random(5)
     texts = ['"' + "x" * rng.choice((0, 10, 300, 5_000)) + '"' for _ in range(3_000)]
     plan = WritePlan(columns={}, data_kind="json", data_columns=((0, "data"),))
@@ -111,7 +111,7 @@ def test_calls_follow_from_the_rows_alone():
     assert sum(sizes[:-1]) > 3_000 * len(sizes[:-1])  # and are not sent far from full
 
 
-def test_a_row_beyond_the_bound_goes_alone():
+def test_oversized_row_is_sent_alone():
     plan = WritePlan(columns={}, data_kind="json", data_columns=((0, "data"),))
     texts = ["1", '"' + "x" * 500 + '"', "2", "3"]
     batch = pa.RecordBatch.from_arrays([pa.array(texts)], ["data"])
@@ -132,7 +132,7 @@ def test_parts_of_columns(kind: str):
     ("column", "values", "where"),
     [("name", ["a", "", "b"], 1_501), ("queue", ["a", "b:c", "b"], 1_501), ("data", ["1", "x", "2"], 1_501)],
 )
-def test_an_error_names_the_row_of_the_partition(column: str, values: list[str], where: int):
+def test_error_names_the_row_in_its_partition(column: str, values: list[str], where: int):
     many = {"data": ["1"] * 2_000} | {column: values[:1] * 1_500 + values[1:] + values[:1] * 498}
     batch = pa.RecordBatch.from_arrays([pa.array(each) for each in many.values()], list(many))
     places = {name: place for place, name in enumerate(many) if name != "data"}

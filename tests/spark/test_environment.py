@@ -1,4 +1,4 @@
-"""What is told where Spark cannot start, or would not find the data source. Needs neither Java nor PySpark."""
+"""Tests of the requirement check of the Spark data source. They need neither Java nor PySpark."""
 
 import importlib.util
 import os
@@ -29,7 +29,7 @@ def put(path: Path, script: str) -> Path:
     return path
 
 
-def test_no_java(place: Path):
+def test_missing_java_is_reported(place: Path):
     (problem,) = environment.missing()
     assert problem.startswith("Java not found: Spark needs Java 17 or later. Install it")
 
@@ -45,7 +45,9 @@ def test_no_java(place: Path):
     ],
 )
 @pytest.mark.parametrize("home", [False, True])
-def test_java(place: Path, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, home: bool):
+def test_java_version_is_checked(
+    place: Path, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, home: bool
+):
     java = put(place / "home" / "bin" / "java" if home else place / "java", script)
     if home:
         monkeypatch.setenv("JAVA_HOME", str(place / "home"))
@@ -57,7 +59,7 @@ def test_java(place: Path, monkeypatch: pytest.MonkeyPatch, script: str, problem
         assert found[0].endswith(problem)
 
 
-def test_a_java_home_without_java(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_java_home_without_java_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch):
     put(place / "java", "echo 'version \"17\"'")
     monkeypatch.setenv("JAVA_HOME", str(place / "nowhere"))
     (problem,) = environment.missing()
@@ -75,7 +77,9 @@ def test_a_java_home_without_java(place: Path, monkeypatch: pytest.MonkeyPatch):
         (None, "not found"),
     ],
 )
-def test_workers_with_another_python(place: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, problem: str):
+def test_unsuitable_worker_python_is_reported(
+    place: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, problem: str
+):
     put(place / "java", "echo 'version \"17\"'")
     monkeypatch.delenv("PYSPARK_PYTHON")
     if script is not None:
@@ -86,7 +90,7 @@ def test_workers_with_another_python(place: Path, monkeypatch: pytest.MonkeyPatc
     assert f"et PYSPARK_PYTHON={sys.executable}" in found
 
 
-def test_packages(monkeypatch: pytest.MonkeyPatch):
+def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert environment._packages() == 'not installed: pyspark, pyarrow, pandas; pip install "glidemq-py[spark]"'
     monkeypatch.setattr(importlib.util, "find_spec", str)
@@ -94,7 +98,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch):
     assert "PySpark is 3.5.4: must be 4.1 or later" in environment._packages()
 
 
-def test_as_a_program(place: Path):
+def test_command_prints_missing_requirements(place: Path):
     done = subprocess.run(
         [sys.executable, "-m", "glidemq_py.spark"], capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

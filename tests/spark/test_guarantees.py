@@ -34,29 +34,27 @@ def wait_for(folder: Path, name: str, count: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill", "exit"])
-def test_a_task_that_fails_once(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, fault: str):
+def test_failed_task_is_retried(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, fault: str):
     sink(frame, "faulty", fault=fault, folder=tmp_path).save()
     assert len(wait_for(tmp_path, "failed")) == 1
     written.check(EXPECTED)
 
 
-def test_what_atomic_is_for(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
+def test_atomic_prevents_duplicates(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
     sink(frame, "faulty", fault="raise", guarantee="append").save()
     assert len(written.data) > ROWS
     assert set(written.data) == set(EXPECTED)
     assert written.staged == {}
 
 
-def test_task_counts_each_row_once(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
+def test_task_guarantee_adds_each_row_once(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
     sink(frame, "faulty", fault="kill", guarantee="task", writeId="mine", faultattempts=2, folder=tmp_path).save()
     assert len(wait_for(tmp_path, "failed")) == 2
     sink(frame, guarantee="task", writeId="mine").save()
     written.check(EXPECTED, {None})  # type: ignore[arg-type]  # its ledger is a hash without a state
 
 
-def test_a_task_that_fails_for_good_leaves_nothing(
-    sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path
-):
+def test_failed_write_leaves_nothing(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match="as told"):
@@ -65,7 +63,7 @@ def test_a_task_that_fails_for_good_leaves_nothing(
     written.check([], {"aborted"})
 
 
-def test_a_sibling_that_writes_on_after_the_abort(
+def test_task_that_continues_after_the_abort_adds_nothing(
     sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path
 ):
     options = {"fault": "raise", "faultattempts": 9, "folder": tmp_path, "wait": "aborted"}
@@ -78,7 +76,7 @@ def test_a_sibling_that_writes_on_after_the_abort(
 
 
 @pytest.mark.parametrize("calls", ["before", "0", "1", "4", "after"])
-def test_a_commit_that_crashes(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, calls: str):
+def test_commit_that_crashes(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, calls: str):
     with pytest.raises(Exception, match="commit crashed"):
         sink(frame, "faulty", commit=calls, folder=tmp_path, writeId="mine").save()
     wait_for(tmp_path, "aborted")
@@ -90,7 +88,7 @@ def test_a_commit_that_crashes(sink: Callable[..., Any], frame: Any, written: Wr
     written.check(EXPECTED)
 
 
-def test_the_same_write_twice(sink: Callable[..., Any], frame: Any, written: Written):
+def test_repeated_write_adds_nothing(sink: Callable[..., Any], frame: Any, written: Written):
     for _ in range(2):
         sink(frame, writeId="monday").save()
     written.check(EXPECTED)
@@ -98,17 +96,17 @@ def test_the_same_write_twice(sink: Callable[..., Any], frame: Any, written: Wri
     written.check(EXPECTED * 2)
 
 
-def test_an_empty_frame(sink: Callable[..., Any], frame: Any, written: Written):
+def test_empty_frame_is_written(sink: Callable[..., Any], frame: Any, written: Written):
     sink(frame.limit(0), writeId="nothing").save()
     written.check([])
 
 
-def test_many_partitions(sink: Callable[..., Any], spark: Any, written: Written):
+def test_many_partitions_are_written(sink: Callable[..., Any], spark: Any, written: Written):
     sink(spark.range(ROWS, numPartitions=64).selectExpr("cast(id as string) as data")).save()
     written.check(EXPECTED)
 
 
-async def test_a_worker_ends_what_a_driver_left(
+async def test_worker_completes_the_write_of_a_killed_driver(
     sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path, url: str, queue_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -140,7 +138,7 @@ async def test_a_worker_ends_what_a_driver_left(
 # -- several queues ------------------------------------------------------------------------------------------
 
 
-def test_several_queues_one_decision(
+def test_write_to_several_queues_is_atomic(
     sink: Callable[..., Any], frame: Any, resp: Any, written: Written, queue_name: str, tmp_path: Path
 ):
     queues = [f"{queue_name}-{i}" for i in range(3)]

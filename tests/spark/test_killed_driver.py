@@ -1,4 +1,4 @@
-"""A driver that is killed at any moment: the query that is started again writes each row once."""
+"""Tests that a restarted query writes each row once after its driver was killed."""
 
 import json
 import os
@@ -34,7 +34,7 @@ writer.options(**options).start().awaitTermination()
 """
 
 
-def test_a_driver_that_is_killed(url: str, resp: RespClient, queue_name: str, tmp_path: Path) -> None:
+def test_restarted_query_writes_each_row_once(url: str, resp: RespClient, queue_name: str, tmp_path: Path) -> None:
     if problem := missing():
         pytest.skip(problem)
     queues = [queue_name, f"{queue_name}-b"]

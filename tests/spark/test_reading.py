@@ -1,4 +1,4 @@
-"""Reading jobs: every state, whatever the partitions; columns, filters and what comes and goes meanwhile."""
+"""Tests of reading jobs: states, partitions, columns, filters, and concurrent changes."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -39,7 +39,7 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
 COUNTS = {"completed": DONE, "failed": FAILED, "waiting": 20, "delayed": 15, "prioritized": 10}
 
 
-def test_every_state(queue: Queue[Any, Any], source: Callable[..., Any]):
+def test_every_state_is_read(queue: Queue[Any, Any], source: Callable[..., Any]):
     frame = source(fetchSize=50, numPartitions=5).load()
     rows = frame.collect()
     assert Counter(row.state for row in rows) == COUNTS
@@ -49,9 +49,7 @@ def test_every_state(queue: Queue[Any, Any], source: Callable[..., Any]):
 
 @pytest.mark.parametrize("partitions", [1, 3, 64])
 @pytest.mark.parametrize("fetch", [7, 500])
-def test_partitions_neither_lose_nor_repeat(
-    queue: Queue[Any, Any], source: Callable[..., Any], partitions: int, fetch: int
-):
+def test_partitions_read_each_job_once(queue: Queue[Any, Any], source: Callable[..., Any], partitions: int, fetch: int):
     frame = source(state="completed,delayed", fetchSize=fetch, numPartitions=partitions).schema("id string").load()
     ids = [row.id for row in frame.collect()]
     assert len(ids) == len(set(ids)) == DONE + 15
@@ -72,14 +70,16 @@ def test_columns(queue: Queue[Any, Any], source: Callable[..., Any]):
 @pytest.mark.parametrize(
     ("schema", "options", "problem"),
     [
-        ("id string, result string", {}, "column 'result' is not there: jobs have id, name"),
+        ("id string, result string", {}, "column 'result' does not exist: jobs have id, name"),
         ("id long", {}, "column 'id' must be string, not bigint"),
         ("id string", {"state": "complete"}, "'state' = 'complete': must be one of"),
         ("id string", {"view": "events"}, "'view' = 'events': is read as a stream"),
         ("id string", {"fetchSize": "0"}, "'fetchSize' = 0: must be an integer from 1 to"),
     ],
 )
-def test_refused_on_the_driver(source: Callable[..., Any], schema: str, options: dict[str, str], problem: str):
+def test_invalid_options_fail_on_the_driver(
+    source: Callable[..., Any], schema: str, options: dict[str, str], problem: str
+):
     with pytest.raises(Exception, match=problem):
         source(**options).schema(schema).load().collect()
 
@@ -120,7 +120,7 @@ def calls(resp: Any) -> int:
     return int(found[0].split("calls=")[1].split(",")[0])
 
 
-def test_the_time_zone_of_the_session_does_not_matter(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any]):
+def test_session_time_zone_does_not_affect_filters(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any]):
     rows = source(state="completed").load().selectExpr("unix_millis(finishedOn) as ms").collect()
     middle = sorted(row.ms for row in rows)[DONE // 2]
     expected = sum(row.ms >= middle for row in rows)
@@ -134,7 +134,7 @@ def test_the_time_zone_of_the_session_does_not_matter(queue: Queue[Any, Any], sp
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-async def test_jobs_that_go_meanwhile(queue: Queue[Any, Any], url: str, queue_name: str):
+async def test_jobs_removed_during_a_read_are_skipped(queue: Queue[Any, Any], url: str, queue_name: str):
     """Whole partitions are planned, jobs at their boundaries are removed, and all others are read."""
     for module in ("pyarrow", "pyspark"):
         pytest.importorskip(module)
@@ -155,7 +155,7 @@ async def test_jobs_that_go_meanwhile(queue: Queue[Any, Any], url: str, queue_na
     assert len(ids) == len(set(ids)) == DONE - len(gone)
 
 
-def test_junk_of_peers_is_read_as_far_as_it_goes(source: Callable[..., Any], resp: Any, queue_name: str):
+def test_invalid_records_are_read_as_far_as_possible(source: Callable[..., Any], resp: Any, queue_name: str):
     base = f"glide:{{{queue_name}}}:"
     resp.execute("ZADD", base + "completed", 1, "a", 2, "b")
     resp.execute(
@@ -168,7 +168,7 @@ def test_junk_of_peers_is_read_as_far_as_it_goes(source: Callable[..., Any], res
     assert rows[0].finishedOn == datetime(1970, 1, 1, 0, 0, 0, 12_000)  # noqa: DTZ001  # as Spark gives it
 
 
-async def test_waiting_jobs_in_partitions(source: Callable[..., Any], url: str, queue_name: str):
+async def test_waiting_jobs_are_read_in_partitions(source: Callable[..., Any], url: str, queue_name: str):
     """They come as time goes by: entries of many milliseconds, some deleted, and others that stand in a list."""
     async with Queue(queue_name, url) as queue:
         ids = [(await queue.add("n", i)).id for i in range(300)]
@@ -185,7 +185,7 @@ async def test_waiting_jobs_in_partitions(source: Callable[..., Any], url: str, 
     assert max(sizes) < 200
 
 
-async def test_parents_that_wait_for_their_children(source: Callable[..., Any], url: str, queue_name: str):
+async def test_waiting_parents_are_read(source: Callable[..., Any], url: str, queue_name: str):
     async with FlowProducer(url) as flows:
         parts = [FlowJob("part", queue_name, n) for n in range(3)]
         await flows.add(FlowJob("whole", queue_name, 1, children=parts))
@@ -194,5 +194,5 @@ async def test_parents_that_wait_for_their_children(source: Callable[..., Any], 
     assert (parent.name, parent.data) == ("whole", "1")
 
 
-def test_an_empty_queue(source: Callable[..., Any]):
+def test_empty_queue_is_read(source: Callable[..., Any]):
     assert source().load().count() == 0

@@ -59,7 +59,7 @@ def ledger_only(written: Written) -> None:
     assert [(name.split(":")[0], kind) for name, kind in written.staged.items()] == [("write-stream", "string")]
 
 
-def test_a_stream_is_written_once(stream: Stream, written: Written):
+def test_stream_is_written_once(stream: Stream, written: Written):
     stream.add(4)
     stream.run()
     written.check(stream.expected, {"string"})
@@ -70,13 +70,13 @@ def test_a_stream_is_written_once(stream: Stream, written: Written):
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill"])
-def test_a_task_of_a_stream_that_fails_once(stream: Stream, written: Written, fault: str):
+def test_failed_stream_task_is_retried(stream: Stream, written: Written, fault: str):
     stream.add(2)
     stream.run(fault=fault, faultrow=50)
     written.check(stream.expected, {"string"})
 
 
-def test_a_micro_batch_that_fails_for_good_comes_again(stream: Stream, written: Written):
+def test_failed_micro_batch_is_repeated(stream: Stream, written: Written):
     stream.add(4)
     with pytest.raises(Exception, match="as told"):
         stream.run(fault="raise", faultrow=50, faultattempts=9)
@@ -159,7 +159,7 @@ def test_frames_of_a_stream(spark: Any, tmp_path: Path, url: str, queue_name: st
     assert sorted(written.data) == sorted(stream.expected)
 
 
-def test_a_complete_output_is_refused(spark: Any, url: str, queue_name: str, tmp_path: Path):
+def test_complete_output_mode_is_rejected(spark: Any, url: str, queue_name: str, tmp_path: Path):
     counts = spark.readStream.format("rate").load().groupBy("value").count()
     writer = counts.writeStream.format("glidemq").outputMode("complete").options(url=url, queue=queue_name, jobName="n")
     with pytest.raises(Exception, match="'outputMode' = 'complete'"):
@@ -237,7 +237,7 @@ def test_events_are_read_once(events: Events):
     assert events.read() == list(range(750))
 
 
-def test_a_bound_that_pyspark_does_not_honour_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, queue_name: str):
+def test_unsupported_batch_limit_is_rejected(monkeypatch: pytest.MonkeyPatch, url: str, queue_name: str):
     for module in ("pyarrow", "pyspark"):
         pytest.importorskip(module)
     from glidemq_py.spark import api, source
@@ -248,7 +248,7 @@ def test_a_bound_that_pyspark_does_not_honour_is_refused(monkeypatch: pytest.Mon
         source.make_stream_reader(options, None)
 
 
-def test_what_an_event_is(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient):
+def test_event_columns(spark: Any, url: str, queue_name: str, tmp_path: Path, resp: RespClient):
     resp.execute(
         "XADD", f"glide:{{{queue_name}}}:events", "1700000000123-4", "event", "completed", "jobId", "7", "x", "y"
     )
@@ -277,7 +277,7 @@ def test_lost_events_are_counted_exactly(events: Events, lost: int):
     assert events.read() == [*range(200), *range(200 + lost, 500)]
 
 
-def test_trimming_of_what_was_read_is_no_loss(events: Events):
+def test_trimming_read_events_is_not_a_loss(events: Events):
     events.emit(300)
     events.run()
     events.trim(0)
@@ -310,7 +310,7 @@ def test_a_queue_that_was_deleted_and_has_had_as_many_events_since(events: Event
     assert events.read() == list(range(100 + more))
 
 
-def test_where_a_query_begins(events: Events, spark: Any, tmp_path: Path):
+def test_starting_offsets(events: Events, spark: Any, tmp_path: Path):
     events.emit(40)
     after = events.ids()[29]
     assert events.run(startingOffsets=after) == [10]
@@ -324,7 +324,7 @@ def test_the_latest_offset_is_that_of_the_start(spark: Any, events: Events):
     assert events.run(startingOffsets="latest") == [7]
 
 
-def test_jobs_cannot_be_streamed(spark: Any, url: str, queue_name: str):
+def test_streaming_jobs_is_rejected(spark: Any, url: str, queue_name: str):
     reader = spark.readStream.format("glidemq").options(url=url, queue=queue_name).load()
     with pytest.raises(Exception, match=r"'view' = 'jobs': cannot be read as a stream; \.option"):
         reader.writeStream.format("memory").queryName("none").start().awaitTermination(60)

@@ -1,4 +1,4 @@
-"""What a frame's columns and options become, and what is refused before a task starts."""
+"""Tests of writing: columns, options, and errors before a task starts."""
 
 import json
 from collections.abc import Callable
@@ -12,8 +12,10 @@ from tests.server.worker_support import Told
 from tests.spark.conftest import ROOT, Written
 
 
-def test_the_first_example(spark: Any, url: str, written: Written, queue_name: str, monkeypatch: pytest.MonkeyPatch):
-    """Of docs/learn/spark.md and the README: nothing is registered."""
+def test_documented_example_is_written(
+    spark: Any, url: str, written: Written, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Run the first example of docs/learn/spark.md; the source is not registered explicitly."""
     page = (ROOT / "docs" / "learn" / "spark.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0].replace('"emails"', f'"{queue_name}"')
     names = {"frame": spark.createDataFrame([("ada", 1), ("grace", 2)], "to string, n int")}
@@ -22,7 +24,7 @@ def test_the_first_example(spark: Any, url: str, written: Written, queue_name: s
     assert {(job["name"], job["opts"], job["state"]) for job in written.jobs} == {("welcome", "{}", "waiting")}
 
 
-async def test_jobs_are_worked_on(spark: Any, sink: Callable[..., Any], url: str, queue_name: str):
+async def test_written_jobs_are_completed(spark: Any, sink: Callable[..., Any], url: str, queue_name: str):
     async def handle(job: Job) -> int:
         return job.data["id"] * 2
 
@@ -133,7 +135,7 @@ def test_data(
         (["1 as data"], {"dataFormat": "json"}, "'dataFormat' = 'json': requires a string column"),
     ],
 )
-def test_refused_on_the_driver(
+def test_invalid_options_fail_on_the_driver(
     spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, Any], problem: str
 ):
     from pyspark.errors import AnalysisException
@@ -163,7 +165,7 @@ def test_refused_on_the_driver(
         (["if(id = 7, repeat('x', 2000000), 'x') as data"], {"dataFormat": "text"}, "'data', row 8 .*exceed the limit"),
     ],
 )
-def test_a_value_that_cannot_be_fails_the_frame(
+def test_invalid_value_fails_the_write(
     spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, Any], problem: str
 ):
     from pyspark.errors import PySparkException
@@ -183,7 +185,7 @@ def test_modes(spark: Any, url: str, queue_name: str):
         frame.mode("error").save()
 
 
-def test_overwrite_drains_what_waits(
+def test_overwrite_deletes_waiting_jobs(
     spark: Any, sink: Callable[..., Any], written: Written, queue_name: str, resp: Any
 ):
     from pyspark.sql.functions import expr
@@ -211,7 +213,7 @@ def test_overwrite_drains_what_waits(
 def test_duplicates(spark: Any, sink: Callable[..., Any], written: Written):
     frame = spark.range(300).selectExpr("concat('job-', id) as jobId", "'1' as data")
     sink(frame.limit(10)).save()
-    with pytest.raises(Exception, match=r"column 'jobId' is 'job-\d', and queue .* has a job of this id"):
+    with pytest.raises(Exception, match=r"column 'jobId' is 'job-\d': queue .* already has a job with this id"):
         sink(frame, duplicates="fail").save()
     assert len(written.data) == 10
     sink(frame).save()
@@ -235,13 +237,13 @@ def test_sql(spark: Any, url: str, queue_name: str, written: Written):
     assert spark.sql("SELECT name, count(*) FROM jobs GROUP BY name").collect() == [("welcome", 10)]
 
 
-def test_a_path_is_the_queue(spark: Any, url: str, queue_name: str, written: Written):
+def test_path_is_the_queue(spark: Any, url: str, queue_name: str, written: Written):
     spark.range(3).write.format("GlideMQ").mode("append").options(url=url, jobName="n").save(queue_name)
     assert len(written.data) == 3
     assert spark.read.format("glidemq").option("url", url).load(queue_name).count() == 3
 
 
-def test_registered_by_hand(spark: Any, sink: Callable[..., Any], written: Written):
+def test_source_can_be_registered_explicitly(spark: Any, sink: Callable[..., Any], written: Written):
     from glidemq_py.spark import GlideMQDataSource
 
     spark.dataSource.register(GlideMQDataSource)
@@ -249,7 +251,7 @@ def test_registered_by_hand(spark: Any, sink: Callable[..., Any], written: Writt
     assert len(written.data) == 3
 
 
-def test_a_password_is_not_shown(spark: Any, sink: Callable[..., Any], url: str):
+def test_password_is_not_shown(spark: Any, sink: Callable[..., Any], url: str):
     host, port = url.removeprefix("valkey://").split(":")
     parts = {"url": None, "host": host, "port": port, "username": "nobody", "password": "s3cret"}
     with pytest.raises(Exception, match=r"(?i)cannot connect|WRONGPASS|auth") as failure:
@@ -257,7 +259,7 @@ def test_a_password_is_not_shown(spark: Any, sink: Callable[..., Any], url: str)
     assert "s3cret" not in str(failure.value)
 
 
-def test_a_password_of_the_environment(spark: Any, sink: Callable[..., Any], private_server: Callable[..., Any]):
+def test_password_from_the_environment(spark: Any, sink: Callable[..., Any], private_server: Callable[..., Any]):
     place = private_server(requirepass="s3cret")
     parts = {"url": place.url, "passwordEnv": "NOBODY_HAS_SET_THIS"}
     with pytest.raises(Exception, match="'passwordEnv' = 'NOBODY_HAS_SET_THIS': is not set"):
