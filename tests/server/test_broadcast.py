@@ -68,7 +68,7 @@ async def test_every_subscription_gets_every_message_in_order(core_url: str, que
         assert {each.name for each in await broadcast.get_subscriptions()} == {"s0", "s1", "s2"}
 
 
-async def test_subjects_that_do_not_concern_a_subscription_are_passed_over(core_url: str, queue_name: str):
+async def test_unmatched_subjects_are_skipped(core_url: str, queue_name: str):
     seen = Seen()
     async with Broadcast(queue_name, core_url) as broadcast:
         worker = BroadcastWorker(queue_name, seen, core_url, subscription="s", subjects=["orders.*.new", "x.>"])
@@ -83,7 +83,7 @@ async def test_subjects_that_do_not_concern_a_subscription_are_passed_over(core_
             assert (subscription.waiting, subscription.active) == (0, 0)
 
 
-async def test_a_late_subscriber_begins_where_it_is_told(core_url: str, queue_name: str):
+async def test_start_from_of_a_late_subscription(core_url: str, queue_name: str):
     old, new, after = Seen(), Seen(), Seen()
     async with Broadcast(queue_name, core_url) as broadcast:
         ids = [await broadcast.publish("a", n) for n in range(3)]
@@ -108,7 +108,7 @@ async def test_a_late_subscriber_begins_where_it_is_told(core_url: str, queue_na
         assert old.ids == ids
 
 
-async def test_one_subscriptions_failures_are_its_own(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_failures_are_separate_per_subscription(core_url: str, core_resp: RespClient, queue_name: str):
     retrying, failing = Seen(), Seen()
 
     async def fail(message: Message) -> None:
@@ -148,7 +148,7 @@ async def test_one_subscriptions_failures_are_its_own(core_url: str, core_resp: 
         assert (await broadcast.queue.check()).ok
 
 
-async def test_delayed_messages_and_messages_put_off(url: str, queue_name: str):
+async def test_delayed_and_postponed_messages(url: str, queue_name: str):
     seen: list[tuple[str, str]] = []
 
     async def put_off(message: Message) -> None:
@@ -173,7 +173,7 @@ async def test_delayed_messages_and_messages_put_off(url: str, queue_name: str):
         assert Counter(seen)["one", "late"] == 2
 
 
-async def test_what_exceeds_max_messages_leaves_nothing(
+async def test_max_messages_deletes_all_data_of_old_messages(
     url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks
 ):
     """W95: hashes, records of subscriptions and all."""
@@ -210,7 +210,7 @@ async def test_max_age(url: str, resp: RespClient, queue_name: str):
         assert raw.run("XLEN", "stream") == 1
 
 
-async def test_a_message_trimmed_in_hand_is_brought_to_its_end(url: str, resp: RespClient, queue_name: str):
+async def test_active_message_finishes_after_it_was_trimmed(url: str, resp: RespClient, queue_name: str):
     gate = Gate()
     async with Broadcast(queue_name, url, max_messages=2) as broadcast:
         worker = BroadcastWorker(queue_name, gate, url, subscription="s", concurrency=1, **QUICK)
@@ -228,7 +228,7 @@ async def test_a_message_trimmed_in_hand_is_brought_to_its_end(url: str, resp: R
         assert Raw(resp, queue_name).run("EXISTS", f"job:{held.id}:sub:s") == 0
 
 
-async def test_a_lost_pending_message_is_told_of(url: str, resp: RespClient, queue_name: str):
+async def test_trimmed_pending_message_publishes_an_event(url: str, resp: RespClient, queue_name: str):
     """W97: what was trimmed while it pended for a worker that died."""
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url, max_messages=1) as broadcast:
@@ -244,7 +244,7 @@ async def test_a_lost_pending_message_is_told_of(url: str, resp: RespClient, que
         assert [message.data for message in seen.messages] == [2]
 
 
-async def test_a_killed_workers_messages_come_again_once_and_to_its_subscription_alone(
+async def test_stalled_messages_are_redelivered_once_per_subscription(
     core_url: str, core_resp: RespClient, queue_name: str
 ):
     """W32: a peer's subscription never gets them, or the message fails for everybody."""
@@ -276,7 +276,7 @@ async def test_a_killed_workers_messages_come_again_once_and_to_its_subscription
         transport.close()
 
 
-async def test_a_message_that_kills_its_workers_fails_in_its_subscription(url: str, resp: RespClient, queue_name: str):
+async def test_message_that_stalls_too_often_fails_in_its_subscription(url: str, resp: RespClient, queue_name: str):
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url) as broadcast:
         await broadcast.subscribe("s")
@@ -291,7 +291,7 @@ async def test_a_message_that_kills_its_workers_fails_in_its_subscription(url: s
         assert raw.state(message_id) == "waiting"
 
 
-async def test_a_closing_worker_hands_back_in_order(url: str, queue_name: str):
+async def test_closing_worker_releases_messages_in_order(url: str, queue_name: str):
     gate, seen = Gate(), Seen()
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, gate, url, subscription="s", concurrency=3)
@@ -308,7 +308,7 @@ async def test_a_closing_worker_hands_back_in_order(url: str, queue_name: str):
         assert {message.attempts_made for message in seen.messages} == {0}
 
 
-async def test_a_late_outcome_of_another_attempt_changes_nothing(url: str, resp: RespClient, queue_name: str):
+async def test_stale_result_is_discarded(url: str, resp: RespClient, queue_name: str):
     """Fencing: somebody else has the message by now."""
     gate, seen = Gate(), Seen()
     raw = Raw(resp, queue_name)
@@ -369,7 +369,7 @@ async def test_pause_global_limits_and_drain(url: str, queue_name: str):
             assert (told.count["completed"], most) == (40, 2)
 
 
-async def test_what_a_message_cannot_do(url: str, queue_name: str):
+async def test_unsupported_message_methods_raise(url: str, queue_name: str):
     errors: list[str] = []
 
     async def handle(message: Message) -> None:
@@ -404,7 +404,7 @@ async def test_ids_and_throttling(url: str, queue_name: str):
         assert await broadcast.publish("x", **throttled) is None
 
 
-async def test_a_flushed_server(private_server: Any, queue_name: str):
+async def test_broadcast_recovers_after_flushall(private_server: Any, queue_name: str):
     server = private_server()
     seen = Seen()
     async with Broadcast(queue_name, server.url) as broadcast:

@@ -190,7 +190,7 @@ def peer(resp: RespClient, queue_name: str) -> WireQueue:
     return peer
 
 
-async def test_a_peer_s_failed_attempt_goes_on_with_us(url: str, queue_name: str, peer: WireQueue):
+async def test_message_failed_by_a_node_worker_is_retried_here(url: str, queue_name: str, peer: WireQueue):
     seen = Seen()
     message_id = peer.add(name="a.b", attempts=3)
     ((entry, fields),) = peer.read(group="s")
@@ -202,7 +202,7 @@ async def test_a_peer_s_failed_attempt_goes_on_with_us(url: str, queue_name: str
     assert [(message.id, message.attempts_made) for message in seen.messages] == [(message_id, 1)]
 
 
-async def test_our_failed_attempt_goes_on_with_a_peer(url: str, queue_name: str, peer: WireQueue):
+async def test_message_failed_here_is_retried_by_a_node_worker(url: str, queue_name: str, peer: WireQueue):
     async def fail(_: Message) -> None:
         raise ValueError("ours")
 
@@ -224,7 +224,7 @@ async def test_our_failed_attempt_goes_on_with_a_peer(url: str, queue_name: str,
         assert seen.ids == [message_id]
 
 
-async def test_a_living_peer_keeps_what_it_has(url: str, resp: RespClient, queue_name: str, peer: WireQueue):
+async def test_live_node_worker_keeps_its_messages(url: str, resp: RespClient, queue_name: str, peer: WireQueue):
     """It does not refresh its entries. Once it is gone, they come to us."""
     seen, raw = Seen(), Raw(resp, queue_name)
     message_id = peer.add(name="a")

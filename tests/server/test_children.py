@@ -80,7 +80,7 @@ async def run(url: str, family: Family, parents: Queue, *jobs: Job) -> list[Any]
             await worker.close()
 
 
-async def test_a_handler_waits_for_its_children(url: str, parents: Queue, children: Queue) -> None:
+async def test_handler_waits_for_its_children(url: str, parents: Queue, children: Queue) -> None:
     family = Family(children)
     job = await parents.add("sum", [1, 2, 3, 4])
     assert await run(url, family, parents, job) == [10]
@@ -104,13 +104,13 @@ async def test_results_outlive_the_children(url: str, parents: Queue, children: 
     assert list((await job.get_children_values()).values()) == [5, 6]
 
 
-async def test_nothing_to_wait_for(url: str, parents: Queue) -> None:
+async def test_waiting_without_children_continues(url: str, parents: Queue) -> None:
     """W48."""
     job = await parents.add("sum", [])
     assert await run(url, Family(parents), parents, job) == [0]
 
 
-async def test_a_failed_child_takes_its_parent_along(url: str, parents: Queue, children: Queue) -> None:
+async def test_failed_child_fails_its_parent(url: str, parents: Queue, children: Queue) -> None:
     job = await parents.add("sum", [1, "bad"], attempts=3)
     (error,) = await run(url, Family(children), parents, job)
     assert isinstance(error, JobFailedError)
@@ -118,7 +118,7 @@ async def test_a_failed_child_takes_its_parent_along(url: str, parents: Queue, c
 
 
 @pytest.mark.parametrize("policy", ["ignore", "remove"])
-async def test_a_failed_child_that_does_not_matter(url: str, parents: Queue, children: Queue, policy: str) -> None:
+async def test_failed_child_is_ignored_by_policy(url: str, parents: Queue, children: Queue, policy: str) -> None:
     job = await parents.add("sum", [1, "bad", 2])
     assert await run(url, Family(children, on_failure=policy), parents, job) == [3]
     failures = await job.get_children_failures()
@@ -126,7 +126,7 @@ async def test_a_failed_child_that_does_not_matter(url: str, parents: Queue, chi
 
 
 @pytest.mark.parametrize("how", ["expire", "revoke", "remove", "drain"])
-async def test_no_end_of_a_child_leaves_its_parent_waiting(url: str, parents: Queue, children: Queue, how: str) -> None:
+async def test_parent_gets_every_child_outcome(url: str, parents: Queue, children: Queue, how: str) -> None:
     """W43."""
     job = await parents.add("wait")
 
@@ -168,7 +168,7 @@ redis.call('ZREM', P .. 'scheduled', id)
     ("failed", None, None), ("failed", "ignore", 1), ("failed", "remove", 1), ("gone", None, None),
     ("completed", None, 8),
 ])  # fmt: skip
-async def test_a_child_that_a_node_worker_ends_without_a_word(
+async def test_unreported_outcome_of_a_child_is_detected(
     url: str, parents: Queue, children: Queue, resp: RespClient, how: str, policy: Any, end: Any
 ) -> None:
     """W43: it is found by looking after parents that have waited for long."""
@@ -208,7 +208,7 @@ async def test_a_child_that_a_node_worker_ends_without_a_word(
     assert not await watch.look()  # it rests
 
 
-async def test_the_children_s_queue_is_obliterated(url: str, parents: Queue) -> None:
+async def test_parent_fails_when_the_queue_of_its_children_is_obliterated(url: str, parents: Queue) -> None:
     async def handle(job: Job) -> None:
         await others.add("child", parent=job)
         await job.move_to_waiting_children()
@@ -225,7 +225,7 @@ async def test_the_children_s_queue_is_obliterated(url: str, parents: Queue) -> 
             await job.wait_until_finished()
 
 
-async def test_a_child_that_fails_while_its_parent_runs(url: str, parents: Queue, children: Queue) -> None:
+async def test_child_fails_while_its_parent_is_active(url: str, parents: Queue, children: Queue) -> None:
     raised: list[BaseException] = []
 
     async def handle(job: Job) -> None:
@@ -254,7 +254,7 @@ async def test_a_child_that_fails_while_its_parent_runs(url: str, parents: Queue
         await worker.close()
 
 
-async def test_bulks_of_children(url: str, parents: Queue, children: Queue) -> None:
+async def test_add_bulk_with_parents(url: str, parents: Queue, children: Queue) -> None:
     async def handle(job: Job) -> Any:
         if job.name == "child":
             return job.data
@@ -272,7 +272,7 @@ async def test_bulks_of_children(url: str, parents: Queue, children: Queue) -> N
         await worker.close()
 
 
-async def test_a_parent_that_cannot_have_children(url: str, parents: Queue, children: Queue) -> None:
+async def test_invalid_parents_are_rejected(url: str, parents: Queue, children: Queue) -> None:
     with pytest.raises(JobNotFoundError):
         await children.add("child", parent=(parents.name, "nobody"))
     done = await parents.add("done")
@@ -304,7 +304,7 @@ async def test_options_that_cannot_be(parents: Queue) -> None:
         Queue("q", default_job_options={"parent": ("q", "1")})
 
 
-async def test_a_parent_keeps_its_priority(url: str, parents: Queue, resp: RespClient) -> None:
+async def test_parent_keeps_its_priority(url: str, parents: Queue, resp: RespClient) -> None:
     """W51, for one that has begun."""
     order: list[str] = []
 
@@ -323,7 +323,7 @@ async def test_a_parent_keeps_its_priority(url: str, parents: Queue, resp: RespC
     assert Raw(resp, parents.name).pending() == []
 
 
-async def test_retrying_a_child_and_its_parent(url: str, parents: Queue, children: Queue) -> None:
+async def test_retry_of_a_child_and_its_parent(url: str, parents: Queue, children: Queue) -> None:
     healthy = asyncio.Event()
 
     async def handle(job: Job) -> Any:
@@ -354,7 +354,7 @@ async def test_retrying_a_child_and_its_parent(url: str, parents: Queue, childre
         await worker.close()
 
 
-async def test_a_parent_that_waits_can_be_revoked_and_removed(url: str, parents: Queue) -> None:
+async def test_waiting_parent_can_be_revoked_and_removed(url: str, parents: Queue) -> None:
     async def handle(job: Job) -> None:
         await parents.add("child", parent=job, delay=60_000)
         await job.move_to_waiting_children()

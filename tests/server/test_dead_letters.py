@@ -54,7 +54,7 @@ async def failed_job(queue: Queue, url: str, data: Any = None, handler: Any = fa
 # -- every end ---------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_job_makes_a_letter(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_failed_job_creates_an_entry(core_url: str, core_resp: RespClient, queue_name: str):
     letters = Raw(core_resp, dlq_of(queue_name))
     async with open_queue(queue_name, core_url) as queue:
         async with Worker(queue_name, fail, core_url) as worker:
@@ -77,7 +77,7 @@ async def test_a_failed_job_makes_a_letter(core_url: str, core_resp: RespClient,
     assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 0
 
 
-async def test_a_job_that_kills_its_workers_is_dead_after_exactly_the_allowed_deaths(
+async def test_stalled_job_creates_an_entry_after_max_stalled_count(
     core_url: str, core_resp: RespClient, queue_name: str
 ):
     gate = Gate()
@@ -98,7 +98,7 @@ async def test_a_job_that_kills_its_workers_is_dead_after_exactly_the_allowed_de
     assert (letter.data["attemptsMade"], letter.data["data"]) == (0, "pill")
 
 
-async def test_an_expired_job_makes_a_letter(url: str, queue_name: str):
+async def test_expired_job_creates_an_entry(url: str, queue_name: str):
     async with open_queue(queue_name, url) as queue:
         job = await queue.add("late", 1, ttl=1, delay=5)
         async with Worker(queue_name, fail, url):
@@ -107,7 +107,7 @@ async def test_an_expired_job_makes_a_letter(url: str, queue_name: str):
         assert [letter.data["failedReason"] for letter in await queue.get_dead_letter_jobs()] == ["expired"]
 
 
-async def test_a_revoked_job_makes_one_only_if_that_was_asked_for(url: str, queue_name: str):
+async def test_revoked_job_creates_an_entry_only_if_configured(url: str, queue_name: str):
     async with open_queue(queue_name, url) as queue:
         await (await queue.add("a", delay=60_000)).revoke()
         assert await queue.get_dead_letter_jobs() == []
@@ -120,7 +120,7 @@ async def test_a_revoked_job_makes_one_only_if_that_was_asked_for(url: str, queu
         assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
 
 
-async def test_a_job_revoked_while_it_runs(url: str, queue_name: str):
+async def test_job_revoked_while_active(url: str, queue_name: str):
     gate = Gate()
     wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
     async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
@@ -133,7 +133,7 @@ async def test_a_job_revoked_while_it_runs(url: str, queue_name: str):
         assert len(await queue.get_dead_letter_jobs()) == 1
 
 
-async def test_a_worker_may_say_where_they_go_and_others_go_by_it(url: str, queue_name: str):
+async def test_worker_sets_the_dead_letter_queue(url: str, queue_name: str):
     async with Worker(queue_name, fail, url, dead_letter_queue=dlq_of(queue_name)):
         pass
     async with Queue(queue_name, url) as queue:
@@ -146,7 +146,7 @@ async def test_a_worker_may_say_where_they_go_and_others_go_by_it(url: str, queu
         assert await queue.replay_dead_letter_job("x") is None
 
 
-async def test_letters_of_many_queues_share_one(url: str, queue_name: str):
+async def test_queues_share_a_dead_letter_queue(url: str, queue_name: str):
     names = [f"{queue_name}-{i}" for i in range(2)]
     queues = [open_queue(name, url, dead_letter_queue=dlq_of(queue_name)) for name in names]
     for queue in queues:
@@ -167,7 +167,7 @@ async def test_letters_of_many_queues_share_one(url: str, queue_name: str):
 # -- what is in them ---------------------------------------------------------------------------------------
 
 
-async def test_letters_are_compressed_where_the_queue_compresses(url: str, resp: RespClient, queue_name: str):
+async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient, queue_name: str):
     data = {"text": "again and " * 1_000}
     async with open_queue(queue_name, url, compression="gzip") as queue:
         await failed_job(queue, url, data)
@@ -178,7 +178,7 @@ async def test_letters_are_compressed_where_the_queue_compresses(url: str, resp:
     assert len(stored) < 1_000
 
 
-async def test_letters_are_json_whatever_the_serializer(url: str, resp: RespClient, queue_name: str):
+async def test_entries_are_json_with_any_serializer(url: str, resp: RespClient, queue_name: str):
     async with open_queue(queue_name, url, serializer="msgpack") as queue:
         await failed_job(queue, url, {"plain": [1, 2.5, None]})
         (letter,) = await queue.get_dead_letter_jobs()
@@ -187,7 +187,7 @@ async def test_letters_are_json_whatever_the_serializer(url: str, resp: RespClie
     assert "encoding" not in envelope
 
 
-async def test_what_json_cannot_say_is_kept_as_it_was_stored(url: str, resp: RespClient, queue_name: str):
+async def test_data_without_json_form_is_kept_as_stored(url: str, resp: RespClient, queue_name: str):
     async with open_queue(queue_name, url, serializer="msgpack") as queue:
         job = await failed_job(queue, url, b"\x00\xff")
         (letter,) = await queue.get_dead_letter_jobs()
@@ -209,7 +209,7 @@ async def test_broken_data_is_kept_as_it_was_stored(url: str, resp: RespClient, 
     assert (letter.data["data"], letter.data["encoding"]) == ("{broken", "stored")
 
 
-async def test_the_largest_data_makes_a_letter_too(url: str, queue_name: str):
+async def test_largest_data_creates_an_entry(url: str, queue_name: str):
     data = "x" * (1_048_576 - 2)
     for compression in ("none", "gzip"):
         async with open_queue(queue_name, url, compression=compression) as queue:
@@ -244,7 +244,7 @@ def cut(link: QueueLink, function: str, *, before: bool) -> QueueLink:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the add", "after the add"])
-async def test_a_crash_in_the_middle_of_a_delivery(core_url: str, core_resp: RespClient, queue_name: str, before: bool):
+async def test_crash_during_delivery(core_url: str, core_resp: RespClient, queue_name: str, before: bool):
     raw = Raw(core_resp, queue_name)
     async with open_queue(queue_name, core_url) as queue:
         link = await queue._connected()
@@ -277,7 +277,7 @@ async def dead_worker_fails(link: QueueLink, job: Job) -> None:
     await link.transport.call(working.exchange(meta, "py-dead", 0, (row,), False, False))
 
 
-async def test_what_a_dead_worker_owed_is_delivered_by_the_next(url: str, resp: RespClient, queue_name: str):
+async def test_outbox_of_a_dead_worker_is_delivered_by_the_next(url: str, resp: RespClient, queue_name: str):
     async with open_queue(queue_name, url) as queue:
         await dead_worker_fails(await queue._connected(), await queue.add("mail", 1))
         async with Worker(queue_name, fail, url):
@@ -285,7 +285,7 @@ async def test_what_a_dead_worker_owed_is_delivered_by_the_next(url: str, resp: 
     assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
 
 
-async def test_workers_together_deliver_each_once(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_concurrent_workers_deliver_each_entry_once(core_url: str, core_resp: RespClient, queue_name: str):
     async with open_queue(queue_name, core_url) as queue:
         workers = [Worker(queue_name, fail, core_url, concurrency=5) for _ in range(3)]
         await asyncio.gather(*(worker.start() for worker in workers))
@@ -297,7 +297,7 @@ async def test_workers_together_deliver_each_once(core_url: str, core_resp: Resp
     assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 0
 
 
-async def test_a_letter_that_cannot_be_delivered_is_owed_until_it_can(url: str, resp: RespClient, queue_name: str):
+async def test_undeliverable_entry_stays_in_the_outbox(url: str, resp: RespClient, queue_name: str):
     raw, letters = Raw(resp, queue_name), Raw(resp, dlq_of(queue_name))
     letters.run("SET", "stream", "foreign")
     async with open_queue(queue_name, url) as queue:
@@ -310,9 +310,7 @@ async def test_a_letter_that_cannot_be_delivered_is_owed_until_it_can(url: str, 
     assert raw.run("XLEN", "outbox") == 0
 
 
-async def test_a_full_server_fails_jobs_and_delivers_when_there_is_room(
-    private_server: Callable[..., Any], queue_name: str
-):
+async def test_full_server_fails_jobs_and_delivers_later(private_server: Callable[..., Any], queue_name: str):
     server = private_server(maxmemory="64mb", maxmemory_policy="noeviction")
     with server.client() as resp:
         raw, letters = Raw(resp, queue_name), Raw(resp, dlq_of(queue_name))
@@ -331,7 +329,7 @@ async def test_a_full_server_fails_jobs_and_delivers_when_there_is_room(
 # -- removing and replaying --------------------------------------------------------------------------------
 
 
-async def test_a_removed_letter_leaves_nothing_behind(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_removed_entry_leaves_no_keys(core_url: str, core_resp: RespClient, queue_name: str):
     letters = Raw(core_resp, dlq_of(queue_name))
     async with open_queue(queue_name, core_url) as queue:
         await failed_job(queue, core_url)
@@ -342,7 +340,7 @@ async def test_a_removed_letter_leaves_nothing_behind(core_url: str, core_resp: 
     assert (letters.run("XLEN", "stream"), letters.job(letter.id)) == (0, {})
 
 
-async def test_a_letter_of_a_node_peer_leaves_nothing_behind(url: str, resp: RespClient, queue_name: str):
+async def test_removed_entry_of_a_node_client_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
     """Its clock is its own, and nothing says which stream entry is its (W76)."""
     letters = Raw(resp, dlq_of(queue_name))
     envelope = {"originalQueue": queue_name, "originalJobId": "7", "data": 5, "failedReason": "x", "attemptsMade": 0}
@@ -357,7 +355,7 @@ async def test_a_letter_of_a_node_peer_leaves_nothing_behind(url: str, resp: Res
     assert letters.job("9001") == {}
 
 
-async def test_a_replay_has_the_originals_data_and_options(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_replay_copies_data_and_options(core_url: str, core_resp: RespClient, queue_name: str):
     raw = Raw(core_resp, queue_name)
     options: Any = {
         "job_id": "mine", "delay": 1, "deduplication": {"id": "d"}, "attempts": 2, "timeout": 9_000, "ttl": 60_000,
@@ -385,7 +383,7 @@ async def test_a_replay_has_the_originals_data_and_options(core_url: str, core_r
             assert await job.wait_until_finished() == {"a": "b" * 500}
 
 
-async def test_a_replay_without_the_original(url: str, queue_name: str):
+async def test_replay_without_the_original_job(url: str, queue_name: str):
     async with open_queue(queue_name, url) as queue:
         await failed_job(queue, url, [1, 2], remove_on_fail=True)
         (letter,) = await queue.get_dead_letter_jobs()
@@ -394,7 +392,7 @@ async def test_a_replay_without_the_original(url: str, queue_name: str):
         assert (job.data, dict(job.opts)) == ([1, 2], {})
 
 
-async def test_a_replay_that_was_cut_off_adds_its_job_once(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_interrupted_replay_adds_the_job_once(core_url: str, core_resp: RespClient, queue_name: str):
     async with open_queue(queue_name, core_url) as queue:
         await failed_job(queue, core_url)
         (letter,) = await queue.get_dead_letter_jobs()
@@ -412,7 +410,7 @@ async def test_a_replay_that_was_cut_off_adds_its_job_once(core_url: str, core_r
         assert (await queue.check()).findings == ()
 
 
-async def test_a_replayed_job_that_fails_again_makes_another_letter(url: str, queue_name: str):
+async def test_replayed_job_that_fails_creates_another_entry(url: str, queue_name: str):
     async with open_queue(queue_name, url) as queue:
         await failed_job(queue, url)
         (first,) = await queue.get_dead_letter_jobs()
@@ -428,7 +426,7 @@ async def test_a_replayed_job_that_fails_again_makes_another_letter(url: str, qu
         assert again.id != job.id
 
 
-async def test_a_replay_that_its_group_cannot_pay_for_keeps_the_letter(url: str, resp: RespClient, queue_name: str):
+async def test_replay_that_costs_too_much_keeps_the_entry(url: str, resp: RespClient, queue_name: str):
     bucket = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
     async with open_queue(queue_name, url) as queue:
         await failed_job(queue, url, ordering=bucket, cost=3)
@@ -440,7 +438,7 @@ async def test_a_replay_that_its_group_cannot_pay_for_keeps_the_letter(url: str,
         assert len(await queue.get_dead_letter_jobs()) == 1
 
 
-async def test_a_job_retried_by_hand_makes_a_letter_each_time(url: str, queue_name: str):
+async def test_requeued_job_creates_an_entry_per_failure(url: str, queue_name: str):
     async with open_queue(queue_name, url) as queue:
         job = await failed_job(queue, url)
         await job.retry()
@@ -467,7 +465,7 @@ def test_what_cannot_be_is_refused(holder: Any, value: Any, named: str):
         holder("q", dead_letter_queue=value)
 
 
-def test_an_option_that_is_none_is_named():
+def test_unknown_option_is_named():
     with pytest.raises(UnknownOptionError, match="maxRetries"):
         Queue("q", dead_letter_queue={"name": "x", "maxRetries": 1})  # type: ignore[typeddict-unknown-key]
 
@@ -481,7 +479,7 @@ def test_the_forms_of_the_option():
     assert Queue("q", dead_letter_queue="x").options.dead_letter_queue == DeadLetterOptions("x")
 
 
-async def test_a_queue_that_cannot_say_it_tries_again(private_server: Callable[..., Any], queue_name: str):
+async def test_failed_declaration_is_retried(private_server: Callable[..., Any], queue_name: str):
     server = private_server()
     server.kill()
     queue = open_queue(queue_name, server.url)

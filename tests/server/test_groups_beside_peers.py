@@ -61,7 +61,7 @@ def _reject(node: Node) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-async def test_a_blocked_group_goes_on(
+async def test_blocked_group_is_repaired(
     core_url: str, queue_name: str, node: Node, block: Callable[[Node, list[str]], list[str]]
 ) -> None:
     ran: list[str] = []
@@ -87,7 +87,7 @@ async def _repaired(repair: GroupRepair, reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_group_that_is_only_busy_is_left_alone(core_url: str, queue_name: str, node: Node) -> None:
+async def test_busy_group_is_not_repaired(core_url: str, queue_name: str, node: Node) -> None:
     """And one whose next job is delayed; what is looked at in vain is looked at less and less often."""
     release = asyncio.Event()
 
@@ -110,7 +110,7 @@ async def test_a_group_that_is_only_busy_is_left_alone(core_url: str, queue_name
         release.set()
 
 
-async def test_nothing_is_looked_at_without_peers(core_url: str, queue_name: str, node: Node) -> None:
+async def test_groups_are_not_checked_without_node_workers(core_url: str, queue_name: str, node: Node) -> None:
     async with Queue(queue_name, core_url) as queue:
         await queue.add("task", ordering=ORDERING)
         assert queue._link is not None
@@ -119,7 +119,7 @@ async def test_nothing_is_looked_at_without_peers(core_url: str, queue_name: str
         assert not node.redis("EXISTS", "lock:groups")
 
 
-async def test_one_worker_looks_at_a_time(core_url: str, queue_name: str, node: Node) -> None:
+async def test_one_worker_checks_groups_at_a_time(core_url: str, queue_name: str, node: Node) -> None:
     async with Queue(queue_name, core_url) as queue:
         await queue.add("task", ordering=ORDERING)
         node.register()

@@ -61,7 +61,7 @@ async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str,
                 await soon(node.job.wait_until_finished())
 
 
-async def test_a_queue_of_children_without_workers(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+async def test_child_queue_without_workers(core_url: str, queue_name: str, core_resp: RespClient) -> None:
     """A worker of the parent's queue delivers the outbox of the children's queue, when it looks after its parents."""
     async with (
         FlowProducer(core_url) as flows,
@@ -91,7 +91,7 @@ async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core
         await soon(until(lambda: Raw(core_resp, letters).run("XLEN", "stream") == 1))
 
 
-async def test_entries_of_an_unknown_kind_are_not_reported_in_vain(
+async def test_unknown_entry_kinds_back_off(
     core_url: str, queue_name: str, core_resp: RespClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every exchange reports them; the task looks less and less often."""

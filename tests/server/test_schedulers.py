@@ -37,7 +37,7 @@ def entry(clock: Clockwork, name: str, home: str = "schedulers") -> dict[str, An
 # -- when ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_interval_fires_on_its_grid(clock: Clockwork) -> None:
+async def test_interval_fires_on_its_grid(clock: Clockwork) -> None:
     start = clock.now
     made = await clock.queue.upsert_job_scheduler("tick", every=1_000)
     assert (made.next_run, made.iteration_count) == (start + 1_000, 0)
@@ -48,7 +48,7 @@ async def test_an_interval_fires_on_its_grid(clock: Clockwork) -> None:
     assert (read.next_run, read.last_run, read.iteration_count) == (start + 4_000, start + 3_000, 3)
 
 
-async def test_a_limit_ends_it(clock: Clockwork) -> None:
+async def test_limit_ends_the_scheduler(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000, limit=2)
     await clock.until(clock.now + 10_000)
     assert len(clock.jobs()) == 2
@@ -56,7 +56,7 @@ async def test_a_limit_ends_it(clock: Clockwork) -> None:
     assert {"schedulers", "schedulers-due", "schedulers-ended"} & clock.own.key_names() == set()
 
 
-async def test_start_and_end(clock: Clockwork) -> None:
+async def test_start_date_and_end_date(clock: Clockwork) -> None:
     start = clock.now
     await clock.queue.upsert_job_scheduler("tick", every=1_000, start_date=start + 500, end_date=start + 2_600)
     await clock.until(start + 10_000)
@@ -64,14 +64,14 @@ async def test_start_and_end(clock: Clockwork) -> None:
     assert await clock.queue.get_job_scheduler("tick") is None
 
 
-async def test_a_pattern_with_seconds_and_immediately(clock: Clockwork) -> None:
+async def test_pattern_with_seconds_and_immediately(clock: Clockwork) -> None:
     start = clock.own.advance(300)
     await clock.queue.upsert_job_scheduler("tick", pattern="*/20 * * * * *", immediately=True)
     await clock.until(start + 45_000)
     assert [at - start for at in clock.instants()] == [0, 19_700, 39_700]
 
 
-async def test_it_fires_over_the_change_of_the_clocks(clock: Clockwork) -> None:
+async def test_pattern_fires_across_daylight_saving_changes(clock: Clockwork) -> None:
     start = round(datetime(2027, 3, 25, 12, tzinfo=UTC).timestamp() * 1000)
     clock.own.set_time(start)
     await clock.queue.upsert_job_scheduler("night", pattern="30 2 * * *", tz="Europe/Berlin")
@@ -87,7 +87,7 @@ async def test_it_fires_over_the_change_of_the_clocks(clock: Clockwork) -> None:
 
 
 @pytest.mark.parametrize(("misfire", "fired"), [("fire_once", 1), ("fire_all", 250), ("skip", 1)])
-async def test_missed_instants_after_a_restart(clock: Clockwork, misfire: Any, fired: int) -> None:
+async def test_missed_runs_after_a_restart(clock: Clockwork, misfire: Any, fired: int) -> None:
     start = clock.now
     await clock.queue.upsert_job_scheduler("tick", every=1_000, misfire=misfire)
     clock.own.set_time(start + 250_500)  # nobody was there
@@ -104,7 +104,7 @@ async def test_missed_instants_after_a_restart(clock: Clockwork, misfire: Any, f
     assert read.next_run == start + 251_000
 
 
-async def test_skip_runs_nothing_where_the_last_instant_is_long_ago(clock: Clockwork) -> None:
+async def test_skip_ignores_old_missed_runs(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("hourly", every=3_600_000, misfire="skip")
     clock.own.advance(2 * 3_600_000 + 6_000)
     await clock.fire()
@@ -124,7 +124,7 @@ async def test_fire_all_ends_at_its_limit(clock: Clockwork) -> None:
 # -- repeat after completion -----------------------------------------------------------------------------------
 
 
-async def test_the_next_one_follows_the_end_of_the_last(clock: Clockwork) -> None:
+async def test_repeat_after_complete_waits_for_the_last_job(clock: Clockwork) -> None:
     start = clock.now
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
     await clock.fire()
@@ -171,7 +171,7 @@ async def end_expired(clock: Clockwork) -> None:
 
 
 @pytest.mark.parametrize("end", [end_completed, end_failed, end_revoked, end_removed, end_expired])
-async def test_however_its_job_ends_it_goes_on(clock: Clockwork, end: Any) -> None:
+async def test_repeat_after_complete_continues_after_every_outcome(clock: Clockwork, end: Any) -> None:
     """W78: the original waits for ever where the job ends elsewhere than in a worker's own code."""
     await clock.queue.upsert_job_scheduler(
         "crawl", repeat_after_complete=1_000, template=("crawl", None, {"ttl": 10_000})
@@ -184,7 +184,7 @@ async def test_however_its_job_ends_it_goes_on(clock: Clockwork, end: Any) -> No
     assert read.iteration_count == 2
 
 
-async def test_a_failed_attempt_is_not_the_end(clock: Clockwork) -> None:
+async def test_retried_job_is_not_complete(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler(
         "crawl", repeat_after_complete=1_000, template=("crawl", None, {"attempts": 2})
     )
@@ -194,7 +194,7 @@ async def test_a_failed_attempt_is_not_the_end(clock: Clockwork) -> None:
     assert len(clock.jobs()) == 1
 
 
-async def test_where_the_news_of_the_end_is_lost_the_watchdog_finds_it(clock: Clockwork) -> None:
+async def test_watchdog_detects_a_lost_notification(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
     await clock.fire()
     (job,) = clock.jobs()
@@ -204,7 +204,7 @@ async def test_where_the_news_of_the_end_is_lost_the_watchdog_finds_it(clock: Cl
     assert len(clock.jobs()) == 2
 
 
-async def test_a_job_that_a_peer_s_tick_made_and_that_is_gone(clock: Clockwork) -> None:
+async def test_deleted_job_added_by_a_node_client(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
     text = entry(clock, "crawl") | {"nextRun": 0, "lastRun": clock.now, "iterationCount": 1}
     clock.own.redis("HSET", "schedulers", "crawl", json.dumps(text))
@@ -212,7 +212,7 @@ async def test_a_job_that_a_peer_s_tick_made_and_that_is_gone(clock: Clockwork) 
     assert clock.jobs()
 
 
-async def test_changing_it_while_it_waits_does_not_fire_it(clock: Clockwork) -> None:
+async def test_update_while_waiting_does_not_fire(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
     await clock.fire()
     changed = await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000, template=("other", 1))
@@ -224,7 +224,7 @@ async def test_changing_it_while_it_waits_does_not_fire_it(clock: Clockwork) -> 
     assert [job["name"] for job in clock.jobs()] == ["other"]
 
 
-async def test_other_times_do_not_make_a_second_job_beside_the_first(clock: Clockwork) -> None:
+async def test_new_times_do_not_add_a_second_job(clock: Clockwork) -> None:
     """It waits for the job that it has added, and goes on by the new times; the count begins anew."""
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000, limit=5)
     await clock.fire()
@@ -247,7 +247,7 @@ async def test_other_times_do_not_make_a_second_job_beside_the_first(clock: Cloc
 # -- changing ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_times_go_on_where_they_were(clock: Clockwork) -> None:
+async def test_same_times_keep_the_state(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     await clock.until(clock.now + 2_500)
     before = await clock.queue.get_job_scheduler("tick")
@@ -261,7 +261,7 @@ async def test_the_same_times_go_on_where_they_were(clock: Clockwork) -> None:
     assert (anew.next_run, anew.iteration_count, anew.last_run) == (clock.now + 2_000, 0, None)
 
 
-async def test_a_limit_that_is_reached_already_is_refused(clock: Clockwork) -> None:
+async def test_limit_already_reached_is_rejected(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     await clock.until(clock.now + 2_500)
     with pytest.raises(GlideMQValidationError) as caught:
@@ -269,7 +269,7 @@ async def test_a_limit_that_is_reached_already_is_refused(clock: Clockwork) -> N
     assert caught.value.option == "limit"
 
 
-async def test_it_moves_between_the_place_of_peers_and_ours(clock: Clockwork) -> None:
+async def test_scheduler_moves_between_shared_and_own_hash(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", pattern="* * * * *")
     await clock.queue.upsert_job_scheduler("tick", pattern="* * * * * *")
     assert clock.own.redis("HKEYS", "schedulers") == []
@@ -294,7 +294,7 @@ async def test_it_moves_between_the_place_of_peers_and_ours(clock: Clockwork) ->
         {"every": 5, "template": ("a", 1, {"delay": 5})},
     ],
 )
-async def test_what_a_peer_would_do_otherwise_it_does_not_see(clock: Clockwork, options: Any) -> None:
+async def test_unsupported_features_are_hidden_from_node_clients(clock: Clockwork, options: Any) -> None:
     made = await clock.queue.upsert_job_scheduler("tick", **options)
     assert not made.for_peers
     assert clock.own.redis("EXISTS", "schedulers") == 0
@@ -316,7 +316,7 @@ async def test_what_a_peer_would_do_otherwise_it_does_not_see(clock: Clockwork, 
         ({"pattern": "0 0 31 2 *"}, "pattern"),
     ],
 )
-async def test_what_cannot_be_is_refused_before_anything_is_written(clock: Clockwork, options: Any, named: str) -> None:
+async def test_invalid_options_are_rejected_before_any_write(clock: Clockwork, options: Any, named: str) -> None:
     with pytest.raises(GlideMQValidationError) as caught:
         await clock.queue.upsert_job_scheduler("tick", **options)
     assert caught.value.option == named
@@ -324,7 +324,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_written(clock: Clock
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, 5, None])
-async def test_names_that_cannot_be(clock: Clockwork, name: Any) -> None:
+async def test_invalid_names_are_rejected(clock: Clockwork, name: Any) -> None:
     for method in (clock.queue.get_job_scheduler, clock.queue.remove_job_scheduler):
         with pytest.raises(GlideMQValidationError):
             await method(name)
@@ -362,7 +362,7 @@ async def test_every_option_of_a_template_is_applied(clock: Clockwork) -> None:
     by_hand.own.delete_everything()
 
 
-def test_a_scheduler_is_of_a_queue() -> None:
+def test_scheduler_requires_a_queue() -> None:
     with pytest.raises(GlideMQValidationError, match="must be a Queue, not str"):
         Scheduler("reports")  # type: ignore[arg-type]
 
@@ -374,7 +374,7 @@ async def test_without_a_template_a_job_is_named_after_its_scheduler(clock: Cloc
     assert (job["name"], job["data"], job["opts"]) == ("tick", "{}", "{}")
 
 
-async def test_the_queue_s_defaults_and_compression_count(resp: RespClient, queue_name: str) -> None:
+async def test_queue_defaults_and_compression_apply(resp: RespClient, queue_name: str) -> None:
     clock = Clockwork(resp, queue_name, default_job_options={"attempts": 7}, compression="gzip", events=False)
     await clock.queue.upsert_job_scheduler("tick", every=1_000, template=("a", {"b": 1}))
     await clock.until(clock.now + 1_000)
@@ -397,7 +397,7 @@ async def test_data_in_another_serializer(clock: Clockwork) -> None:
     assert decode_data(job["data"], MSGPACK_SERIALIZER) == {"b": b"\x00\xff"}
 
 
-async def test_a_job_that_costs_too_much_is_complained_of(clock: Clockwork) -> None:
+async def test_job_that_costs_too_much_is_reported(clock: Clockwork) -> None:
     # A bucket of the group's own, of which the template says nothing.
     await clock.queue.set_group_limits("k", token_bucket={"capacity": 1, "refill_rate": 1})
     template = ("a", None, {"ordering": "k", "cost": 5})
@@ -416,7 +416,7 @@ async def test_a_job_that_costs_too_much_is_complained_of(clock: Clockwork) -> N
     "text", ["junk", "[]", "5", "{}", '{"pattern":"99 * * * *","nextRun":1}', '{"every":-5,"nextRun":1}',
              '{"every":"x","pattern":[],"nextRun":{}}', '{"every":1000,"nextRun":"soon"}']
 )  # fmt: skip
-async def test_somebody_s_junk_stays_and_stops_nobody(clock: Clockwork, text: str) -> None:
+async def test_invalid_entry_is_kept_and_skipped(clock: Clockwork, text: str) -> None:
     clock.own.redis("HSET", "schedulers", "junk", text)
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     await clock.until(clock.now + 2_000)
@@ -429,7 +429,7 @@ async def test_somebody_s_junk_stays_and_stops_nobody(clock: Clockwork, text: st
 # -- many processes ---------------------------------------------------------------------------------------------
 
 
-async def test_many_processes_fire_each_instant_once(clock: Clockwork) -> None:
+async def test_concurrent_processes_fire_once(clock: Clockwork) -> None:
     """All of them ask, compute and fire at once, in every order: one of them adds the job."""
     for name in ("a", "b", "c"):
         await clock.queue.upsert_job_scheduler(name, every=1_000, misfire="fire_all")
@@ -462,7 +462,7 @@ def _fire(clock: Clockwork, duty: Any, reply: Any) -> Any:
     return schedules_fire(clock.own.meta, duty._holder, [duty._plan(row, reply.now) for row in reply.rows], False)
 
 
-async def test_one_fires_and_the_others_stand_by(clock: Clockwork) -> None:
+async def test_leader_fires_and_others_stand_by(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     first, second = clock.another_duty(), clock.another_duty()
     clock.own.advance(1_000)
@@ -519,7 +519,7 @@ class NodeTick:
         self.clock.own.redis("DEL", "schedulers:lock:__tick__")
 
 
-async def test_while_a_peer_ticks_nothing_is_fired(clock: Clockwork) -> None:
+async def test_nothing_is_fired_while_a_node_client_holds_the_lock(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     node = NodeTick(clock)
     clock.own.advance(1_000)
@@ -534,7 +534,7 @@ async def test_while_a_peer_ticks_nothing_is_fired(clock: Clockwork) -> None:
     assert len(clock.jobs()) == 1
 
 
-async def test_a_peer_that_begins_between_our_look_and_our_firing(clock: Clockwork) -> None:
+async def test_node_client_takes_the_lock_between_read_and_fire(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", every=1_000)
     clock.own.advance(1_000)
     reply = clock.own.run(_due(clock, clock.duty))
@@ -550,7 +550,7 @@ async def test_a_peer_that_begins_between_our_look_and_our_firing(clock: Clockwo
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["ours", "lock", "begin", "commit", "unlock", "time"]), min_size=20, max_size=60))
-def test_in_whatever_order_both_fire_an_instant_is_fired_once(clock: Clockwork, steps: list[str]) -> None:
+def test_python_and_node_clients_fire_once_in_any_order(clock: Clockwork, steps: list[str]) -> None:
     asyncio.run(_both(clock, steps))
 
 
@@ -572,7 +572,7 @@ async def _both(clock: Clockwork, steps: list[str]) -> None:
     assert len(instants) == len(set(instants))
 
 
-async def test_what_a_peer_makes_is_noticed(clock: Clockwork) -> None:
+async def test_scheduler_of_a_node_client_is_noticed(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("ours", every=3_600_000)
     await clock.fire()
     at = clock.now + 6_000
@@ -581,7 +581,7 @@ async def test_what_a_peer_makes_is_noticed(clock: Clockwork) -> None:
     assert [(job["name"], job["scheduledFor"]) for job in clock.jobs()] == [("node", str(at))]
 
 
-async def test_of_one_name_in_both_places_the_peer_s_counts(clock: Clockwork) -> None:
+async def test_shared_entry_wins_over_own_entry(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("tick", pattern="* * * * * *")
     text = {"every": 60_000, "iterationCount": 0, "nextRun": clock.now + 60_000}
     clock.own.redis("HSET", "schedulers", "tick", json.dumps(text))
@@ -593,7 +593,7 @@ async def test_of_one_name_in_both_places_the_peer_s_counts(clock: Clockwork) ->
     assert clock.own.redis("EXISTS", "schedulers-own") == 0
 
 
-async def test_a_peer_that_never_lets_go_is_a_typed_error(clock: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_lock_raises_scheduler_busy_error(clock: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedulers, "_TRIES", 3)
     clock.own.redis("SET", "schedulers:lock:__tick__", "theirs", "PX", 60_000)
     with pytest.raises(SchedulerBusyError) as caught:
@@ -605,7 +605,7 @@ async def test_a_peer_that_never_lets_go_is_a_typed_error(clock: Clockwork, monk
     clock.own.redis("DEL", "schedulers:lock:__tick__")
 
 
-async def test_two_that_change_it_at_once(clock: Clockwork) -> None:
+async def test_concurrent_updates(clock: Clockwork) -> None:
     """The slower one finds another text, and changes that."""
     one, two = clock.another_queue(), clock.another_queue()
     await asyncio.gather(one.upsert_job_scheduler("tick", every=1_000), two.upsert_job_scheduler("tick", every=2_000))
@@ -615,7 +615,7 @@ async def test_two_that_change_it_at_once(clock: Clockwork) -> None:
 # -- nothing is left ----------------------------------------------------------------------------------------------
 
 
-async def test_obliterate_takes_everything_along(url: str, resp: RespClient, queue_name: str) -> None:
+async def test_obliterate_deletes_schedulers(url: str, resp: RespClient, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.upsert_job_scheduler("tick", every=1_000, immediately=True)
         await queue.upsert_job_scheduler("own", pattern="* * * * * *")
@@ -624,6 +624,6 @@ async def test_obliterate_takes_everything_along(url: str, resp: RespClient, que
     assert resp.keys(f"glide:{{{queue_name}}}:*") == []
 
 
-async def test_a_queue_without_schedulers_gets_no_key(clock: Clockwork) -> None:
+async def test_queue_without_schedulers_has_no_keys(clock: Clockwork) -> None:
     assert await clock.fire() == 5_000
     assert clock.own.key_names() == set()

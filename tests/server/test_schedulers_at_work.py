@@ -31,9 +31,7 @@ def lateness(raw: Raw, ids: list[str]) -> list[int]:
     return [int(job["timestamp"]) - int(job["scheduledFor"]) for job in jobs]
 
 
-async def test_an_idle_worker_fires_by_its_timer(
-    url: str, resp: RespClient, queue_name: str, without_polling: None
-) -> None:
+async def test_idle_worker_fires_on_time(url: str, resp: RespClient, queue_name: str, without_polling: None) -> None:
     worker = Worker(queue_name, nothing, url)
     told = Told(worker)
     async with Queue(queue_name, url) as queue, worker:
@@ -43,7 +41,7 @@ async def test_an_idle_worker_fires_by_its_timer(
     assert min(lateness(Raw(resp, queue_name), told.job_ids("completed")[:40])) >= 0
 
 
-async def test_a_job_knows_the_instant_that_it_is_for(url: str, queue_name: str) -> None:
+async def test_job_has_scheduled_for(url: str, queue_name: str) -> None:
     worker = Worker(queue_name, nothing, url)
     told = Told(worker)
     async with Queue(queue_name, url) as queue, worker:
@@ -57,7 +55,7 @@ async def test_a_job_knows_the_instant_that_it_is_for(url: str, queue_name: str)
     assert sorted(filter(None, found.values())) == [made.next_run + 20 * i for i in range(3)]
 
 
-async def test_a_scheduler_made_elsewhere_is_heard_of_at_once(url: str, queue_name: str) -> None:
+async def test_new_scheduler_is_noticed_immediately(url: str, queue_name: str) -> None:
     worker = Worker(queue_name, nothing, url)
     told = Told(worker)
     async with worker:
@@ -89,7 +87,7 @@ async def test_repeat_after_completion_follows_at_once(url: str, resp: RespClien
         assert int(later["timestamp"]) >= int(earlier["finishedOn"]) + 30
 
 
-async def test_a_failing_job_is_retried_before_the_next_one(url: str, queue_name: str) -> None:
+async def test_failing_job_is_retried_before_the_next_run(url: str, queue_name: str) -> None:
     attempts: Counter[str] = Counter()
 
     async def fails_twice(job: Job) -> None:
@@ -109,7 +107,7 @@ async def test_a_failing_job_is_retried_before_the_next_one(url: str, queue_name
     assert order[:9] == [job for job in dict.fromkeys(order) for _ in range(3)][:9]
 
 
-async def test_a_process_that_only_schedules(url: str, resp: RespClient, queue_name: str) -> None:
+async def test_process_without_workers_fires(url: str, resp: RespClient, queue_name: str) -> None:
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, Scheduler(queue):
         await queue.upsert_job_scheduler("tick", every=20, limit=5)
@@ -135,7 +133,7 @@ async def test_answers_that_are_lost_on_the_way(url: str, queue_name: str, serve
             await queue.drain()
 
 
-async def test_a_paused_worker_fires_all_the_same(url: str, resp: RespClient, queue_name: str) -> None:
+async def test_paused_worker_fires(url: str, resp: RespClient, queue_name: str) -> None:
     worker = Worker(queue_name, nothing, url)
     worker.pause()
     raw = Raw(resp, queue_name)
@@ -158,7 +156,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-async def test_many_processes_one_of_which_dies(url: str, resp: RespClient, queue_name: str) -> None:
+async def test_other_processes_take_over_when_one_dies(url: str, resp: RespClient, queue_name: str) -> None:
     raw = Raw(resp, queue_name)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     async with Queue(queue_name, url) as queue:

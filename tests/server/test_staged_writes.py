@@ -24,7 +24,7 @@ def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) ->
 
 
 @pytest.mark.parametrize("worked_on", ["home", "beside"])
-async def test_a_worker_publishes_what_its_writer_left(
+async def test_worker_publishes_an_abandoned_write(
     core_url: str, core_resp: RespClient, queue_name: str, worked_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_duty, "LEFT_ALONE_MS", 0)

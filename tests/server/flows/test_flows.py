@@ -77,7 +77,7 @@ def tree(*queues: str) -> FlowJob:
 
 
 @pytest.mark.parametrize("queues", [1, 2])
-async def test_a_tree(url: str, queue: Queue, flows: FlowProducer, queues: int) -> None:
+async def test_tree_runs_children_first(url: str, queue: Queue, flows: FlowProducer, queues: int) -> None:
     names = [queue.name, f"{queue.name}-2"][:queues]
     node = await flows.add(tree(*names))
     assert [each.job.name for each in node.walk()] == ["root", "left", "right", "leaf", "leaf", "leaf", "leaf"]
@@ -93,14 +93,14 @@ async def test_a_tree(url: str, queue: Queue, flows: FlowProducer, queues: int) 
     assert (text.count("-->"), text.count(":::completed")) == (6, 7)
 
 
-async def test_one_job_is_a_flow_too(url: str, queue: Queue, flows: FlowProducer) -> None:
+async def test_flow_of_one_job(url: str, queue: Queue, flows: FlowProducer) -> None:
     """No children: nothing to wait for."""
     node = await flows.add({"name": "alone", "queue": queue.name, "data": 5})
     assert node.children == []
     assert await work(url, Adder(), node.job, queue.name) == 5
 
 
-async def test_flows_read_while_they_wait(queue: Queue, flows: FlowProducer) -> None:
+async def test_get_flow_of_waiting_flow(queue: Queue, flows: FlowProducer) -> None:
     node = await flows.add(tree(queue.name))
     read = await flows.get_flow(queue.name, node.job.id)
     assert read is not None
@@ -118,7 +118,7 @@ async def test_flows_read_while_they_wait(queue: Queue, flows: FlowProducer) -> 
     await queue.obliterate()
 
 
-async def test_a_large_flow(url: str, queue: Queue, flows: FlowProducer, resp: RespClient) -> None:
+async def test_large_flow_is_added_in_steps(url: str, queue: Queue, flows: FlowProducer, resp: RespClient) -> None:
     other = f"{queue.name}-2"
     children = [FlowJob("leaf", (queue.name, other)[i % 2], i) for i in range(3_000)]
     node = await flows.add(FlowJob("root", queue.name, 0, children=children))
@@ -132,7 +132,7 @@ async def test_a_large_flow(url: str, queue: Queue, flows: FlowProducer, resp: R
         await second.obliterate()
 
 
-async def test_children_values_that_are_large(url: str, queue: Queue, flows: FlowProducer) -> None:
+async def test_large_children_values_are_read(url: str, queue: Queue, flows: FlowProducer) -> None:
     """A page of children brings a mebibyte of what they returned; the rest is asked for one by one."""
 
     async def much(job: Job) -> Any:
@@ -164,9 +164,7 @@ class Dying:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5])
-async def test_a_flow_that_its_producer_leaves_is_finished(
-    url: str, queue: Queue, flows: FlowProducer, calls: int
-) -> None:
+async def test_abandoned_committed_flow_is_finished(url: str, queue: Queue, flows: FlowProducer, calls: int) -> None:
     other = f"{queue.name}-2"
     children = [FlowJob("leaf", (queue.name, other)[i % 2], 1) for i in range(700)]
     flows._transport = Dying(await flows._connected(), "flow_add", calls)
@@ -183,9 +181,7 @@ async def test_a_flow_that_its_producer_leaves_is_finished(
         await second.obliterate()
 
 
-async def test_a_flow_that_was_not_committed_has_not_happened(
-    queue: Queue, flows: FlowProducer, resp: RespClient
-) -> None:
+async def test_uncommitted_flow_adds_nothing(queue: Queue, flows: FlowProducer, resp: RespClient) -> None:
     flows._transport = Dying(await flows._connected(), "flow_stage", 0)
     with pytest.raises(GlideMQConnectionError):
         await flows.add(FlowJob("root", queue.name, 0, children=[FlowJob("leaf", queue.name)] * 900))
@@ -193,7 +189,7 @@ async def test_a_flow_that_was_not_committed_has_not_happened(
     assert (await queue.get_job_counts()).total == 0
 
 
-async def test_steps_that_are_done_twice(url: str, queue: Queue, flows: FlowProducer) -> None:
+async def test_repeated_steps_have_no_effect(url: str, queue: Queue, flows: FlowProducer) -> None:
     """Two finish the same flow; children that have gone meanwhile do not come back."""
     options = {"remove_on_complete": True}
     children = [FlowJob("leaf", queue.name, 1, options) for _ in range(450)]
@@ -208,7 +204,7 @@ async def test_steps_that_are_done_twice(url: str, queue: Queue, flows: FlowProd
     assert handler.order.count("leaf") == 450
 
 
-async def test_ids_that_are_taken(queue: Queue, flows: FlowProducer) -> None:
+async def test_existing_job_ids_are_rejected(queue: Queue, flows: FlowProducer) -> None:
     """W47: nothing is left behind."""
     await queue.add("n", job_id="taken")
     for count in (1, 400):
@@ -227,7 +223,7 @@ async def test_ids_that_are_taken(queue: Queue, flows: FlowProducer) -> None:
     assert (counts.waiting, counts.total) == (1, 1)
 
 
-async def test_what_cannot_be_a_flow(queue: Queue, flows: FlowProducer) -> None:
+async def test_invalid_flows_are_rejected(queue: Queue, flows: FlowProducer) -> None:
     name = queue.name
     for bad in (3, {"name": "a"}, {"name": "a", "queue": ":"}, {"name": "a", "queue": name, "kids": []},
                 {"name": "a", "queue": name, "children": "abc"}):  # fmt: skip
@@ -246,7 +242,7 @@ async def test_what_cannot_be_a_flow(queue: Queue, flows: FlowProducer) -> None:
 
 
 @pytest.mark.parametrize("queues", [1, 2])
-async def test_a_diamond(url: str, queue: Queue, flows: FlowProducer, queues: int) -> None:
+async def test_diamond_graph_runs_in_order(url: str, queue: Queue, flows: FlowProducer, queues: int) -> None:
     """W45: dependents in other queues are told too."""
     a, b = queue.name, f"{queue.name}-2" if queues == 2 else queue.name
     jobs = await flows.add_dag([
@@ -262,7 +258,7 @@ async def test_a_diamond(url: str, queue: Queue, flows: FlowProducer, queues: in
     assert len(list(read.walk())) == 4
 
 
-def test_circles_and_other_mistakes() -> None:
+def test_cycles_and_invalid_graphs_are_rejected() -> None:
     nodes = [DagNode("a", "q", deps=["c"]), DagNode("b", "q", deps=["a"]), DagNode("c", "q", deps=["b"])]
     with pytest.raises(CycleError) as error:
         validate_dag([*nodes, DagNode("free", "q", deps=["a"])])
@@ -276,7 +272,7 @@ def test_circles_and_other_mistakes() -> None:
     assert [node.name for node in topo_sort([*nodes[1:2], DagNode("a", "q")])] == ["a", "b"]
 
 
-async def test_a_node_that_fails(url: str, queue: Queue, flows: FlowProducer) -> None:
+async def test_failed_node_fails_its_dependents(url: str, queue: Queue, flows: FlowProducer) -> None:
     jobs = await flows.add_dag([
         DagNode("bad", queue.name, "bad", {"on_failure": "ignore"}),
         DagNode("fine", queue.name, 1, deps=["bad"]),
@@ -342,7 +338,7 @@ async def test_a_released_parent_keeps_its_own_options(
     await queue.obliterate()
 
 
-async def test_children_of_their_parent_s_group(url: str, queue: Queue, flows: FlowProducer) -> None:
+async def test_children_in_the_ordering_group_of_their_parent(url: str, queue: Queue, flows: FlowProducer) -> None:
     """The parent takes its turn when it is its turn; before it was, its own children would wait for it."""
     options = {"ordering": {"key": "k"}}
     node = await flows.add(
@@ -352,7 +348,7 @@ async def test_children_of_their_parent_s_group(url: str, queue: Queue, flows: F
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_parent_of_a_group_that_is_tried_again(
+async def test_retried_parent_takes_one_group_slot(
     url: str, queue: Queue, flows: FlowProducer, concurrency: int
 ) -> None:
     """It takes one turn of its group, not two of which one is never used."""
@@ -373,9 +369,7 @@ async def test_a_parent_of_a_group_that_is_tried_again(
             await soon(job.wait_until_finished())
 
 
-async def test_a_parent_that_never_had_a_turn_gets_one_when_it_is_tried_again(
-    url: str, queue: Queue, flows: FlowProducer
-) -> None:
+async def test_retried_parent_waits_for_a_group_slot(url: str, queue: Queue, flows: FlowProducer) -> None:
     """Its group is full when it comes; it waits there, and goes on when there is room."""
     ordering: dict[str, Any] = {"ordering": {"key": "k"}}
     node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
@@ -400,7 +394,7 @@ async def test_a_parent_that_never_had_a_turn_gets_one_when_it_is_tried_again(
 
 
 @pytest.mark.parametrize("count", [3, 300])
-async def test_a_budget_is_there_before_the_jobs(
+async def test_budget_is_created_before_the_jobs(
     queue: Queue, flows: FlowProducer, resp: RespClient, count: int
 ) -> None:
     """W49."""
@@ -417,7 +411,7 @@ async def test_a_budget_is_there_before_the_jobs(
 
 
 @pytest.mark.parametrize("count", [3, 300])
-async def test_a_budget_of_a_graph(queue: Queue, flows: FlowProducer, count: int) -> None:
+async def test_budget_applies_to_all_jobs_of_a_graph(queue: Queue, flows: FlowProducer, count: int) -> None:
     """Found by any of its jobs."""
     nodes = [DagNode("first", queue.name), *(DagNode(f"n{i}", queue.name, deps=["first"]) for i in range(count))]
     jobs = await flows.add_dag(nodes, budget={"max_total_tokens": 100})
@@ -428,7 +422,7 @@ async def test_a_budget_of_a_graph(queue: Queue, flows: FlowProducer, count: int
     await queue.obliterate()
 
 
-async def test_budgets_of_several_trees(queue: Queue, flows: FlowProducer) -> None:
+async def test_add_bulk_creates_one_budget_per_tree(queue: Queue, flows: FlowProducer) -> None:
     """Each has its own."""
     trees = [FlowJob("root", queue.name, children=[FlowJob("leaf", queue.name)]) for _ in range(2)]
     nodes = await flows.add_bulk(trees, budget=Budget(max_total_cost=1))
@@ -439,7 +433,7 @@ async def test_budgets_of_several_trees(queue: Queue, flows: FlowProducer) -> No
     await queue.obliterate()
 
 
-async def test_a_tree_that_is_refused_stops_no_other(queue: Queue, flows: FlowProducer) -> None:
+async def test_rejected_tree_does_not_stop_others(queue: Queue, flows: FlowProducer) -> None:
     trees = [
         FlowJob("root", queue.name, options={"job_id": job_id}, children=[FlowJob("leaf", queue.name)])
         for job_id in ("one", "one", "two")

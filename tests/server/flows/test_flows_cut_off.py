@@ -116,7 +116,7 @@ async def finish(queue: Queue) -> int:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
 @pytest.mark.parametrize("shape", ["small", "wide", "nested"])
-async def test_a_producer_that_dies_between_any_two_calls(
+async def test_producer_dies_between_two_calls(
     url: str, queue_name: str, shape: str, at_work: bool, after: bool
 ) -> None:
     """Before the commit nothing has happened; afterwards all of it happens, each job once, parents last."""
@@ -179,7 +179,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 @pytest.mark.parametrize("number", [3, 4, 6, 8])
-async def test_a_process_that_is_killed_while_it_adds(url: str, queue_name: str, number: int) -> None:
+async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, number: int) -> None:
     """SIGKILL, in earnest: before the flow is written down, before its first step, in the middle, before the last."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PRODUCER, url, queue_name, str(number), cwd=Path(__file__).parents[3]
@@ -239,7 +239,7 @@ def with_ids(a: str, b: str, root: str | None = "root") -> FlowJob:
 
 
 @pytest.mark.parametrize("other", ["", "-b"], ids=["one queue", "two queues"])
-async def test_two_who_add_the_same_flow(url: str, queue_name: str, queue: Queue, other: str) -> None:
+async def test_concurrent_adds_of_the_same_flow(url: str, queue_name: str, queue: Queue, other: str) -> None:
     """One of them adds all of it, the other one is told and adds nothing; the flow does not suffer."""
     handler, second = Counting(), f"{queue_name}{other}"
     async with (
@@ -258,9 +258,7 @@ async def test_two_who_add_the_same_flow(url: str, queue_name: str, queue: Queue
 
 
 @pytest.mark.parametrize("number", [3, 4])
-async def test_a_flow_that_is_added_again_after_its_producer_died(
-    url: str, queue_name: str, queue: Queue, number: int
-) -> None:
+async def test_flow_is_added_again_after_producer_died(url: str, queue_name: str, queue: Queue, number: int) -> None:
     """Whichever of the two is done first is the flow: the other one is refused, or dropped by whoever finishes it."""
     handler = Counting()
     async with FlowProducer(url) as flows:
@@ -280,7 +278,7 @@ async def test_a_flow_that_is_added_again_after_its_producer_died(
     assert (len(handler.ran), handler.early) == (156, [])
 
 
-async def test_an_id_that_is_taken_while_the_flow_is_added(url: str, queue_name: str, queue: Queue) -> None:
+async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, queue: Queue) -> None:
     """A graph's job that cannot be added fails all who wait for it, and touches nobody else."""
     gate = asyncio.Event()
     async with FlowProducer(url) as flows:
@@ -308,7 +306,7 @@ async def test_an_id_that_is_taken_while_the_flow_is_added(url: str, queue_name:
 @pytest.mark.parametrize(("policy", "end"), [("ignore", 2), ("remove", 2), ("fail_parent", None)])
 @pytest.mark.parametrize("how", ["remove", "revoke"])
 @pytest.mark.parametrize("number", [4, 5, 6])
-async def test_children_that_end_before_all_of_their_flow_is_there(
+async def test_children_finish_before_the_flow_is_complete(
     url: str, queue_name: str, queue: Queue, number: int, how: str, policy: Any, end: int | None
 ) -> None:
     """Their parent hears of it and does not go on before its other children are there."""
@@ -344,7 +342,7 @@ async def test_children_that_end_before_all_of_their_flow_is_there(
 
 @pytest.mark.parametrize("number", [4, 5, 6])
 @pytest.mark.parametrize("what", ["remove the root", "obliterate"])
-async def test_what_is_taken_away_while_it_is_added_leaves_nothing(
+async def test_jobs_removed_during_add_leave_no_keys(
     url: str, queue_name: str, queue: Queue, number: int, what: str
 ) -> None:
     """No key of a parent that is gone comes back (`clean_check` looks)."""
@@ -361,7 +359,7 @@ async def test_what_is_taken_away_while_it_is_added_leaves_nothing(
     assert (await queue.check()).findings == ()
 
 
-async def test_what_marks_done_steps_goes_soon(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_step_markers_expire_within_minutes(url: str, queue_name: str, resp: RespClient) -> None:
     """Every flow of several queues leaves one in each: for minutes, not for a week."""
     other = f"{queue_name}-b"
     async with FlowProducer(url) as flows:
@@ -374,7 +372,7 @@ async def test_what_marks_done_steps_goes_soon(url: str, queue_name: str, resp: 
         assert resp.keys(f"glide:{{{name}}}:flow*") == []
 
 
-async def test_a_server_that_is_full_in_the_middle(url: str, queue_name: str, queue: Queue) -> None:
+async def test_server_out_of_memory_during_add(url: str, queue_name: str, queue: Queue) -> None:
     """It is not "nothing was added": the flow is written down, and done when there is room again."""
     handler = Counting()
     async with FlowProducer(url) as flows:
@@ -402,7 +400,7 @@ async def test_a_server_that_is_full_in_the_middle(url: str, queue_name: str, qu
     assert (len(handler.ran), handler.early) == (156, [])
 
 
-async def test_a_flow_that_cannot_be_finished_keeps_no_other(url: str, queue_name: str, queue: Queue) -> None:
+async def test_unfinishable_flow_does_not_block_others(url: str, queue_name: str, queue: Queue) -> None:
     link = await queue._connected()
     async with FlowProducer(url) as flows:
         transport = await flows._connected()

@@ -33,7 +33,7 @@ def deep(queue: str, data: Any, form: str) -> Any:
 
 
 @pytest.mark.parametrize("form", ["jobs", "mappings"])
-async def test_deeper_than_the_interpreter_s_stack(url: str, queue: Queue, flows: FlowProducer, form: str) -> None:
+async def test_flow_deeper_than_the_recursion_limit(url: str, queue: Queue, flows: FlowProducer, form: str) -> None:
     node = await flows.add(deep(queue.name, 1, form))
     async with Worker(queue.name, handle, url):
         assert await soon(node.job.wait_until_finished()) == LEVELS + 1
@@ -44,7 +44,7 @@ async def test_deeper_than_the_interpreter_s_stack(url: str, queue: Queue, flows
     assert len(repr(read)) < 200
 
 
-async def test_a_failure_at_the_bottom_of_a_deep_flow(url: str, queue: Queue, flows: FlowProducer) -> None:
+async def test_failure_propagates_up_a_deep_flow(url: str, queue: Queue, flows: FlowProducer) -> None:
     """Every level fails, and says which child failed and what began it: not the whole way between."""
     node = await flows.add(deep(queue.name, "bad", "jobs"))
     async with Worker(queue.name, handle, url):
@@ -63,7 +63,7 @@ async def test_chains_are_as_deep_as_trees(url: str, queue: Queue) -> None:
     await queue.obliterate()
 
 
-async def test_what_is_too_deep_or_holds_itself(queue: Queue, flows: FlowProducer) -> None:
+async def test_too_deep_or_recursive_flow_is_rejected(queue: Queue, flows: FlowProducer) -> None:
     circle: dict[str, Any] = {"name": "job", "queue": queue.name}
     circle["children"] = [circle]
     with pytest.raises(GlideMQValidationError, match="10000 levels deep"):
@@ -71,7 +71,7 @@ async def test_what_is_too_deep_or_holds_itself(queue: Queue, flows: FlowProduce
     assert (await queue.get_job_counts()).total == 0
 
 
-async def test_a_reading_says_where_it_was_cut(queue: Queue, flows: FlowProducer) -> None:
+async def test_get_flow_marks_cut_nodes(queue: Queue, flows: FlowProducer) -> None:
     """By default a flow of ten thousand children is read in whole."""
     leaves = [FlowJob("leaf", queue.name) for _ in range(10_050)]
     node = await flows.add(FlowJob("root", queue.name, children=[FlowJob("middle", queue.name, children=leaves)]))
