@@ -90,7 +90,7 @@ def test_another_port_is_used_if_the_port_is_taken(
 def test_start_error_contains_the_cause() -> None:
     with pytest.raises(EmbeddedServerError, match="no-such-setting") as caught:
         start_embedded(config={"no-such-setting": "1"})
-    assert "exit code 1" in str(caught.value)
+    assert "exited with code 1" in str(caught.value)
 
 
 def test_invalid_binary_leaves_nothing(tmp_path: Path) -> None:
