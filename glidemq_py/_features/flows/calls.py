@@ -127,7 +127,7 @@ def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNoti
 
     A round (cursor '') that begins within ``pause`` ms of the previous one does nothing.
     """
-    return Call("notify_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
+    return Call("tell_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
 
 
 def _remote_notified(reply: bytes) -> RemoteNotified:
