@@ -64,7 +64,7 @@ async def test_revoking_an_active_job_cancels_its_handler(
         assert await job.wait_until_finished() is None
 
 
-async def test_revoking_tells_a_handler_in_a_thread(url: str, queue_name: str):
+async def test_revoking_sets_cancelled_in_a_thread_handler(url: str, queue_name: str):
     began = threading.Event()
 
     def handle(job: Job) -> str:
@@ -134,7 +134,7 @@ class Work:
         return found[0] - before[0], found[1] - before[1]
 
 
-async def test_many_jobs_in_pieces_that_are_short(private_server: Callable[..., ServerProcess], queue_name: str):
+async def test_operations_on_many_jobs_use_short_calls(private_server: Callable[..., ServerProcess], queue_name: str):
     """Retried, cleaned and drained: each call handles at most PIECE jobs, with a bounded number of commands a job."""
     server = private_server()
 
@@ -180,7 +180,7 @@ async def test_many_jobs_in_pieces_that_are_short(private_server: Callable[..., 
         assert {key.removeprefix(raw.base + ":") for key in resp.keys("*")} <= permanent | {"lock:reclaim"}
 
 
-async def test_cleaning(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):
     gate = Gate()
     gate.open()
     async with Queue(queue_name, core_url) as queue:
@@ -205,7 +205,7 @@ async def test_cleaning(core_url: str, core_resp: RespClient, queue_name: str):
             await queue.clean(*arguments)  # type: ignore[arg-type]
 
 
-async def test_draining_beside_a_worker_that_runs(url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks):
+async def test_drain_while_a_worker_runs(url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks):
     """What has begun is finished; every other job is gone; what comes later runs, its group included."""
     gate = Gate()
     async with Queue(queue_name, url) as queue:
@@ -227,7 +227,7 @@ async def test_draining_beside_a_worker_that_runs(url: str, resp: RespClient, qu
         key_leaks.allow(f"glide:{{{queue_name}}}:group:k")
 
 
-async def test_retrying_beside_a_worker_that_fails_them_again(url: str, queue_name: str):
+async def test_retry_jobs_while_a_worker_fails_them_again(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url, concurrency=20) as worker:
         told = Told(worker)
         await queue.add_bulk([("n", n) for n in range(400)])
@@ -271,7 +271,7 @@ async def test_priority_delay_and_promotion(core_url: str, queue_name: str):
             await action
 
 
-async def test_changing_what_is_gone_or_at_work(url: str, queue_name: str):
+async def test_changing_missing_or_active_jobs_is_rejected(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
         for action in (queue.promote("no"), queue.change_delay("no", 1), queue.change_priority("no", 1)):
@@ -287,7 +287,7 @@ async def test_changing_what_is_gone_or_at_work(url: str, queue_name: str):
 # -- looking -----------------------------------------------------------------------------------------------
 
 
-async def test_searching(core_url: str, queue_name: str):
+async def test_search(core_url: str, queue_name: str):
     async with Queue(queue_name, core_url) as queue:
         await queue.add_bulk([(f"n{n % 3}", {"x": n, "even": n % 2 == 0, "list": [n]}) for n in range(600)])
         await queue.add_bulk([("later", {"x": 7, "even": True}, {"delay": 60_000}), ("later", 7, {"priority": 1})])
@@ -311,7 +311,7 @@ async def test_searching(core_url: str, queue_name: str):
             await queue.search_jobs(**bad)
 
 
-async def test_searching_for_values_within_values(url: str, queue_name: str):
+async def test_search_for_nested_values(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         when = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
         await queue.add("a", {"user": {"id": 7, "tags": ["x", "y"], "on": True}, "at": when, "a.b": 1})
@@ -324,7 +324,7 @@ async def test_searching_for_values_within_values(url: str, queue_name: str):
             assert len(await queue.search_jobs(data=data)) == found, data
 
 
-async def test_a_search_is_left_off_and_gone_on_with(url: str, queue_name: str):
+async def test_search_can_be_resumed(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("a", {"even": n % 2 == 0, "n": n}) for n in range(900)])
         await queue.add_bulk([("a", {"even": True, "n": n}, {"delay": 60_000}) for n in range(900, 903)])
@@ -345,7 +345,7 @@ async def until_number(search: AsyncIterator[Job], last: int) -> AsyncIterator[J
             return
 
 
-async def test_searching_goes_by_the_serializer(url: str, queue_name: str):
+async def test_search_compares_serialized_values(url: str, queue_name: str):
     async with Queue(queue_name, url, serializer="msgpack") as queue:
         await queue.add("a", {7: b"bytes", "k": (1, 2)})
         assert len(await queue.search_jobs(data={7: b"bytes"})) == 1
@@ -353,7 +353,7 @@ async def test_searching_goes_by_the_serializer(url: str, queue_name: str):
         assert len(await queue.search_jobs(data={"k": [1, 2]})) == 1
 
 
-async def test_parked_jobs_can_be_listed_and_found(url: str, queue_name: str):
+async def test_group_waiting_jobs_are_listed_and_found(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=9):
         await queue.add_bulk([("n", n, {"ordering": {"key": "k"}}) for n in range(5)])
@@ -363,7 +363,7 @@ async def test_parked_jobs_can_be_listed_and_found(url: str, queue_name: str):
         gate.open()
 
 
-async def test_parked_jobs_are_counted(core_url: str, queue_name: str):
+async def test_group_waiting_jobs_are_counted(core_url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, concurrency=9):
         await queue.add_bulk([("n", n, {"ordering": {"key": "k"}}) for n in range(5)])

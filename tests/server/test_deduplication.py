@@ -33,7 +33,7 @@ async def test_simple_skips_while_the_job_has_not_ended(url: str, queue_name: st
         assert (await queue.add("a", 5, **options)).outcome is JobOutcome.ADDED
 
 
-async def test_throttle_skips_for_a_time_whatever_became_of_the_job(url: str, queue_name: str) -> None:
+async def test_throttle_skips_for_the_ttl_in_any_state(url: str, queue_name: str) -> None:
     options: Any = {"deduplication": {"id": "d", "mode": "throttle", "ttl": 300}}
     async with Queue(queue_name, url) as queue:
         first = await queue.add("a", **options)
@@ -60,7 +60,7 @@ async def test_debounce_keeps_the_last_one(url: str, queue_name: str) -> None:
         assert told.job_ids("completed") == [jobs[2].id]
 
 
-async def test_debounce_leaves_what_is_ready_or_running(url: str, queue_name: str) -> None:
+async def test_debounce_skips_if_the_job_is_waiting_or_active(url: str, queue_name: str) -> None:
     options: Any = {"deduplication": {"id": "d", "mode": "debounce"}}
     async with Queue(queue_name, url) as queue:
         first = await queue.add("a", **options)
@@ -73,7 +73,7 @@ async def test_debounce_leaves_what_is_ready_or_running(url: str, queue_name: st
             gate.open()
 
 
-async def test_debounce_with_a_time_leaves_an_older_burst_alone(url: str, queue_name: str) -> None:
+async def test_debounce_with_ttl_keeps_an_older_job(url: str, queue_name: str) -> None:
     options: Any = {"delay": 60_000, "deduplication": {"id": "d", "mode": "debounce", "ttl": 300}}
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk([("a", 1, options), ("a", 2, options)])
@@ -99,7 +99,7 @@ async def test_a_replaced_job_does_not_stop_its_group(url: str, queue_name: str)
         assert (found.active, found.parked, found.next_seq) == (0, 0, 4)
 
 
-async def test_in_bulk_each_row_is_judged_by_those_before_it(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_bulk_rows_are_deduplicated_in_order(url: str, queue_name: str, resp: RespClient) -> None:
     row: Any = ("a", None, {"deduplication": {"id": "d"}})
     other: Any = ("a", None, {"deduplication": {"id": "e"}})
     async with Queue(queue_name, url) as queue:
@@ -110,7 +110,7 @@ async def test_in_bulk_each_row_is_judged_by_those_before_it(url: str, queue_nam
         assert Raw(resp, queue_name).run("GET", "id") == "3"
 
 
-async def test_many_at_a_time_add_one(url: str, queue_name: str) -> None:
+async def test_concurrent_adds_add_one_job(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         jobs = await asyncio.gather(*(queue.add("a", i, deduplication={"id": "d"}) for i in range(200)))
         assert sum(job.outcome is JobOutcome.ADDED for job in jobs) == 1
@@ -118,7 +118,7 @@ async def test_many_at_a_time_add_one(url: str, queue_name: str) -> None:
         assert (await queue.get_job_counts()).waiting == 1
 
 
-async def test_with_an_id_of_its_own(url: str, queue_name: str) -> None:
+async def test_deduplication_with_job_id(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         first = await queue.add("a", job_id="mine", deduplication={"id": "d"})
         assert first.id == "mine"
@@ -126,7 +126,7 @@ async def test_with_an_id_of_its_own(url: str, queue_name: str) -> None:
         assert (await queue.add("a", job_id="yours", deduplication={"id": "d"})).outcome is JobOutcome.SKIPPED
 
 
-async def test_waiting_for_a_job_that_was_not_added(url: str, queue_name: str) -> None:
+async def test_add_and_wait_rejects_a_skipped_job(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.add("a", delay=60_000, deduplication={"id": "d"})
         with pytest.raises(JobStateError, match="skipped"):

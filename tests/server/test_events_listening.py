@@ -64,7 +64,7 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
         yield queue
 
 
-async def test_what_is_added_right_after_ready_is_seen(queue: Queue, url: str):
+async def test_job_added_after_ready_is_received(queue: Queue, url: str):
     await queue.add("before")
     for _ in range(10):
         events = QueueEvents(queue.name, url)
@@ -75,14 +75,14 @@ async def test_what_is_added_right_after_ready_is_seen(queue: Queue, url: str):
         assert abs(event.timestamp - job.timestamp) < 1_000
 
 
-async def test_an_empty_queue_too(queue: Queue, url: str):
+async def test_ready_on_an_empty_queue(queue: Queue, url: str):
     events = QueueEvents(queue.name, url)
     await events.wait_until_ready()
     jobs = await queue.add_bulk([("n",)] * 500)
     assert [event.job_id for event in await first(events, 500)] == [job.id for job in jobs]
 
 
-async def test_the_life_of_jobs(queue: Queue, url: str):
+async def test_events_of_a_job_lifecycle(queue: Queue, url: str):
     async def handle(job: Job) -> Any:
         if job.data == "fail":
             raise ValueError("as told")
@@ -116,7 +116,7 @@ def _order(entry: str) -> tuple[int, ...]:
     return tuple(int(part) for part in entry.split("-"))
 
 
-async def test_listeners_by_name_plain_and_async_before_and_after(queue: Queue, url: str):
+async def test_plain_and_async_listeners_by_event_name(queue: Queue, url: str):
     added, everything, late, gone = Heard(), Heard(), Heard(), Heard()
 
     async def slow(event: QueueEvent) -> None:
@@ -142,7 +142,7 @@ async def test_listeners_by_name_plain_and_async_before_and_after(queue: Queue, 
     assert (added.names, everything.names, late.names, gone.names) == (["added"], ["added", "removed"], ["removed"], [])
 
 
-async def test_a_listener_that_comes_into_an_open_block_is_heard(queue: Queue, url: str):
+async def test_listener_registered_after_start_is_called(queue: Queue, url: str):
     heard = Heard()
     async with QueueEvents(queue.name, url) as events:
         events.on("added", heard)
@@ -150,7 +150,7 @@ async def test_a_listener_that_comes_into_an_open_block_is_heard(queue: Queue, u
         await heard.wait(1)
 
 
-async def test_from_an_earlier_event_on(queue: Queue, url: str, resp: RespClient):
+async def test_reading_starts_after_last_event_id(queue: Queue, url: str, resp: RespClient):
     jobs = await queue.add_bulk([("n",)] * 5)
     ids = [entry for entry, _ in Raw(resp, queue.name).run("XRANGE", "events", "-", "+")]
     found = await first(QueueEvents(queue.name, url, last_event_id=ids[1]), 3)
@@ -159,7 +159,7 @@ async def test_from_an_earlier_event_on(queue: Queue, url: str, resp: RespClient
     assert [event.job_id for event in found] == [job.id for job in jobs]
 
 
-async def test_the_original_s_word_for_now(queue: Queue, url: str):
+async def test_dollar_is_now(queue: Queue, url: str):
     await queue.add("before")
     heard = Heard()
     async with QueueEvents(queue.name, url, last_event_id="$") as events:
@@ -168,7 +168,7 @@ async def test_the_original_s_word_for_now(queue: Queue, url: str):
         assert [event.job_id for event in await heard.wait(1)] == [job.id]
 
 
-async def test_foreign_entries_are_told_as_they_are(queue: Queue, url: str, resp: RespClient):
+async def test_foreign_entries_are_returned_unchanged(queue: Queue, url: str, resp: RespClient):
     heard = Heard()
     async with QueueEvents(queue.name, url) as events:
         events.on("*", heard)
@@ -193,7 +193,7 @@ async def test_close_ends_an_iteration(queue: Queue, url: str):
         await events.wait_until_ready()
 
 
-async def test_close_ends_the_waiting_for_a_server(private_server: Callable[..., ServerProcess]):
+async def test_close_ends_the_wait_for_a_server(private_server: Callable[..., ServerProcess]):
     server = private_server()
     events = QueueEvents("q", server.url + "?request_timeout=300")
     await events.wait_until_ready()
@@ -205,7 +205,7 @@ async def test_close_ends_the_waiting_for_a_server(private_server: Callable[...,
     assert await soon(reading, 10) == []
 
 
-async def test_a_killed_connection_is_taken_up_where_it_broke_off(private_server: Callable[..., ServerProcess]):
+async def test_reading_continues_after_a_killed_connection(private_server: Callable[..., ServerProcess]):
     server, heard = private_server(), Heard()
     async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
         events.on("*", heard)
@@ -220,7 +220,7 @@ async def test_a_killed_connection_is_taken_up_where_it_broke_off(private_server
     assert [event.job_id for event in heard.events] == [job.id for job in jobs] + [str(i) for i in range(20)] * 3
 
 
-async def test_a_cut_in_the_middle_of_a_reply(server: Any, queue: Queue):
+async def test_reading_continues_after_a_truncated_reply(server: Any, queue: Queue):
     heard = Heard()
     with LossyProxy(server.port) as proxy:
         async with QueueEvents(queue.name, proxy.url) as events:
@@ -246,7 +246,7 @@ async def test_a_restarted_server(restartable_server: Callable[..., ServerProces
     assert [event.job_id for event in heard.events] == ["1", "2"]
 
 
-async def test_a_server_that_comes_back_empty(private_server: Callable[..., ServerProcess]):
+async def test_reading_continues_after_the_server_loses_its_data(private_server: Callable[..., ServerProcess]):
     server, heard = private_server(), Heard()
     async with Queue("q", server.url) as queue, QueueEvents("q", server.url) as events:
         events.on("*", heard)
@@ -276,7 +276,7 @@ async def test_flushed_or_deleted_events(private_server: Callable[..., ServerPro
 
 
 @pytest.mark.parametrize("protocol", [ProtocolVersion.RESP2, ProtocolVersion.RESP3])
-async def test_an_injected_client_is_the_pattern_and_is_left_open(server: Any, queue: Queue, protocol: ProtocolVersion):
+async def test_client_of_the_caller_is_a_template_and_stays_open(server: Any, queue: Queue, protocol: ProtocolVersion):
     address = NodeAddress("127.0.0.1", server.port)
     client = await glide.GlideClient.create(GlideClientConfiguration([address], protocol=protocol))
     try:
@@ -309,7 +309,7 @@ async def test_no_server(queue_name: str):
         await events.wait_until_ready()
 
 
-async def test_a_loop_beside_listeners_is_refused(queue: Queue, url: str):
+async def test_iteration_with_listeners_is_rejected(queue: Queue, url: str):
     """They would share one position, and each would miss what the other has read."""
     events = QueueEvents(queue.name, url)
     heard = Heard()
@@ -321,7 +321,7 @@ async def test_a_loop_beside_listeners_is_refused(queue: Queue, url: str):
         assert [event.job_id for event in await heard.wait(3)] == [job.id for job in jobs]
 
 
-async def test_listeners_and_a_second_loop_beside_a_loop_are_refused(queue: Queue, url: str):
+async def test_listeners_and_second_iteration_are_rejected(queue: Queue, url: str):
     events = QueueEvents(queue.name, url)
     events.on("added", Heard())
     await events.wait_until_ready()
@@ -344,7 +344,7 @@ async def test_listeners_and_a_second_loop_beside_a_loop_are_refused(queue: Queu
 @pytest.mark.parametrize(
     ("event", "listener", "option"), [("", print, "event"), (None, print, "event"), ("completed", 5, "listener")]
 )
-def test_listeners_that_cannot_be(event: Any, listener: Any, option: str):
+def test_invalid_listeners_are_rejected(event: Any, listener: Any, option: str):
     with pytest.raises(GlideMQValidationError) as refused:
         QueueEvents("q").on(event, listener)
     assert refused.value.option == option

@@ -28,7 +28,7 @@ async def test_each_retry_has_the_next_fallback(core_url: str, queue_name: str) 
         assert seen[4:] == seen[:4]
 
 
-async def test_steps_and_signals_do_not_move_the_chain(url: str, queue_name: str) -> None:
+async def test_steps_and_signals_keep_the_fallback(url: str, queue_name: str) -> None:
     async def handle(job: Job) -> Any:
         if not job.data:
             job.move_to_delayed(1, data={"step": 1})
@@ -43,7 +43,7 @@ async def test_steps_and_signals_do_not_move_the_chain(url: str, queue_name: str
         assert await job.wait_until_finished() == "b"
 
 
-async def test_jobs_without_a_chain_have_no_index(url: str, queue_name: str, resp: RespClient) -> None:
+async def test_jobs_without_fallbacks_have_no_index(url: str, queue_name: str, resp: RespClient) -> None:
     async def handle(job: Job) -> Any:
         raise ValueError
 

@@ -76,7 +76,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", list(JOBS))
-async def test_a_handlers_job_says_what_its_record_says(core_url: str, queue_name: str, kind: str):
+async def test_attributes_after_reload_match_the_record(core_url: str, queue_name: str, kind: str):
     options = JOBS[kind]
     pictures: list[Any] = []
 
@@ -96,7 +96,7 @@ async def test_a_handlers_job_says_what_its_record_says(core_url: str, queue_nam
         assert (added.delay, added.priority) == (options.get("delay", 0), options.get("priority", 0))
 
 
-async def test_members_of_flows_know_their_family_after_reload(url: str, queue_name: str):
+async def test_flow_jobs_have_parents_after_reload(url: str, queue_name: str):
     pictures: dict[str, Any] = {}
 
     async def handle(job: Job) -> None:
@@ -172,7 +172,7 @@ async def test_plain_functions_and_sandboxes_reload(url: str, queue_name: str):
                 assert await queue.add_and_wait("n", ttl=60_000) == [0, True]
 
 
-async def test_a_message_keeps_what_is_its_subscriptions_own(url: str, queue_name: str):
+async def test_message_keeps_state_of_its_subscription(url: str, queue_name: str):
     found: list[Any] = []
 
     async def handle(message: Message) -> None:
@@ -194,7 +194,7 @@ async def test_a_message_keeps_what_is_its_subscriptions_own(url: str, queue_nam
 # -- on_resume where it could never be called -------------------------------------------------------------------
 
 
-async def test_on_resume_is_refused_in_batches(url: str, queue_name: str):
+async def test_on_resume_is_rejected_in_batches(url: str, queue_name: str):
     async def handle(jobs: list[Job]) -> list[Any]:
         return list(await asyncio.gather(*map(one, jobs), return_exceptions=True))
 
@@ -213,7 +213,7 @@ async def test_on_resume_is_refused_in_batches(url: str, queue_name: str):
 
 
 @pytest.mark.parametrize("function", ["suspends", "raises_suspend"])
-async def test_on_resume_is_refused_in_sandboxes(url: str, queue_name: str, function: str):
+async def test_on_resume_is_rejected_in_sandboxes(url: str, queue_name: str, function: str):
     worker = Worker(queue_name, f"{TARGET}:{function}", url)
     async with Queue[Any, Any](queue_name, url) as queue, worker:
         told = Told(worker)
@@ -222,7 +222,7 @@ async def test_on_resume_is_refused_in_sandboxes(url: str, queue_name: str, func
         assert type(told.of("failed")[0][1]).__name__ == "UnsupportedOptionError"
 
 
-async def test_what_a_message_cannot_do_is_said_at_once(url: str, queue_name: str):
+async def test_unsupported_message_operations_are_rejected_immediately(url: str, queue_name: str):
     said: list[str] = []
 
     async def handle(message: Message) -> None:

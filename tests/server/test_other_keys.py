@@ -62,7 +62,7 @@ async def steer(queue: Queue) -> None:
     await queue.retry_jobs(2)
 
 
-async def test_no_work_goes_through_the_keys_of_the_server(private_server: Callable[..., ServerProcess]) -> None:
+async def test_no_operation_scans_all_keys(private_server: Callable[..., ServerProcess]) -> None:
     server = private_server()
     with server.client() as client:
         client.execute("MSET", *(part for i in range(5_000) for part in (f"another:{i}", "x")))
@@ -89,7 +89,7 @@ async def test_no_work_goes_through_the_keys_of_the_server(private_server: Calla
 
 
 @pytest.mark.parametrize("name", ["check", "obliterate"])
-async def test_what_does_is_done_in_small_steps(private_server: Callable[..., ServerProcess], name: str) -> None:
+async def test_scans_use_small_steps(private_server: Callable[..., ServerProcess], name: str) -> None:
     """Each step looks at a thousand keys, and lets others in between."""
     server = private_server()
     with server.client() as client:

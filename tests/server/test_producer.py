@@ -56,7 +56,7 @@ async def test_bulk_is_positional(core_url: str, queue_name: str) -> None:
         assert None not in (ids[0], ids[3])
 
 
-async def test_a_bulk_that_fails_in_part_says_what_became_of_every_position(url: str, queue_name: str) -> None:
+async def test_partly_failed_bulk_has_a_result_per_position(url: str, queue_name: str) -> None:
     group = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
     rows: list[Any] = [
         ("n", 1, {"job_id": "x"}), ("n", 2, {"ordering": group, "cost": 9}), ("n", 3, {"job_id": "x"}), ("n", 4),
@@ -73,7 +73,7 @@ async def test_a_bulk_that_fails_in_part_says_what_became_of_every_position(url:
         assert await queue.count() == 2  # the others were added, and the caller knows which
 
 
-async def test_checks_are_those_of_the_queue(url: str, queue_name: str) -> None:
+async def test_validation_matches_the_queue(url: str, queue_name: str) -> None:
     producer = Producer(queue_name, url)
     with pytest.raises(GlideMQValidationError, match="lock_duration"):
         await producer.add("n", lock_duration=5)
@@ -113,7 +113,7 @@ async def test_an_injected_client_is_not_closed(url: str, queue_name: str) -> No
     await client.close()
 
 
-async def test_a_server_that_is_away(queue_name: str) -> None:
+async def test_unreachable_server(queue_name: str) -> None:
     producer = Producer(queue_name, "valkey://127.0.0.1:1")
     with pytest.raises(GlideMQConnectionError):
         await producer.add("n")
@@ -143,7 +143,9 @@ class Upper:
         return text
 
 
-async def test_every_option_tells_producers_apart(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producers_with_different_options_are_distinct(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # W99: events, timeouts and read_from were forgotten.
     options = ConnectionOptions.from_url(url)
     host = str(options.addresses[0])

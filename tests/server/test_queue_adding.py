@@ -87,7 +87,7 @@ async def test_every_option_arrives_in_the_hash(url: str, queue_name: str, raw: 
         ({"ttl": 60_000}, "stream", "waiting"),
     ],
 )
-async def test_where_a_job_is_put(url: str, queue_name: str, raw: Raw, options: Any, place: str, state: str):
+async def test_structure_of_an_added_job(url: str, queue_name: str, raw: Raw, options: Any, place: str, state: str):
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", **options)
         assert await job.get_state() == state
@@ -114,7 +114,7 @@ async def test_run_at_is_an_instant_where_delay_is_a_duration(url: str, queue_na
     assert raw.job(past.id)["delay"] == "0"
 
 
-async def test_a_duplicate_leaves_the_job_that_stands(url: str, queue_name: str, raw: Raw):
+async def test_duplicate_keeps_the_existing_job(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url) as queue:
         first = await queue.add("n", 1, job_id="same")
         before = raw.job("same")
@@ -135,7 +135,7 @@ async def test_digit_ids_move_the_counter_and_do_not_break_it(url: str, queue_na
         assert (await queue.add("n")).id == str(10**13 + 2)
 
 
-async def test_defaults_are_merged_with_what_a_job_says(url: str, queue_name: str, raw: Raw):
+async def test_job_options_override_defaults(url: str, queue_name: str, raw: Raw):
     backoff = Backoff(type="fixed", delay=50)
     defaults = JobOptions(attempts=3, backoff=backoff, delay=9_000, remove_on_fail=KeepJobs(age=5))
     async with Queue(queue_name, url, default_job_options=defaults) as queue:
@@ -231,7 +231,7 @@ class Shouting:
         return text.lower()
 
 
-async def test_a_serializer_of_ones_own(url: str, queue_name: str, raw: Raw):
+async def test_custom_serializer(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url, serializer=Shouting()) as queue:
         job = await queue.add("n", "quiet")
         assert raw.job(job.id)["data"] == "QUIET"
@@ -243,7 +243,7 @@ async def test_a_serializer_of_ones_own(url: str, queue_name: str, raw: Raw):
 # -- when the server cannot -------------------------------------------------------------------------------
 
 
-async def test_a_full_server_takes_no_job_and_nothing_is_half_written(private_server: Callable[..., ServerProcess]):
+async def test_full_server_rejects_add_and_writes_nothing(private_server: Callable[..., ServerProcess]):
     server = private_server(maxmemory_policy="noeviction")
     async with Queue("full", server.url) as queue:
         await queue.add("n", 1)
@@ -261,14 +261,14 @@ async def test_a_full_server_takes_no_job_and_nothing_is_half_written(private_se
         assert (await queue.add("n", 4)).id == "2"
 
 
-async def test_a_full_server_without_the_library_says_so(private_server: Callable[..., ServerProcess]):
+async def test_full_server_without_the_library_raises_out_of_memory(private_server: Callable[..., ServerProcess]):
     server = private_server(maxmemory=1, maxmemory_policy="noeviction")
     async with Queue("full", server.url) as queue:
         with pytest.raises(ServerOutOfMemoryError, match="library"):
             await queue.add("n")
 
 
-async def test_a_lost_reply_is_ambiguous_and_the_job_may_be_there(server: Any, queue_name: str, raw: Raw):
+async def test_lost_reply_is_ambiguous(server: Any, queue_name: str, raw: Raw):
     with LossyProxy(server.port) as proxy:
         async with Queue(queue_name, proxy.url) as queue:
             await queue.add("n", 0)
@@ -281,9 +281,7 @@ async def test_a_lost_reply_is_ambiguous_and_the_job_may_be_there(server: Any, q
             assert raw.run("XLEN", "stream") == 2
 
 
-async def test_a_lost_reply_concerns_the_adds_that_travelled_together_and_no_others(
-    server: Any, queue_name: str, raw: Raw
-):
+async def test_lost_reply_affects_only_adds_of_the_same_call(server: Any, queue_name: str, raw: Raw):
     with LossyProxy(server.port) as proxy:
         async with Queue(queue_name, proxy.url) as queue:
             await queue.add("n", 0)
@@ -319,7 +317,7 @@ async def test_functions_flushed_away_are_loaded_again(private_server: Callable[
         assert [job.id for job in jobs] == [str(i) for i in range(2, 52)]
 
 
-async def test_a_closed_queue_takes_nothing(url: str, queue_name: str, resp: RespClient):
+async def test_closed_queue_rejects_adds(url: str, queue_name: str, resp: RespClient):
     queue = Queue(queue_name, url)
     await queue.close()
     async with Queue(queue_name, url) as used:
@@ -332,7 +330,7 @@ async def test_a_closed_queue_takes_nothing(url: str, queue_name: str, resp: Res
     assert resp.keys(f"*{{{queue_name}}}*") == []
 
 
-async def test_closing_answers_the_adds_under_way(url: str, queue_name: str, raw: Raw):
+async def test_close_completes_pending_adds(url: str, queue_name: str, raw: Raw):
     queue = Queue(queue_name, url)
     await queue.connect()
     adds = [asyncio.create_task(queue.add("n", i)) for i in range(30)]

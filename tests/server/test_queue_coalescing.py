@@ -43,7 +43,7 @@ async def test_a_lone_add_is_one_call(counted: Counted):
     assert counted.calls() == 3
 
 
-async def test_adds_together_arrive_each_once_in_few_calls(counted: Counted):
+async def test_concurrent_adds_use_few_calls(counted: Counted):
     jobs = await asyncio.gather(*(counted.queue.add("n", i) for i in range(100)))
     assert counted.calls() <= 3
     assert len({job.id for job in jobs}) == 100
@@ -64,7 +64,7 @@ async def test_batches_are_bounded(counted: Counted):
     assert 4 <= counted.calls() <= 7
 
 
-async def test_different_options_travel_together(counted: Counted):
+async def test_adds_with_different_options_share_a_call(counted: Counted):
     options: list[dict[str, Any]] = [{}, {"delay": 60_000}, {"priority": 3}, {"lifo": True}, *[{"job_id": "a"}] * 2]
     jobs = await asyncio.gather(*(counted.queue.add("n", **each) for each in options))
     assert counted.calls() <= 2
@@ -73,7 +73,7 @@ async def test_different_options_travel_together(counted: Counted):
     assert [job.outcome for job in jobs] == ["added"] * 5 + ["duplicate"]
 
 
-async def test_a_cancelled_caller_touches_nobody_else(counted: Counted):
+async def test_canceled_add_does_not_affect_others(counted: Counted):
     adds = [asyncio.create_task(counted.queue.add("n", i)) for i in range(50)]
     await asyncio.sleep(0)  # the first has left, the others wait for it
     for task in adds[1::2]:
@@ -85,7 +85,7 @@ async def test_a_cancelled_caller_touches_nobody_else(counted: Counted):
     assert counted.raw.run("XLEN", "stream") == 26
 
 
-async def test_the_cancelled_first_one_touches_nobody_else(counted: Counted):
+async def test_canceled_first_add_does_not_affect_others(counted: Counted):
     adds = [asyncio.create_task(counted.queue.add("n", i)) for i in range(10)]
     await asyncio.sleep(0)
     adds[0].cancel()
@@ -95,7 +95,7 @@ async def test_the_cancelled_first_one_touches_nobody_else(counted: Counted):
     await counted.queue.add("n")  # it goes on
 
 
-async def test_all_cancelled_sends_nothing_more_and_goes_on(counted: Counted):
+async def test_canceled_pending_adds_are_not_sent(counted: Counted):
     adds = [asyncio.create_task(counted.queue.add("n", i)) for i in range(10)]
     await asyncio.sleep(0)
     for task in adds:
@@ -105,7 +105,7 @@ async def test_all_cancelled_sends_nothing_more_and_goes_on(counted: Counted):
     assert counted.raw.run("XLEN", "stream") <= 3
 
 
-async def test_bad_data_of_one_touches_nobody_else(counted: Counted):
+async def test_invalid_data_of_one_add_does_not_affect_others(counted: Counted):
     results = await asyncio.gather(
         *(counted.queue.add("n", object() if i == 5 else i) for i in range(10)), return_exceptions=True
     )
@@ -113,7 +113,7 @@ async def test_bad_data_of_one_touches_nobody_else(counted: Counted):
     assert counted.raw.run("XLEN", "stream") == 10
 
 
-async def test_many_at_once_connect_once(private_server: Callable[..., ServerProcess]):
+async def test_concurrent_first_uses_connect_once(private_server: Callable[..., ServerProcess]):
     server = private_server()
     queue = Queue("once", server.url)
     try:

@@ -61,7 +61,7 @@ async def test_a_job_read_back(url: str, queue_name: str):
         assert bad.context is None
 
 
-async def test_a_job_that_is_not_there(url: str, queue_name: str):
+async def test_missing_job(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         assert await queue.get_job("1") is None
         assert await queue.remove("1") is False
@@ -69,7 +69,7 @@ async def test_a_job_that_is_not_there(url: str, queue_name: str):
         assert await queue.get_job(int(job.id)) is not None  # type: ignore[arg-type]
 
 
-async def test_a_malformed_hash_is_read_as_far_as_it_can_be(url: str, queue_name: str, raw: Raw):
+async def test_malformed_hash_is_read_partly(url: str, queue_name: str, raw: Raw):
     raw.put_job(
         "bad", timestamp="soon", attemptsMade="many", delay="-", priority="x", data="{broken", opts="[]", state="odd",
         progress="{", stacktrace="no list", processedOn="NaN", name="näme", returnvalue="{",
@@ -172,7 +172,7 @@ async def slices_are_right(queue: Queue, state: str, count: int) -> None:
         assert await queue.get_jobs(state, *nothing) == []
 
 
-async def test_what_a_slice_passes_over_is_not_read(url: str, queue_name: str):
+async def test_skipped_positions_are_not_read(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n",)] * 2_500)
         await queue.add_bulk([("n", None, {"delay": 60_000})] * 2_500)
@@ -231,7 +231,7 @@ async def test_three_thousand_jobs_of_one_moment(url: str, queue_name: str, page
 
 @pytest.mark.parametrize("page", [1, 3, 10, 50, 1_000])
 @pytest.mark.parametrize("state", ["waiting", "lifo", "delayed", "prioritized", "completed", "failed"])
-async def test_iteration_while_others_come_and_go(url: str, queue_name: str, state: str, page: int):
+async def test_iteration_during_changes(url: str, queue_name: str, state: str, page: int):
     """Those that keep their state come exactly once. Those behind, around and before the reader go, others come."""
     options: Any = {"delayed": {"delay": 60_000}, "prioritized": {"priority": 3}, "lifo": {"lifo": True}}.get(state, {})
     listed = "waiting" if state == "lifo" else state
@@ -262,7 +262,7 @@ async def test_iteration_while_others_come_and_go(url: str, queue_name: str, sta
 
 
 @pytest.mark.parametrize("options", [{}, {"lifo": True}, {"delay": 60_000}, {"priority": 1}])
-async def test_iteration_that_removes_what_it_meets_leaves_nothing(url: str, queue_name: str, options: Any):
+async def test_iteration_that_removes_jobs(url: str, queue_name: str, options: Any):
     async with Queue(queue_name, url, events=False) as queue:
         jobs = await queue.add_bulk([("n", None, options)] * 100)
         state = (await jobs[0].get_state()) or ""
@@ -274,7 +274,7 @@ async def test_iteration_that_removes_what_it_meets_leaves_nothing(url: str, que
         assert (await queue.get_job_counts()).total == 0
 
 
-async def test_iteration_over_active_jobs_while_they_beat(url: str, queue_name: str, raw: Raw):
+async def test_iteration_over_active_jobs_during_heartbeats(url: str, queue_name: str, raw: Raw):
     """A heartbeat moves jobs from lists in their set; they come once all the same."""
     gate = Gate()
     async with (
@@ -312,7 +312,7 @@ async def test_iteration_while_workers_work(url: str, queue_name: str):
         assert len(await visited(queue, "completed", 1_000)) == 3_000
 
 
-async def test_an_iteration_may_be_left(url: str, queue_name: str):
+async def test_iteration_can_be_stopped(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n",)] * 20)
         async for _ in queue.iter_jobs("waiting", page=2):
@@ -349,7 +349,7 @@ async def test_workers_of_both_languages(url: str, queue_name: str, raw: Raw):
         assert worker.consumer not in ids
 
 
-async def test_workers_of_other_queues_are_theirs(url: str, queue_name: str):
+async def test_workers_of_other_queues_are_not_listed(url: str, queue_name: str):
     async with (
         Queue(queue_name, url) as queue,
         Queue(queue_name + "x", url) as other,
@@ -377,7 +377,7 @@ async def test_a_peers_job_can_be_read_and_removed_whatever_its_id(
             await queue.get_job("a:b")
 
 
-async def test_without_the_data(url: str, queue_name: str) -> None:
+async def test_exclude_data(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", {"large": 1}, priority=3)
         for found in (
@@ -395,7 +395,7 @@ async def test_without_the_data(url: str, queue_name: str) -> None:
         assert await queue.get_job_count_by_types() == await queue.get_job_counts()
 
 
-async def test_where_a_job_comes_from(url: str, queue_name: str) -> None:
+async def test_origin_attributes(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
         bucket = {"key": "k", "token_bucket": {"capacity": 5, "refill_rate": 1}}
         plain = await queue.get_job((await queue.add("n", ttl=60_000, ordering=bucket, cost=2.5)).id)

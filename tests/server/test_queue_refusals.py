@@ -56,7 +56,7 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
         *(("backoff", {"type": "fixed", "delay": 1} | bad) for bad in ({"delay": -1}, {"jitter": 2}, {"wait": 1})),
     ],
 )
-async def test_a_bad_value_is_named(queue: Queue, option: str, value: Any):
+async def test_invalid_value_is_named(queue: Queue, option: str, value: Any):
     options: dict[str, Any] = {option: value}
     adding = queue.add("n", **options), queue.add_and_wait("n", **options), queue.add_bulk([("n", None, options)])
     for attempt in adding:
@@ -83,7 +83,7 @@ async def test_run_at_and_delay_exclude_each_other(queue: Queue):
         ("zzzzzz", None),
     ],
 )
-async def test_an_unknown_option_is_refused_with_a_suggestion(queue: Queue, option: str, suggestion: str | None):
+async def test_unknown_option_is_rejected_with_a_suggestion(queue: Queue, option: str, suggestion: str | None):
     with pytest.raises(UnknownOptionError) as caught:
         await queue.add("n", **{option: 1})
     assert isinstance(caught.value, TypeError)
@@ -131,7 +131,7 @@ async def test_data_that_is_too_large(queue: Queue, queue_name: str, url: str):
             await packing.add("n", "x" * LIMIT)
 
 
-async def test_the_largest_data_is_taken(url: str, queue_name: str):
+async def test_largest_data_is_accepted(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", "x" * (LIMIT - 2))
         assert len((await queue.get_job(job.id)).data) == LIMIT - 2  # type: ignore[union-attr]
@@ -181,7 +181,7 @@ def test_bad_queue_options(queue_name: str):
     "connection",
     [5, "localhost", "http://x:1", "valkey://h:99999", "valkey://h?bogus=1", ["valkey://h"], object(), b"valkey://h"],
 )
-async def test_a_bad_connection_is_refused_when_it_is_used(queue_name: str, connection: Any):
+async def test_invalid_connection_is_rejected_at_first_use(queue_name: str, connection: Any):
     with pytest.raises(GlideMQValidationError):
         await Queue(queue_name, connection).connect()
 
@@ -218,7 +218,7 @@ async def test_reading_with_bad_arguments(queue: Queue):
         "get_dead_letter_job",
     ],
 )
-async def test_what_is_no_id_is_not_looked_for_in_vain(url: str, queue_name: str, method: str, given: Any):
+async def test_invalid_job_id_is_rejected(url: str, queue_name: str, method: str, given: Any):
     async with Queue(queue_name, url) as queue:
         with pytest.raises(GlideMQValidationError, match="job_id"):
             await getattr(queue, method)(given)
@@ -227,7 +227,7 @@ async def test_what_is_no_id_is_not_looked_for_in_vain(url: str, queue_name: str
             await anext(queue.iter_dead_letter_jobs(page=0))
 
 
-async def test_add_and_wait_needs_a_job_that_stays(queue: Queue, url: str, queue_name: str):
+async def test_add_and_wait_rejects_remove_options(queue: Queue, url: str, queue_name: str):
     for options in ({"remove_on_complete": True}, {"remove_on_fail": 0}, {"remove_on_complete": {"age": 1}}):
         with pytest.raises(UnsupportedOptionError, match="add_and_wait"):
             await queue.add_and_wait("n", **options)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ async def test_add_and_wait_needs_a_job_that_stays(queue: Queue, url: str, queue
             await other.add_and_wait("n")
 
 
-def test_a_password_is_in_no_error():
+def test_errors_contain_no_password():
     for bad in ("valkey://user:s3cret@host:99999", "valkey://user:s3cret@host?bogus=1", "valkeyy://u:s3cret@host"):
         with pytest.raises(GlideMQValidationError) as caught:
             ConnectionOptions.from_url(bad)

@@ -37,7 +37,7 @@ async def noop(job: Job) -> Any:
 # -- events -----------------------------------------------------------------------------------------------
 
 
-async def test_a_queue_keeps_as_many_events_as_it_is_told(url: str, queue_name: str, raw: Raw):
+async def test_event_retention(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url) as queue:
         assert await queue.get_event_retention() == 1_000
         for count in (-1, 100_000_001, 1.5, True):
@@ -55,7 +55,7 @@ async def test_a_queue_keeps_as_many_events_as_it_is_told(url: str, queue_name: 
 # -- pause ------------------------------------------------------------------------------------------------
 
 
-async def test_pause_and_resume_are_idempotent_and_told(url: str, queue_name: str, raw: Raw):
+async def test_pause_and_resume_are_idempotent_and_publish_events(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url) as queue:
         assert await queue.is_paused() is False
         await queue.resume()
@@ -73,7 +73,7 @@ async def test_pause_and_resume_are_idempotent_and_told(url: str, queue_name: st
         assert told[-1] == "resumed"
 
 
-async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(url: str, queue_name: str):
+async def test_paused_queue_starts_no_jobs(url: str, queue_name: str):
     async with (
         Queue(queue_name, url) as queue,
         Queue(queue_name, url) as operator,
@@ -205,7 +205,7 @@ async def test_a_retried_job_has_all_its_attempts(url: str, queue_name: str, raw
 # -- what is written onto a job ---------------------------------------------------------------------------
 
 
-async def test_progress_data_and_log_from_outside(url: str, queue_name: str, raw: Raw):
+async def test_progress_data_and_log_outside_a_handler(url: str, queue_name: str, raw: Raw):
     async with Queue(queue_name, url, compression="gzip") as queue:
         job = await queue.add("n", {"a": 1})
         for progress in (50, 0.5, {"step": 2}, [1, 2], "half"):
@@ -255,7 +255,7 @@ async def test_the_newest_log_lines_are_kept(url: str, queue_name: str):
         assert len(await job.logs()) == 1_000
 
 
-async def test_data_updated_by_a_handler_serves_the_next_attempt(url: str, queue_name: str):
+async def test_updated_data_is_used_by_the_next_attempt(url: str, queue_name: str):
     seen: list[Any] = []
 
     async def handle(job: Job) -> None:
@@ -303,9 +303,7 @@ async def test_obliterate_leaves_no_key(core_url: str, queue_name: str, core_res
 
 
 @pytest.mark.parametrize("state", ["active", "active-lifo"])
-async def test_obliterate_refuses_while_jobs_are_active(
-    url: str, queue_name: str, raw: Raw, resp: RespClient, state: str
-):
+async def test_obliterate_rejects_active_jobs(url: str, queue_name: str, raw: Raw, resp: RespClient, state: str):
     async with Queue(queue_name, url) as queue:
         _, worker, gate = await in_state(queue, url, state)
         assert worker is not None

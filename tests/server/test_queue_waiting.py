@@ -34,7 +34,7 @@ async def test_the_result(core_url: str, queue_name: str):
         assert await asyncio.gather(*(queue.add_and_wait("n", i) for i in range(40))) == list(range(40))
 
 
-async def test_the_result_comes_by_event_not_by_polling(url: str, queue_name: str, without_polling: None):
+async def test_result_arrives_by_event_without_polling(url: str, queue_name: str, without_polling: None):
     async with Queue(queue_name, url) as queue, Worker(queue_name, echo, url):
         for n in range(20):
             assert await queue.add_and_wait("n", n) == n
@@ -63,7 +63,7 @@ async def test_a_retry_is_waited_for(url: str, queue_name: str):
         assert await queue.add_and_wait("n", attempts=2, backoff=10) == "well"
 
 
-async def test_in_time_or_not_at_all(url: str, queue_name: str):
+async def test_wait_timeout(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         with pytest.raises(WaitTimeoutError, match="150 ms") as caught:
             await queue.add_and_wait("n", wait_timeout=150)
@@ -78,7 +78,7 @@ async def test_a_duplicate_is_not_waited_for(url: str, queue_name: str):
             await queue.add_and_wait("n", job_id="a")
 
 
-async def test_a_job_that_has_ended_or_never_was(url: str, queue_name: str):
+async def test_wait_for_ended_or_missing_job(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, echo, url):
         job = await queue.add("n", 1)
         assert await job.wait_until_finished() == 1
@@ -128,7 +128,7 @@ async def test_an_events_key_of_a_foreign_type(url: str, queue_name: str, resp: 
         assert await soon(queue.add_and_wait("n", 7)) == 7
 
 
-async def test_the_server_restarts_meanwhile(restartable_server: Callable[..., ServerProcess]):
+async def test_server_restart_during_wait(restartable_server: Callable[..., ServerProcess]):
     server, gate = restartable_server(), Gate()
     async with Queue("q", server.url) as queue, Worker("q", gate, server.url) as worker:
         told = Told(worker)
@@ -140,7 +140,7 @@ async def test_the_server_restarts_meanwhile(restartable_server: Callable[..., S
         assert told.count["completed"] == 1
 
 
-async def test_the_queue_is_closed_meanwhile(url: str, queue_name: str):
+async def test_queue_closed_during_wait(url: str, queue_name: str):
     queue = Queue(queue_name, url)
     job = await queue.add("n")
     waiting = asyncio.create_task(job.wait_until_finished(20_000))
@@ -150,7 +150,7 @@ async def test_the_queue_is_closed_meanwhile(url: str, queue_name: str):
         await soon(waiting)
 
 
-async def test_a_cancelled_wait_leaves_the_others(url: str, queue_name: str):
+async def test_canceled_wait_does_not_affect_others(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
         job = await queue.add("n", 3)

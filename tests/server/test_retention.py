@@ -102,7 +102,7 @@ async def test_age_and_count_together(url: str, raw: Raw, queue_name: str, state
         assert left_of(raw, ids[:3]) == []
 
 
-async def test_the_other_outcome_is_left_alone(url: str, raw: Raw, queue_name: str):
+async def test_jobs_with_the_other_outcome_are_kept(url: str, raw: Raw, queue_name: str):
     async with Queue(queue_name, url) as queue:
         (failed,) = await end(queue, raw, url, "failed", 1, remove_on_complete=True)
         (completed,) = await end(queue, raw, url, "completed", 1, remove_on_fail=True)
@@ -110,7 +110,7 @@ async def test_the_other_outcome_is_left_alone(url: str, raw: Raw, queue_name: s
         assert await completed.is_completed()
 
 
-async def test_a_retry_is_no_end(url: str, raw: Raw, queue_name: str):
+async def test_retried_attempt_removes_nothing(url: str, raw: Raw, queue_name: str):
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, handle, url) as worker:
             told = Told(worker)
@@ -128,7 +128,7 @@ def sorted_keys(ids: Iterable[str]) -> list[str]:
     return [f"{kind}:{job_id}" for job_id in sorted(ids, key=int) for kind in ("job", "log")]
 
 
-async def test_many_ends_of_one_call_keep_exactly_so_many(url: str, raw: Raw, queue_name: str):
+async def test_retention_count_holds_for_many_ends_in_one_call(url: str, raw: Raw, queue_name: str):
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, handle, url, concurrency=50) as worker:
             told = Told(worker)
@@ -214,7 +214,7 @@ async def test_a_parked_job_that_its_group_cannot_pay_for(url: str, raw: Raw, qu
         assert left_of(raw, [job.id]) == []
 
 
-async def test_options_of_a_node_peer_are_read_as_it_means_them(url: str, raw: Raw, queue_name: str):
+async def test_options_of_a_node_peer_keep_their_meaning(url: str, raw: Raw, queue_name: str):
     """There, 0 keeps everything; and what cannot be read keeps everything too."""
     forms: list[Any] = [0, {"count": 0, "age": 0}, {"count": -1}, "yes", None, [1], {"age": "x"}]
     async with Queue(queue_name, url) as queue:
@@ -232,9 +232,7 @@ async def test_options_of_a_node_peer_are_read_as_it_means_them(url: str, raw: R
 
 @pytest.mark.parametrize("state", ["completed", "failed"])
 @pytest.mark.parametrize("form", [{"age": 50}, 1], ids=["age", "count"])
-async def test_a_job_that_runs_again_stays_whatever_the_index_says(
-    url: str, raw: Raw, queue_name: str, state: str, form: Any
-):
+async def test_requeued_job_is_not_removed(url: str, raw: Raw, queue_name: str, state: str, form: Any):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url):
         running = await queue.add("n")
@@ -247,7 +245,7 @@ async def test_a_job_that_runs_again_stays_whatever_the_index_says(
         await running.wait_until_finished()
 
 
-async def test_retention_is_bounded_a_call_and_goes_on_with_the_next(url: str, raw: Raw, queue_name: str):
+async def test_retention_removes_a_limited_number_per_call(url: str, raw: Raw, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("failed", i) for i in range(1_500)])
         async with Worker(queue_name, handle, url, concurrency=100) as worker:

@@ -239,7 +239,7 @@ def test_a_client_of_the_user_is_not_closed(url: str, queue_name: str) -> None:
     client.close()
 
 
-async def test_a_client_of_an_event_loop_is_refused(url: str, queue_name: str) -> None:
+async def test_asynchronous_client_is_rejected(url: str, queue_name: str) -> None:
     async with glidemq_py.Queue(queue_name, url) as other:
         link = await other._connected()
         client: Any = (await link.transport.connected()).transport._client  # type: ignore[attr-defined]
@@ -247,7 +247,7 @@ async def test_a_client_of_an_event_loop_is_refused(url: str, queue_name: str) -
             sync.Queue(queue_name, client).add("n")
 
 
-async def test_it_works_where_an_event_loop_runs(url: str, queue_name: str) -> None:
+async def test_blocking_queue_in_a_running_event_loop(url: str, queue_name: str) -> None:
     # It blocks the loop, which is the caller's choice (a notebook, a debugger); it must not fail.
     with sync.Queue(queue_name, url) as queue:
         queue.add_bulk([("n", i) for i in range(1_000)])
@@ -256,7 +256,7 @@ async def test_it_works_where_an_event_loop_runs(url: str, queue_name: str) -> N
             queue.add("n").wait_until_finished(20)
 
 
-def test_a_server_that_is_away(queue_name: str) -> None:
+def test_unreachable_server(queue_name: str) -> None:
     with pytest.raises(GlideMQConnectionError):
         sync.Queue(queue_name, "valkey://127.0.0.1:1").add("n")
 
@@ -328,7 +328,7 @@ def test_after_a_fork(url: str, queue_name: str, tmp_path: Any) -> None:
         assert (len(names), names.count("child"), names.count("parent")) == (42, 20, 20)
 
 
-def test_what_waits_for_a_loop_is_refused() -> None:
+def test_asynchronous_waits_are_rejected() -> None:
     with pytest.raises(RuntimeError, match="event loop"):
         run_immediately(_asks_for_a_loop())
 
@@ -439,7 +439,7 @@ def test_another_thread_ends_an_iteration(url: str, queue_name: str) -> None:
 # -- jobs of handlers ------------------------------------------------------------------------------------------
 
 
-async def test_the_job_of_a_thread_blocks_as_well(url: str, queue_name: str) -> None:
+async def test_blocking_job_of_a_thread_handler(url: str, queue_name: str) -> None:
     seen: list[Any] = []
 
     def plain(job: glidemq_py.Job) -> str:

@@ -74,10 +74,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W54": ("lua/test_own_recovery.py::all_list_jobs_of_a_dead_worker_in_one_round",),
     "W55": ("lua/test_own_original_faults.py::lock_key_next_to_job_does_not_block_recovery",),
     "W56": ("lua/test_own_steering.py::revoked_job_deep_in_list_is_rejected_at_fetch",),
-    "W57": ("server/test_control.py::many_jobs_in_pieces_that_are_short",),
+    "W57": ("server/test_control.py::operations_on_many_jobs_use_short_calls",),
     "W58": (
         "server/test_queue_reading.py::slices_of_every_state",
-        "server/test_queue_reading.py::what_a_slice_passes_over_is_not_read",
+        "server/test_queue_reading.py::skipped_positions_are_not_read",
         "lua/test_own_recovery.py::registration",
         "lua/test_own_control.py::obliterate_does_not_touch_other_queues",
     ),
@@ -93,14 +93,14 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W72": ("lua/test_own_limits.py::token_check_creates_no_counter",),
     "W73": (
         "server/test_queue_steering.py::obliterate_leaves_no_key",
-        "server/test_queue_steering.py::obliterate_refuses_while_jobs_are_active",
+        "server/test_queue_steering.py::obliterate_rejects_active_jobs",
     ),
     "W77": ("lua/test_own_original_faults.py::the_count_of_active_list_jobs_is_never_negative",),
     "W81": (
         "server/test_queue_waiting.py::without_events_by_polling",
         "server/test_queue_waiting.py::events_trimmed_or_deleted_meanwhile",
     ),
-    "W82": ("server/test_events_listening.py::what_is_added_right_after_ready_is_seen",),
+    "W82": ("server/test_events_listening.py::job_added_after_ready_is_received",),
     "W83": ("server/test_faults_lost_replies.py::bulk_with_a_lost_reply_names_the_positions",),
     "W84": (
         "server/test_dead_letters.py::stalled_job_creates_an_entry_after_max_stalled_count",
@@ -175,11 +175,11 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
         "unit/test_cron.py::what_is_refused",
         "unit/test_cron.py::both_day_fields_must_match_unless_one_is_to_be_enough",
     ),
-    "W83": ("server/test_producer.py::a_bulk_that_fails_in_part_says_what_became_of_every_position",),
+    "W83": ("server/test_producer.py::partly_failed_bulk_has_a_result_per_position",),
     "W89": ("server/proxy/test_proxy.py::status_does_not_depend_on_error_message",),
     "W90": ("server/test_telemetry.py::add_and_process_are_one_trace",),
     "W95": ("server/test_broadcast.py::max_messages_deletes_all_data_of_old_messages",),
-    "W99": ("server/test_producer.py::every_option_tells_producers_apart",),
+    "W99": ("server/test_producer.py::producers_with_different_options_are_distinct",),
 }
 
 
@@ -192,13 +192,13 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
     "W29": ("server/test_limits.py::global_concurrency_is_never_exceeded",),
     "W40": ("server/test_worker_failures.py::a_failed_job_can_be_retried_by_hand_with_all_its_attempts",),
     "W41": ("lua/test_own_steering.py::revoke_fails_jobs_not_started",),
-    "W67": ("server/test_producer.py::checks_are_those_of_the_queue",),
+    "W67": ("server/test_producer.py::validation_matches_the_queue",),
     "W74": ("lua/test_own_original_faults.py::progress_alone_does_not_fill_the_events",),
     "W75": ("lua/test_own_groups.py::group_unused_for_a_day_is_deleted",),
     "W76": ("server/test_dead_letters.py::removed_entry_leaves_no_keys",),
     "W85": ("unit/test_job_options.py::keeping_none_is_removing_at_once",),
     "W87": ("server/test_limits.py::compressed_data_stays_compressed",),
-    "W88": ("server/test_queue_reading.py::without_the_data",),
+    "W88": ("server/test_queue_reading.py::exclude_data",),
     "W98": ("lua/test_own_steering.py::group_continues_after_next_job_is_drained",),
 }
 
