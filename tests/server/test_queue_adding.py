@@ -273,7 +273,7 @@ async def test_lost_reply_is_ambiguous(server: Any, queue_name: str, raw: Raw):
         async with Queue(queue_name, proxy.url) as queue:
             await queue.add("n", 0)
             proxy.lose("fcall")
-            with pytest.raises(AmbiguousResultError, match="may have happened"):
+            with pytest.raises(AmbiguousResultError, match="may have been executed"):
                 await queue.add("n", 1, job_id="own")
             assert raw.state("own") == "waiting"
             # With an id of one's own it is safe to add again.
