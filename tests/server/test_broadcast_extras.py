@@ -161,7 +161,7 @@ async def test_redelivery(url: str, queue_name: str):
         with pytest.raises(JobNotFoundError):
             await broadcast.redeliver("nobody", "s")
         for name in ("nobody", "workers "):
-            with pytest.raises(GlideMQValidationError, match="none of that name"):
+            with pytest.raises(GlideMQValidationError, match="does not exist"):
                 await broadcast.redeliver(message, name)
         async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
             await told.wait("failed")

@@ -196,7 +196,7 @@ async def test_unreported_outcome_of_a_child_is_detected(
     resp.execute("EVAL", LOSE, 1, f"glide:{{{children.name}}}:", "b", how)
     assert parents._link is not None
     owed = asyncio.Event()
-    watch = WaitingParentsTask(link=parents._link, owes=owed.set, age=0)
+    watch = WaitingParentsTask(link=parents._link, outbox_pending=owed.set, age=0)
     assert not await watch.look()
     if end is None:
         with pytest.raises(JobFailedError, match="child"):
@@ -220,7 +220,7 @@ async def test_parent_fails_when_the_queue_of_its_children_is_obliterated(url: s
             await asyncio.sleep(0.01)
         await others.obliterate()
         assert parents._link is not None
-        await WaitingParentsTask(link=parents._link, owes=lambda: None, age=0).look()
+        await WaitingParentsTask(link=parents._link, outbox_pending=lambda: None, age=0).look()
         with pytest.raises(JobFailedError, match="it is gone"):
             await job.wait_until_finished()
 

@@ -237,7 +237,7 @@ async def test_missing_permission_to_load_functions(private_server: Callable[...
             assert (await queue.add("n")).id == "1"
         resp.execute("ACL", "SETUSER", "app", "-fcall")
         async with Queue("q", url) as queue:
-            with pytest.raises(LibraryError, match="refuses this user"):
+            with pytest.raises(LibraryError, match="permission denied"):
                 await queue.add("n")
 
 

@@ -72,7 +72,7 @@ async def test_child_queue_without_workers(core_url: str, queue_name: str, core_
         assert await node.children[0].job.remove()
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 1
         assert queue._link is not None
-        await WaitingParentsTask(link=queue._link, owes=lambda: None, age=0).look()
+        await WaitingParentsTask(link=queue._link, outbox_pending=lambda: None, age=0).look()
         with pytest.raises(JobFailedError, match="removed"):
             await soon(node.job.wait_until_finished())
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
