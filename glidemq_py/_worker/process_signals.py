@@ -2,13 +2,14 @@
 
 If each worker installed its own handler, it would replace those of the other workers. So all register here. The
 handlers are installed when the first one registers in the main thread, and the previous handlers are restored when the
-last one there unregisters.
+last one there unregisters. Repetitions of the signal that ended it are ignored for the rest of the second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Generator
@@ -42,6 +43,11 @@ class SignalFilter:
             return False
         self._counted[number] = now
         return True
+
+    def repeats(self, number: int) -> bool:
+        """Return True if this signal would be a repetition now."""
+        last = self._counted.get(number)
+        return last is not None and self._clock() - last < SAME_SIGNAL_S
 
 
 class _Member:
@@ -83,7 +89,7 @@ class _ProcessSignals:
         if not member.in_main_thread:
             return
         if not in_main:
-            self._restore()
+            self._restore(last=True)
         elif self._loop is member.loop and all(each.loop is not member.loop for each in in_main):
             self._restore()
             self._install(in_main[0].loop)
@@ -98,7 +104,7 @@ class _ProcessSignals:
                 self._before[number] = before
                 self._installed[number] = signal.getsignal(number)
 
-    def _restore(self) -> None:
+    def _restore(self, *, last: bool = False) -> None:
         loop, self._loop = self._loop, None
         for number, before in self._before.items():
             now = signal.getsignal(number)
@@ -106,7 +112,9 @@ class _ProcessSignals:
                 loop.remove_signal_handler(number)
             # Keep a handler that other code has installed since. None: the previous one was not set by Python.
             handler = before if now is self._installed[number] or loop is None or loop.is_closed() else now
-            if handler is not None:
+            if last and self._filter.repeats(number):
+                signal.signal(number, _ignoring_repetitions(self._filter, handler))
+            elif handler is not None:
                 signal.signal(number, handler)
         self._before.clear()
         self._installed.clear()
@@ -122,6 +130,20 @@ class _ProcessSignals:
             else:
                 with contextlib.suppress(RuntimeError):  # its loop is closed
                     member.loop.call_soon_threadsafe(member.on_signal, number)
+
+
+def _ignoring_repetitions(repetitions: SignalFilter, before: Any) -> Callable[[int, Any], None]:
+    """Return a handler that ignores repetitions of the signal that ended the workers, and then restores ``before``.
+
+    Without it, the second SIGTERM of a terminal would kill a program that is still cleaning up after ``worker.run()``.
+    """
+
+    def received(number: int, _frame: Any) -> None:
+        if repetitions.accepts(number):
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+            os.kill(os.getpid(), number)
+
+    return received
 
 
 _process_signals = _ProcessSignals()

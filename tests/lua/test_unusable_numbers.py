@@ -8,6 +8,7 @@ import pytest
 
 from glidemq_py._core.calls import reading, working
 from glidemq_py._features.consistency import calls as checking
+from glidemq_py._features.suspend import calls as suspending
 from tests.lua import wire_support
 from tests.lua.own_support import BAND, START, OwnQueue
 from tests.lua.wire_support import WireQueue
@@ -193,6 +194,26 @@ def test_stalled_job_with_future_heartbeat_is_recovered(q: OwnQueue) -> None:
     assert q.run(recover_stalled).recovered == []
     q.advance(60_000)
     assert q.run(recover_stalled).recovered == [job_id]
+
+
+def test_suspended_job_with_infinite_deadline_times_out(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.finish(suspending.suspended(*q.take_one().token, "", 500))
+    q.redis("ZADD", "suspended", "inf", job_id)
+    assert q.run(suspending.sweep(q.meta)).failed == []
+    assert score_of(q, job_id, "suspended") == START + 500
+    q.advance(500)
+    assert q.run(suspending.sweep(q.meta)).failed == [job_id]
+
+
+def test_trim_of_crowded_metrics_is_bounded(q: OwnQueue) -> None:
+    for first in range(0, 25_000, 5_000):
+        fields = (text for n in range(first, first + 5_000) for text in (f"junk{n}", "1"))
+        q.redis("HSET", "metrics:completed", *fields)
+    q.add_job()
+    assert q.finish(q.take_one().completed()) == [working.AttemptStatus.OK]
+    left = q.redis("HLEN", "metrics:completed")
+    assert 25_000 - 2_000 <= left < 25_000
 
 
 @pytest.mark.parametrize("junk", ["junk", "inf", "nan", "1e308", str(2**63 - 1)])

@@ -163,6 +163,15 @@ def test_slow_peer_cannot_activate_recovered_job(wire: WireQueue, own: OwnQueue)
     assert wire.activate(job_id, "") == "GROUP_FULL"
 
 
+def test_job_popped_at_an_unusable_time_is_recovered(wire: WireQueue, own: OwnQueue) -> None:
+    job_id = wire.add(lifo=1)
+    _pop(wire, own)
+    own.redis("ZADD", "list-popped", "inf", job_id)
+    assert check(own).findings[0].subject == job_id
+    assert _reclaim(own).recovered == [job_id]
+    assert own.take_one().id == job_id
+
+
 def test_check_reports_unrecovered_popped_job(wire: WireQueue, own: OwnQueue) -> None:
     job_id = wire.add(lifo=1)
     _pop(wire, own)

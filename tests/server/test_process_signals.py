@@ -52,6 +52,22 @@ asyncio.run(main())
 now = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 print("handlers restored" if now == before else now)
 """
+ONCE = "from glidemq_py._worker import process_signals\nprocess_signals.SAME_SIGNAL_S = 0\n"
+"""Repetitions count, so the previous handlers are restored at once."""
+CLEAN_UP = """
+from glidemq_py._worker import process_signals
+process_signals.SAME_SIGNAL_S = 60
+
+async def main():
+    workers = [worker(name) for name in NAMES]
+    await asyncio.gather(run(*workers), *map(report, workers))
+    print("cleaning up", flush=True)
+    while not os.path.exists("gate"):
+        await asyncio.sleep(0.01)
+    print("cleaned up", flush=True)
+
+asyncio.run(main())
+"""
 ONE_STARTS = """
 async def main():
     ready, starting = worker(NAMES[0]), worker(NAMES[1], "valkey://127.0.0.1:1")
@@ -82,6 +98,12 @@ Start = Callable[..., Command]
 
 
 @pytest.fixture
+def repetitions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal is a repetition, so the previous handlers are restored at once."""
+    monkeypatch.setattr(process_signals, "SAME_SIGNAL_S", 0)
+
+
+@pytest.fixture
 def start(tmp_path: Path, url: str) -> Start:
     def begin(program: str, *names: str) -> Command:
         (tmp_path / "program.py").write_text(PROGRAM + program)
@@ -92,12 +114,34 @@ def start(tmp_path: Path, url: str) -> Start:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_one_signal_ends_two_workers_of_a_loop(start: Start, queue_name: str, number: signal.Signals) -> None:
-    with start(TWO, queue_name, f"{queue_name}-2") as command:
+    with start(ONCE + TWO, queue_name, f"{queue_name}-2") as command:
         await command.says("^ready$", 2)
         command.signal(number)
         await command.says("^closed$", 2)
         await command.says("handlers restored")
         assert await command.ends() == 0
+
+
+async def test_repeated_signal_does_not_interrupt_cleanup_after_run(
+    start: Start, tmp_path: Path, queue_name: str
+) -> None:
+    with start(CLEAN_UP, queue_name, f"{queue_name}-2") as command:
+        await command.says("^ready$", 2)
+        command.signal(signal.SIGTERM)
+        await command.says("^cleaning up$")
+        command.signal(signal.SIGTERM)
+        (tmp_path / "gate").touch()
+        await command.says("^cleaned up$")
+        assert await command.ends() == 0
+
+
+async def test_another_signal_after_run_has_its_previous_effect(start: Start, queue_name: str) -> None:
+    with start(CLEAN_UP, queue_name, f"{queue_name}-2") as command:
+        await command.says("^ready$", 2)
+        command.signal(signal.SIGINT)
+        await command.says("^cleaning up$")
+        command.signal(signal.SIGTERM)
+        assert await command.ends() == -signal.SIGTERM
 
 
 async def test_running_jobs_end_first_whoever_signals_twice(
@@ -172,7 +216,7 @@ async def test_a_worker_runs_in_a_thread_of_its_own(url: str, queue_name: str) -
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-async def test_run_and_graceful_shutdown_share_the_signals(url: str, queue_name: str) -> None:
+async def test_run_and_graceful_shutdown_share_the_signals(url: str, queue_name: str, repetitions_count: None) -> None:
     before = signal.getsignal(signal.SIGTERM)
     worker, queue = Worker(queue_name, lambda job: None, url), Queue(queue_name, url)
     told = Told(worker)
@@ -203,7 +247,7 @@ def test_the_same_signal_within_a_second_counts_once() -> None:
     assert seen.accepts(signal.SIGTERM)
 
 
-async def test_the_previous_handler_is_restored_when_the_last_leaves() -> None:
+async def test_the_previous_handler_is_restored_when_the_last_leaves(repetitions_count: None) -> None:
     received: list[str] = []
     previous = signal.signal(signal.SIGTERM, lambda *_: received.append("previous"))
     mine = signal.getsignal(signal.SIGTERM)
@@ -239,7 +283,7 @@ async def test_a_handler_that_was_installed_meanwhile_stays() -> None:
         signal.signal(signal.SIGTERM, previous)
 
 
-def test_a_loop_that_was_abandoned_does_not_keep_the_signals() -> None:
+def test_a_loop_that_was_abandoned_does_not_keep_the_signals(repetitions_count: None) -> None:
     before = signal.getsignal(signal.SIGTERM)
     received: list[str] = []
     first = asyncio.new_event_loop()

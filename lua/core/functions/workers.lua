@@ -5,6 +5,7 @@
 -- The set `workers` holds our registrations; a Node peer's registration is found by the consumers of the group.
 
 local RETIRED_MS = 3600000 -- longer than any call waits in a connection
+local WORKERS_MAX = 5000 -- the registrations renewed last
 local function registered(q, names)
   local found = {}
   for name in pairs(names) do
@@ -19,7 +20,7 @@ end
 
 G.export('workers', { 'no-writes' }, function(keys)
   local q, names = G.queue(keys[1]), {}
-  for _, name in ipairs(redis.call('ZRANGE', q.workers, 0, -1)) do names[name] = true end
+  for _, name in ipairs(redis.call('ZRANGE', q.workers, -WORKERS_MAX, -1)) do names[name] = true end
   local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
   if not consumers.err then
     for _, consumer in ipairs(consumers) do names[consumer[2]] = true end

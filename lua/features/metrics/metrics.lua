@@ -3,12 +3,16 @@
 
 local MINUTE, DAY = 60000, 86400000
 local FIELDS_A_DAY = 2 * 1441
+local FIELDS_MAX, SAMPLE = 20000, 2000
 
 local function trim(key, minute)
   local stale = {}
-  for _, field in ipairs(redis.call('HKEYS', key)) do
+  -- A hash with more fields than a peer can have written is trimmed by samples, junk included.
+  local crowded = redis.call('HLEN', key) > FIELDS_MAX
+  local fields = crowded and redis.call('HRANDFIELD', key, SAMPLE) or redis.call('HKEYS', key)
+  for _, field in ipairs(fields) do
     local at = tonumber(string.match(field, '^m:(%d+):'))
-    if at and at < minute - DAY then stale[#stale + 1] = field end
+    if at and at < minute - DAY or crowded and not at then stale[#stale + 1] = field end
   end
   for i = 1, #stale, 1000 do
     redis.call('HDEL', key, unpack(stale, i, math.min(i + 999, #stale)))

@@ -4,6 +4,7 @@ local S = G.suspension
 
 local NEVER = 9999999999999
 local SIGNALS_MAX, BYTES_MAX = 1000, 1048576
+local REPAIRS_MAX = 20
 
 -- timeout: ms, 0 = none. The place is written first, the record second.
 S.enter = function(q, id, now, reason, timeout)
@@ -72,9 +73,21 @@ S.is_overdue = function(q, id, now)
   return deadline and tonumber(deadline) <= now or false
 end
 
+-- A deadline after NEVER is not ours: take it from the record.
+local function repair_deadlines(q)
+  local found = redis.call('ZRANGEBYSCORE', q.suspended, '(' .. G.score(NEVER), '+inf', 'LIMIT', 0, REPAIRS_MAX)
+  for _, id in ipairs(found) do
+    local values = redis.pcall('HMGET', q.J .. id, 'suspendTimeout', 'suspendedAt')
+    local timeout = values.err and 0 or G.duration(values[1])
+    local deadline = timeout > 0 and G.clamped_time(values[2]) + timeout or NEVER
+    redis.call('ZADD', q.suspended, G.score(math.min(deadline, NEVER)), id)
+  end
+end
+
 -- Fail jobs whose timeout has passed, `most` at most. Return their ids, and how many were read.
 S.sweep = function(q, now, most)
   local failed = {}
+  repair_deadlines(q)
   local due = redis.call('ZRANGEBYSCORE', q.suspended, '-inf', G.score(now), 'LIMIT', 0, most)
   for _, id in ipairs(due) do
     if redis.pcall('HGET', q.J .. id, 'state') == 'suspended' then

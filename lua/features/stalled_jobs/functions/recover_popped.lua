@@ -5,10 +5,11 @@
 
 local MOST = 200
 
--- Return whether the job was popped before `limit` and not activated since. False for a job that is not in the set.
+-- Return whether the job was popped before `limit`, or more than a day in the future (a time that no pop has), and not
+-- activated since. False for a job that is not in the set.
 G.is_popped = function(q, id, limit)
   local at = tonumber(redis.call('ZSCORE', q.list_popped, id) or '')
-  return at ~= nil and at <= limit
+  return at ~= nil and (at <= limit or at > G.now(q) + G.DAY_MS)
 end
 
 -- Remove the job from the set, and put it back into its list if it is still waiting. Return whether it was put back.
@@ -27,6 +28,7 @@ end
 
 -- Recover jobs popped at least `lock` ms ago. Return the ids of the jobs that are ready again.
 G.recover_popped = function(q, now, lock)
+  G.repair_times(q.list_popped, now + G.DAY_MS, now - lock)
   local found = redis.call('ZRANGEBYSCORE', q.list_popped, '-inf', G.int(now - lock), 'LIMIT', 0, MOST)
   local returned = {}
   for _, id in ipairs(found) do
