@@ -312,7 +312,7 @@ async def test_rate_limit_group_requires_a_group(url: str, queue_name: str) -> N
         told = Told(worker)
         async with worker:
             await told.wait("failed")
-        assert "belongs to no group" in str(told.of("failed")[0][1])
+        assert "has no ordering group" in str(told.of("failed")[0][1])
 
 
 # -- adding --------------------------------------------------------------------------------------------------------

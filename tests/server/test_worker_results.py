@@ -54,7 +54,7 @@ async def test_results_come_back_as_they_were_returned(url: str, queue_name: str
 @pytest.mark.parametrize(
     ("result", "kind", "reason"),
     [
-        ("x" * 1_048_577, "PayloadTooLargeError", "1048576"),
+        ("x" * 1_048_577, "PayloadTooLargeError", "1,048,576"),
         (object(), "SerializationError", "object"),
         ({1, 2}, "SerializationError", "set"),
         (nested(100_000), "SerializationError", "result"),

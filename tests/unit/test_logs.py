@@ -108,6 +108,9 @@ def bare_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], io.Strin
 
     def begin() -> io.StringIO:
         monkeypatch.setattr(root, "handlers", [])
+        # Programs that earlier tests ran in this process may have disabled logging, or this logger.
+        monkeypatch.setattr(logging.getLogger("shop"), "disabled", False)
+        logging.disable(logging.NOTSET)
         monkeypatch.setattr(sys, "stderr", stderr)
         return stderr
 
