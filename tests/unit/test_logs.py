@@ -108,9 +108,6 @@ def bare_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], io.Strin
 
     def begin() -> io.StringIO:
         monkeypatch.setattr(root, "handlers", [])
-        # Programs that earlier tests ran in this process may have disabled logging, or this logger.
-        monkeypatch.setattr(logging.getLogger("shop"), "disabled", False)
-        logging.disable(logging.NOTSET)
         monkeypatch.setattr(sys, "stderr", stderr)
         return stderr
 
@@ -125,11 +122,11 @@ def test_text_shows_the_job_escaped_and_the_traceback_indented(bare_root: Callab
     try:
         raise KeyError("a\nb")
     except KeyError:
-        record = logging.getLogger("shop").makeRecord("shop", logging.ERROR, "", 0, "hello", (), sys.exc_info())
+        record = logging.getLogger("depot").makeRecord("depot", logging.ERROR, "", 0, "hello", (), sys.exc_info())
     record.job_id, record.job_name = "7", "na\nme"
-    logging.getLogger("shop").handle(record)
+    logging.getLogger("depot").handle(record)
     first, *rest = stderr.getvalue().rstrip("\n").split("\n")
-    assert first.endswith("shop: [job 7 na\\nme] hello")
+    assert first.endswith("depot: [job 7 na\\nme] hello")
     assert rest[0] == "    Traceback (most recent call last):"
     assert all(line.startswith("    ") for line in rest)
 
@@ -140,10 +137,10 @@ def test_json_is_one_object_per_line(bare_root: Callable[[], io.StringIO]) -> No
     try:
         raise ValueError("a\nb\u2028")
     except ValueError:
-        logging.getLogger("shop").exception("bad\nthing", extra={"order": 5, "thing": object, "nothing": None})
+        logging.getLogger("depot").exception("bad\nthing", extra={"order": 5, "thing": object, "nothing": None})
     get_logger("glidemq_py.test_logs").info("started")
     first, second = (json.loads(line) for line in stderr.getvalue().splitlines())
-    assert (first["level"], first["logger"], first["message"], first["order"]) == ("ERROR", "shop", "bad\nthing", 5)
+    assert (first["level"], first["logger"], first["message"], first["order"]) == ("ERROR", "depot", "bad\nthing", 5)
     assert first["traceback"].startswith("Traceback (most recent call last):\n")
     assert first["traceback"].endswith("ValueError: a\nb\u2028")
     assert "nothing" not in first
@@ -155,9 +152,9 @@ def test_json_is_applied_to_the_applications_handler_of_stderr(bare_root: Callab
     stderr = bare_root()
     logging.basicConfig(format="mine %(message)s", level=logging.INFO, stream=stderr)
     set_up_logs(None)
-    logging.getLogger("shop").info("one")
+    logging.getLogger("depot").info("one")
     set_up_logs(None, "json")
-    logging.getLogger("shop").info("two")
+    logging.getLogger("depot").info("two")
     first, second = stderr.getvalue().splitlines()
     assert first == "mine one"
     assert json.loads(second)["message"] == "two"
