@@ -68,7 +68,7 @@ def parse_retention(option: str, value: object) -> Retention | None:
         raise GlideMQValidationError(option, given, "requires 'age' (seconds), 'count', or both")
     age = None if age is None else _seconds(f"{option}.age", age)
     if count is not None and check_int(f"{option}.count", count, 0, _MAX_COUNT) == 0:
-        return True  # keep none, whatever the age
+        return True  # keep none, regardless of age
     return KeepJobs(age=age, count=count)
 
 

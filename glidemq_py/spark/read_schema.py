@@ -74,6 +74,6 @@ def read_columns(schema: Any, view: str) -> Columns:
 
 
 def ours(name: str, view: str) -> str:
-    """Return the canonical name of a column, whatever its case."""
+    """Return the canonical name of a column, ignoring case."""
     known = JOB_COLUMNS if view == "jobs" else EVENT_COLUMNS
     return next(each for each in known if each.lower() == name.lower())

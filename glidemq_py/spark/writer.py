@@ -113,7 +113,7 @@ def _end(options: WriteOptions, write: WriteId, messages: Sequence[Written | Non
         run_blocking(transport, decide_write(write, winners))
     if sum(pieces for each in winners.values() for _, pieces in each) < _MANY_PIECES:
         return run_blocking(transport, publish_write(write))
-    # A second connection keeps the server busy between two pieces. A piece is published once, whoever publishes it.
+    # A second connection keeps the server busy between two pieces. Each piece is published once, by any writer.
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(_publish_beside, options, write)
         return max(run_blocking(transport, publish_write(write)), beside.result())

@@ -87,7 +87,7 @@ class DeadLetters:
             keys = QueueKeys(link.keys.prefix, name)
             await self._close_dead_letters()
             self._dead_letter_waiter = link.waiter.beside(keys)
-            # Entries are always JSON, whatever the serializer of the queue.
+            # Entries are always JSON, independent of the serializer of the queue.
             self._dead_letter_link = QueueLink(
                 transport=link.transport, keys=keys, waiter=self._dead_letter_waiter, compression=link.compression,
                 runtime=link.runtime,
