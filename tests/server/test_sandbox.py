@@ -392,6 +392,8 @@ async def test_a_target_that_cannot_be_loaded_is_refused_at_the_start(
         await worker.start()
     assert (caught.value.option, caught.value.value) == ("handler", handler)
     assert says in caught.value.problem
+    # Its process has been waited for: a closed worker leaves neither a zombie nor a task behind.
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "glidemq-sandbox"] == []
     await worker.close()
 
 

@@ -40,6 +40,9 @@ def failing(batches, faults):
     context, rows = TaskContext.get(), 0
     mine = context.partitionId() == int(faults.get("faultpartition", 0))
     doomed = mine and context.attemptNumber() < int(faults.get("faultattempts", 1))
+    if mine and not doomed and faults.get("fault") == "hang":
+        # Speculation may start this copy before the first attempt hangs: the copy must not win before that.
+        wait_for(faults["folder"], "failed", LONG_PATIENCE)
     for batch in batches:
         yield batch
         rows += batch.num_rows

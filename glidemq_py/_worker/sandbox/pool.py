@@ -133,7 +133,11 @@ class Sandbox:
         try:
             child, sock = await self._starter.start()
             process = SandboxProcess(child, self._link)
-            await process.open(sock, self._start if self._options.start_method == "spawn" else b"")
+            try:
+                await process.open(sock, self._start if self._options.start_method == "spawn" else b"")
+            except BaseException:
+                self._end(process)  # `close` waits for it, so that no process is left behind
+                raise
         except BaseException as error:
             self._count -= 1
             if isinstance(error, OSError):

@@ -37,6 +37,7 @@ class SandboxProcess:
         self._answering: set[asyncio.Task[None]] = set()
         self._outcome: asyncio.Future[Message] | None = None
         self._closing = False
+        self._writer: asyncio.StreamWriter | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.jobs = 0
         """Number of jobs it has run."""
@@ -53,10 +54,7 @@ class SandboxProcess:
             SandboxCrashError: If the process died while loading it.
         """
         sock.setblocking(False)
-        reader, self._writer = await asyncio.open_unix_connection(sock=sock)
-        self._listening = asyncio.create_task(self._listen(reader), name="glidemq-sandbox")
-        if start:
-            self._write(start)
+        self._listening = asyncio.create_task(self._listen(sock, start), name="glidemq-sandbox")
         try:
             await self._ready
         except BaseException:
@@ -65,14 +63,21 @@ class SandboxProcess:
 
     def _write(self, message: bytes) -> None:
         with contextlib.suppress(OSError, RuntimeError):
-            self._writer.write(message)
+            if self._writer is not None:
+                self._writer.write(message)
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def _listen(self, sock: socket.socket, start: bytes) -> None:
         try:
+            reader, self._writer = await asyncio.open_unix_connection(sock=sock)
+            if start:
+                self._write(start)
             while (message := await read_message(reader)) is not None:
                 self._hear(message)
         finally:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
+            else:
+                sock.close()
             if not self._closing:
                 kill(self._child)  # it closed the connection unexpectedly
             code = await self._child.ended()
@@ -184,7 +189,8 @@ class SandboxProcess:
         """Close the connection, so that the process exits; kill it after ``patience`` seconds."""
         self._closing = True
         with contextlib.suppress(OSError, RuntimeError):
-            self._writer.write_eof()
+            if self._writer is not None:
+                self._writer.write_eof()
         await asyncio.wait({self.gone}, timeout=patience)
         self.kill()
         await asyncio.wait({self.gone})
