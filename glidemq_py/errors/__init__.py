@@ -7,13 +7,6 @@ All exceptions derive from `GlideMQError`, and also from the standard exception 
 from typing import Final
 
 from glidemq_py.errors.base import GlideMQError
-from glidemq_py.errors.connecting import (
-    AuthenticationError,
-    ConnectionRejectedError,
-    ServerConfigurationError,
-    ServerModeError,
-    TlsError,
-)
 from glidemq_py.errors.invalid import (
     ColumnError,
     CycleError,
@@ -37,7 +30,6 @@ from glidemq_py.errors.jobs import (
     UnrecoverableError,
     WaitTimeoutError,
 )
-from glidemq_py.errors.loops import EventLoopError
 from glidemq_py.errors.queues import (
     BulkAddError,
     DuplicateJobError,
@@ -48,16 +40,22 @@ from glidemq_py.errors.queues import (
 )
 from glidemq_py.errors.server import (
     AmbiguousResultError,
+    AuthenticationError,
     ClosedError,
+    ConnectionRejectedError,
     EmbeddedServerError,
+    EventLoopError,
     GlideMQConnectionError,
     LibraryError,
     ScriptError,
     SearchIndexError,
     SearchUnavailableError,
+    ServerConfigurationError,
+    ServerModeError,
     ServerNotReadyError,
     ServerOutOfMemoryError,
     SlotMigratingError,
+    TlsError,
 )
 from glidemq_py.errors.signals import (
     DelayedError,

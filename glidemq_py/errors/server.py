@@ -1,4 +1,4 @@
-"""Errors of the connection, the server and its function library."""
+"""Errors of the connection, the server, its function library, and the event loop of a connection."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ from glidemq_py.errors.base import GlideMQError, _message_of
 
 __all__ = [
     "AmbiguousResultError",
+    "AuthenticationError",
     "ClosedError",
+    "ConnectionRejectedError",
     "EmbeddedServerError",
+    "EventLoopError",
     "GlideMQConnectionError",
     "LibraryError",
     "ScriptError",
     "SearchIndexError",
     "SearchUnavailableError",
+    "ServerConfigurationError",
+    "ServerModeError",
     "ServerNotReadyError",
     "ServerOutOfMemoryError",
     "SlotMigratingError",
+    "TlsError",
 ]
 
 
@@ -82,3 +88,46 @@ class EmbeddedServerError(GlideMQError):
 
 class ClosedError(GlideMQError):
     """A closed queue, worker or connection was used."""
+
+
+class ConnectionRejectedError(GlideMQConnectionError):
+    """The server is reachable but rejects this connection; retrying does not help."""
+
+
+class AuthenticationError(ConnectionRejectedError):
+    """The server requires a password, or rejects the user name or password."""
+
+
+class TlsError(ConnectionRejectedError):
+    """TLS failed: only one side uses it, or one side rejects the other's certificate."""
+
+
+class ServerModeError(ConnectionRejectedError):
+    """A cluster URL was given for a standalone server, or a standalone URL for a node of a cluster."""
+
+
+class ServerConfigurationError(GlideMQError):
+    """The server's configuration lets it delete jobs: its `maxmemory-policy` is `allkeys-*`."""
+
+
+class EventLoopError(GlideMQError, RuntimeError):
+    """An object was used outside the event loop it belongs to; nothing was sent.
+
+    Attributes:
+        subject: the object, such as ``worker of queue 'emails'``.
+        problem: what is wrong.
+        remedy: what to do instead.
+    """
+
+    subject: str
+    problem: str
+    remedy: str
+
+    def __init__(self, subject: str, problem: str, remedy: str) -> None:
+        super().__init__(subject, problem, remedy)
+        self.subject = subject
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem}; {self.remedy}"
