@@ -20,13 +20,11 @@ from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
 from glidemq_py._job import QueueLink
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.waiting import ResultWaiter
+from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.libraries import UnusedLibrariesTask
 from glidemq_py._maintenance.outbox import OutboxTask
-from glidemq_py._maintenance.peer_flows import RemoteFlows
 from glidemq_py._maintenance.peer_groups import GroupRepair
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
-from glidemq_py._maintenance.unfinished_flows import UnfinishedFlowsTask
-from glidemq_py._maintenance.waiting_parents import WaitingParentsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.connecting import connect_patiently
 from glidemq_py._worker.drain import run_out

@@ -23,7 +23,7 @@ from glidemq_py import (
     UnsupportedOptionError,
     Worker,
 )
-from glidemq_py._maintenance.waiting_parents import WaitingParentsTask
+from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import PATIENCE, Raw, Told, soon
 

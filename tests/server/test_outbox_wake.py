@@ -12,7 +12,7 @@ import pytest
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
 from glidemq_py._maintenance import outbox as outbox_duty
-from glidemq_py._maintenance.waiting_parents import WaitingParentsTask
+from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, soon, until

@@ -33,7 +33,7 @@ from glidemq_py import (
     validate_dag,
 )
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._maintenance.unfinished_flows import UnfinishedFlowsTask
+from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, Told, soon
 

@@ -28,7 +28,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py._core.calls.packing import Call
-from glidemq_py._maintenance.unfinished_flows import UnfinishedFlowsTask
+from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import soon

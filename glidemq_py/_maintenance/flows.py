@@ -1,0 +1,233 @@
+"""Maintenance tasks of flows: flows over several slots, flows whose producer died, and long-waiting parents.
+
+- `RemoteFlows`: a Node worker that ends a child in another slot does not notify its parents. So the child is remembered
+  in its queue. Workers of that queue, and of the queues of its parents, look for remembered children that have ended
+  and notify the parents.
+- `UnfinishedFlowsTask`: a flow that needs several calls is recorded in the queue of its root before the first call
+  (``docs/reference/functions.md``, "flow_stage"). The steps are idempotent, so two workers may complete the same flow.
+- `WaitingParentsTask`: a library of a Node peer does not notify the parents of a child that it fails or removes. So
+  long-waiting parents are checked page by page (``docs/reference/functions.md``, "watch_children"): the outcomes of
+  their uncounted children are read from the queues of the children and delivered to the parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from glidemq_py._client.background import PeriodicTask
+from glidemq_py._core.keys import QueueKeys, split_member
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.flows.adding import finish_flow
+from glidemq_py._features.flows.calls import (
+    ChildEnd,
+    child_outcomes,
+    children_ended,
+    flows_due,
+    notify_remote_parents,
+    remote_children,
+    sweep_parents,
+    watch_children,
+)
+from glidemq_py._features.outbox.delivery import Outbox
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import GlideMQError
+
+__all__ = ["RemoteFlows", "UnfinishedFlowsTask", "WaitingParentsTask"]
+
+_REMOTE_EVERY_S: Final = 2.0
+_REMOTE_PAUSE_MS: Final = 1_500
+_REMOTE_PAGES_MAX: Final = 20
+"""Maximum number of pages per queue and run."""
+
+
+class RemoteFlows(PeriodicTask):
+    """Runs every two seconds (±10%).
+
+    Args:
+        link: The queue.
+        outbox_pending: Called when the queue's outbox has entries after a run.
+    """
+
+    def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None]) -> None:
+        super().__init__("remote-flows", queue=link.keys.name, what="flows over several slots", every=_REMOTE_EVERY_S)
+        self._link = link
+        self._outbox_pending = outbox_pending
+        self._cursors: dict[str, str] = {}
+        self._empty: list[str] = []
+
+    async def look(self) -> None:
+        """Notify the parents of this queue's ended children, and this queue's parents of children in other queues.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
+        told, _ = await self._notify(self._link)
+        if told:
+            self._outbox_pending()
+        call = remote_children(self._link.keys.meta, self._empty)
+        self._empty = []
+        failure: GlideMQError | None = None
+        for stem in await self._link.transport.call(call):
+            prefix, _, name = stem[:-2].rpartition(":{")
+            link = QueueLink(
+                transport=self._link.transport, keys=QueueKeys(prefix, name), waiter=self._link.waiter,
+                serializer=self._link.serializer,
+            )  # fmt: skip
+            try:
+                told, left = await self._notify(link)
+                if told:
+                    await Outbox(link, kinds=("child",)).deliver()
+            except GlideMQError as error:
+                failure = failure or error
+                continue
+            if not left:
+                self._empty.append(stem)
+        if failure is not None:
+            raise failure
+
+    async def _notify(self, link: QueueLink) -> tuple[int, int]:
+        """Put ended children into the queue's outbox; return their number and the number of remembered children."""
+        meta, told, left = link.keys.meta, 0, 0
+        cursor = self._cursors.pop(meta, "")
+        for _ in range(_REMOTE_PAGES_MAX):
+            reply = await link.transport.call(notify_remote_parents(meta, cursor, _REMOTE_PAUSE_MS))
+            told, cursor, left = told + reply.told, reply.cursor, reply.left
+            if not cursor:
+                return told, left
+        self._cursors[meta] = cursor
+        return told, left
+
+
+_log = get_logger(__name__)
+
+_UNFINISHED_EVERY_S: Final = 10.0
+_UNFINISHED_AGE_MS: Final = 15_000
+_UNFINISHED_PAGE: Final = 10
+
+
+class UnfinishedFlowsTask(PeriodicTask):
+    """Runs at the start and every ten seconds (±10%).
+
+    Args:
+        link: The queue.
+        age: Time after which a flow counts as unfinished, in ms.
+    """
+
+    def __init__(self, *, link: QueueLink, age: int = _UNFINISHED_AGE_MS) -> None:
+        super().__init__("flows", queue=link.keys.name, what="finishing flows", every=_UNFINISHED_EVERY_S)
+        self._link = link
+        self._age = age
+
+    async def look(self) -> int:
+        """Complete unfinished flows, and return their number.
+
+        Raises:
+            GlideMQError: If a flow could not be completed. The other flows are.
+        """
+        keys, transport = self._link.keys, self._link.transport
+        failure: GlideMQError | None = None
+        finished = 0
+        for token in await transport.call(flows_due(keys.meta, self._age, _UNFINISHED_PAGE)):
+            try:
+                await finish_flow(transport, keys, token)
+            except GlideMQError as error:
+                failure = error
+                continue
+            finished += 1
+            _log.warning("queue %r: completed a flow whose producer stopped while adding it", keys.name)
+        if failure is not None:
+            raise failure
+        return finished
+
+
+_PARENTS_EVERY_S: Final = 60.0
+_NEXT_PAGE_S: Final = 1.0
+_PARENTS_AGE_MS: Final = 300_000
+_PARENTS_PAUSE_MS: Final = 50_000
+_PARENTS_PAGE: Final = 100
+_SWEEPS_MAX: Final = 100
+"""Maximum number of calls per run that remove settled parents from the index, up to 500 parents each."""
+
+
+class WaitingParentsTask(PeriodicTask):
+    """Runs every minute (±10%), and every second while there are more pages.
+
+    Args:
+        link: The parents' queue.
+        outbox_pending: Called when the queue's outbox has entries after a run.
+        age: Minimum waiting time of the checked parents, in ms.
+    """
+
+    def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None], age: int = _PARENTS_AGE_MS) -> None:
+        super().__init__(
+            "children", queue=link.keys.name, what="looking after parents", every=_PARENTS_EVERY_S, at_once=False
+        )
+        self._link = link
+        self._outbox_pending = outbox_pending
+        self._age = age
+
+    async def look(self) -> bool:
+        """Check one page of parents, and return True if there are more.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
+        keys, transport = self._link.keys, self._link.transport
+        for _ in range(_SWEEPS_MAX):
+            if not await transport.call(sweep_parents(keys.meta)):
+                break
+        watched = await transport.call(watch_children(keys.meta, self._age, _PARENTS_PAUSE_MS))
+        parents: dict[str, list[str]] = {}
+        for parent, members in watched.rows:
+            for member in members:
+                parents.setdefault(member, []).append(parent)
+        ends = [
+            ChildEnd(parent, end.member, end.how, end.text, end.policy)
+            for end in await self._ended(list(parents))
+            for parent in parents[end.member]
+        ]
+        if ends:
+            _log.warning("queue %r: delivered %d pending child results", keys.name, len(ends))
+            if await transport.call(children_ended(keys.meta, ends)):
+                self._outbox_pending()
+        if watched.more:
+            self._pause = _NEXT_PAGE_S
+        return bool(watched.more)
+
+    async def _ended(self, members: Sequence[str]) -> list[ChildEnd]:
+        """Return the outcomes of the children that have ended, without their parents."""
+        by_base: dict[str, list[str]] = {}
+        for member in members:
+            try:
+                base, job_id = split_member(member)
+            except ValueError:
+                continue
+            by_base.setdefault(base, []).append(job_id)
+        ends: list[ChildEnd] = []
+        for base, ids in by_base.items():
+            for i in range(0, len(ids), _PARENTS_PAGE):
+                few = ids[i : i + _PARENTS_PAGE]
+                reply = await self._link.transport.call(child_outcomes(f"{base}:meta", few))
+                if reply.outbox_pending:  # the entries may be these outcomes; delivering them notifies the parents
+                    await self._deliver(base)
+                    break
+                for job_id, fate in zip(few, reply.rows, strict=True):
+                    if not isinstance(fate, bool):
+                        ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
+        return ends
+
+    async def _deliver(self, base: str) -> None:
+        """Deliver the child results in the outbox of the children's queue, which may have no workers."""
+        link = self._link
+        if base == link.keys.base:
+            self._outbox_pending()
+            return
+        prefix, _, name = base[:-1].rpartition(":{")
+        children = QueueLink(
+            transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
+        )
+        try:
+            await Outbox(children, kinds=("child",)).deliver()
+        except GlideMQError as error:
+            _log.debug("queue %r: outbox delivery for parents in %r failed: %s", name, link.keys.name, error)
