@@ -21,10 +21,9 @@ from glidemq_py.spark.api import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.connection import transport_of
-from glidemq_py.spark.frames import Frame
-from glidemq_py.spark.read_options import ReadOptions
-from glidemq_py.spark.read_schema import Columns, ours
+from glidemq_py.spark.options import ReadOptions
 
 __all__ = ["EventsReader", "Slice"]
 

@@ -12,8 +12,8 @@ from glidemq_py._features.staged_writes import calls as staging
 from glidemq_py._features.staged_writes.calls import WriteId
 from glidemq_py.errors import ColumnError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
-from glidemq_py.spark.packed import PackedRows
-from glidemq_py.spark.write_options import WriteOptions
+from glidemq_py.spark.encoding import PackedRows
+from glidemq_py.spark.options import WriteOptions
 
 __all__ = ["Batches", "Sink", "WriteOver", "make_sink"]
 

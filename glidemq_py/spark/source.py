@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glidemq_py.errors import UnsupportedOptionError
-from glidemq_py.spark.write_options import WriteOptions
+from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter, StreamWriter
 
@@ -36,15 +36,15 @@ def make_stream_writer(options: Options, schema: Any, overwrite: bool) -> Stream
 
 def default_schema(options: Options) -> str:
     """Return the columns of a read without a schema."""
-    from glidemq_py.spark.read_schema import schema_of
+    from glidemq_py.spark.columns import schema_of
 
     return schema_of(options)
 
 
 def make_reader(options: Options, schema: Any) -> Any:
     """Return the reader of jobs."""
-    from glidemq_py.spark.read_options import ReadOptions
-    from glidemq_py.spark.read_schema import read_columns
+    from glidemq_py.spark.columns import read_columns
+    from glidemq_py.spark.options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
 
     chosen = ReadOptions.parse(options, streaming=False)
@@ -54,9 +54,9 @@ def make_reader(options: Options, schema: Any) -> Any:
 def make_stream_reader(options: Options, schema: Any) -> Any:
     """Return the reader of events."""
     from glidemq_py.spark import api
+    from glidemq_py.spark.columns import read_columns
     from glidemq_py.spark.events_reader import EventsReader
-    from glidemq_py.spark.read_options import ReadOptions
-    from glidemq_py.spark.read_schema import read_columns
+    from glidemq_py.spark.options import ReadOptions
 
     chosen = ReadOptions.parse(options, streaming=True)
     if chosen.max_offsets is not None and not api.ADMISSION:

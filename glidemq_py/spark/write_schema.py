@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from glidemq_py.errors import ColumnError, GlideMQValidationError
-from glidemq_py.spark.write_options import WriteOptions
+from glidemq_py.spark.options import WriteOptions
 
 __all__ = ["COLUMNS", "WritePlan", "plan_write"]
 

@@ -2,21 +2,25 @@
 
 The driver creates one writer per save; pickled copies write in the tasks, and the original commits or aborts. A stream
 has a new writer for each phase of each micro-batch, so shared values are passed in the messages.
+``mode("overwrite")`` with ``overwrite=drain`` deletes the waiting jobs before it adds those of the DataFrame.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from glidemq_py._core.calls import steering
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.staged_writes import calls as staging
 from glidemq_py._features.staged_writes.calls import Winner, WriteId
 from glidemq_py._features.staged_writes.resolve import (
     Published,
+    Steps,
     abort_write,
     decide_write,
     finish_writes,
@@ -27,12 +31,33 @@ from glidemq_py.errors import GlideMQError
 from glidemq_py.spark.api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage, task_context
 from glidemq_py.spark.connection import forget, transport_of
 from glidemq_py.spark.encoding import RowEncoder
-from glidemq_py.spark.replacing import drain_first
+from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import Batches, StagedSink, WriteOver, make_sink
-from glidemq_py.spark.write_options import WriteOptions
 from glidemq_py.spark.write_schema import WritePlan
 
-__all__ = ["FrameWriter", "StreamWriter", "Written"]
+__all__ = ["FrameWriter", "StreamWriter", "Written", "drain_first"]
+
+_PIECE: Final = 100
+
+
+def drain_first(write: WriteId, queues: Iterable[str]) -> Steps[int]:
+    """Delete the waiting jobs of the write's home queue and of its other queues; return their number.
+
+    A write that was already decided deletes nothing: the waiting jobs may be its own.
+    """
+    deleted = 0
+    if (yield staging.open_write(write, create=False)) != "open":
+        return deleted
+    for queue in sorted({write.home.name, *queues}):
+        meta, here, cursor = QueueKeys(write.home.prefix, queue).meta, 0, ""
+        while True:
+            piece = yield steering.drain(meta, False, cursor, _PIECE, here)
+            here, cursor = here + piece.deleted, piece.cursor
+            if not cursor:
+                break
+        deleted += here
+    return deleted
+
 
 _log = get_logger(__name__)
 

@@ -15,10 +15,9 @@ from glidemq_py._core.calls.packing import unpack
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import ColumnError
-from glidemq_py.spark.encoding import RowEncoder
-from glidemq_py.spark.packed import PackedRows, pack_rows, packed_texts
+from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
+from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import Batches
-from glidemq_py.spark.write_options import WriteOptions
 from glidemq_py.spark.write_schema import WritePlan
 
 IDS = (None, "a", "7", 'ünï-"x"', "z" * 200)

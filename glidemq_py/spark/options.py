@@ -1,0 +1,366 @@
+"""The options of reads and writes, validated on the driver. Spark passes strings with lower-case names.
+
+Unknown names and invalid values are rejected. The options of a view (``CREATE TEMPORARY VIEW ... USING glidemq``) serve
+reads and writes, so each accepts the options of the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core import json_text as json
+from glidemq_py._core.checks import check_choice, check_int, reject_unknown
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
+from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
+from glidemq_py._core.times import DAY_MS
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
+from glidemq_py.spark.connection import Place
+
+__all__ = ["NAMES", "STATES", "Given", "Guarantee", "ReadOptions", "WriteOptions", "job_options", "renamed"]
+
+NAMES: Final = (
+    # server
+    "queue", "prefix", "url", "addresses", "host", "port", "username", "password", "passwordEnv", "tls", "cluster",
+    "database", "requestTimeout",
+    # writing
+    "jobName", "dataColumn", "dataFormat", "compression", "guarantee", "writeId", "batchSize", "maxBatchBytes",
+    "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites",
+    # defaults of jobs
+    "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
+    "removeOnFail",
+    # reading
+    "view", "state", "numPartitions", "fetchSize", "startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss",
+)  # fmt: skip
+"""Every option, as spelled in the documentation."""
+
+_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+"""Options that Spark adds. `path` is the argument of `save("name")` and `load("name")`: the queue."""
+_KNOWN: Final = {name.lower(): name for name in NAMES}
+_URL_PARTS: Final = (
+    "addresses",
+    "host",
+    "port",
+    "username",
+    "password",
+    "tls",
+    "cluster",
+    "database",
+    "requestTimeout",
+)
+_DEFAULT_TIMEOUT_MS: Final = 30_000
+
+
+class Given:
+    """The given options.
+
+    Args:
+        options: options as passed by PySpark.
+
+    Raises:
+        UnknownOptionError: if an option does not exist.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts: dict[str, str] = {}
+        for name, text in options.items():
+            lower = name.lower()
+            if lower in _KNOWN:
+                self._texts[_KNOWN[lower]] = text
+            elif lower == "path":
+                self._texts.setdefault("path", text)
+            elif lower not in _SPARK:
+                reject_unknown(name, text, NAMES)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._texts
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return an option as given."""
+        return self._texts.get(name, default)
+
+    def whole(self, name: str, default: int, minimum: int, maximum: int) -> int:
+        """Return an integer option."""
+        text = self._texts.get(name)
+        if text is None:
+            return default
+        digits = text.strip().removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+            raise GlideMQValidationError(name, text, "must be an integer")
+        return check_int(name, int(text), minimum, maximum)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a boolean option."""
+        text = self._texts.get(name)
+        if text is None:
+            return default
+        if text.strip().lower() in ("true", "false"):
+            return text.strip().lower() == "true"
+        raise GlideMQValidationError(name, text, "must be true or false")
+
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        """Return an option with fixed choices."""
+        return check_choice(name, self._texts.get(name, default).strip().lower(), choices)
+
+    def value(self, name: str) -> Any:
+        """Return a JSON option, such as ``{"type": "exponential", "delay": 1000}``, a number or true."""
+        try:
+            return json.loads(self._texts[name], name)
+        except GlideMQValidationError:
+            problem = 'must be JSON: a number, true, false or an object such as {"count": 100}'
+            raise GlideMQValidationError(name, self._texts[name], problem) from None
+
+    def checked(self, name: str, check: Callable[[str], Any]) -> Any:
+        """Return an option converted by `check`, or None if it is not given."""
+        text = self._texts.get(name)
+        return None if text is None else check(text)
+
+    # -- server -----------------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> str:
+        """Return the queue's name.
+
+        Raises:
+            GlideMQValidationError: if no queue is given, or the name is invalid.
+        """
+        name = self._texts.get("queue", self._texts.get("path", ""))
+        if not name:
+            problem = (
+                'is required: .option("queue", "emails"), or .save("emails"). With a column "queue" too: rows '
+                "with null there go to this queue, and the write is committed there"
+            )
+            raise GlideMQValidationError("queue", None, problem)
+        path = self._texts.get("path")
+        if path is not None and path != name:
+            raise GlideMQValidationError("path", path, f"is not the option 'queue' ({name!r}); give one of them")
+        return validate_queue_name(name, "queue")
+
+    @property
+    def prefix(self) -> str:
+        """Return the first part of every key."""
+        return validate_prefix(self._texts.get("prefix", DEFAULT_PREFIX))
+
+    @property
+    def place(self) -> Place:
+        """Return the server: the option ``url`` or its parts, else the driver's GLIDEMQ_URL, else localhost."""
+        given = [name for name in _URL_PARTS if name in self._texts]
+        url = self._texts.get("url") or (None if given else os.environ.get(URL_VARIABLE))
+        password_env = self._texts.get("passwordEnv", "")
+        if password_env and "password" in self._texts:
+            raise GlideMQValidationError("passwordEnv", password_env, "cannot be given together with 'password'")
+        if url:
+            if given:
+                raise GlideMQValidationError(given[0], SECRET, "cannot be given together with 'url'")
+            return Place(options=ConnectionOptions.from_url(url), password_env=password_env)
+        return Place(options=self._from_parts(password_env), password_env=password_env)
+
+    def _from_parts(self, password_env: str) -> ConnectionOptions:
+        if "addresses" in self._texts and ("host" in self._texts or "port" in self._texts):
+            raise GlideMQValidationError(
+                "addresses", self._texts["addresses"], "cannot be given together with 'host' or 'port'"
+            )
+        port = self.whole("port", 6379, 1, 65_535)
+        text = self._texts.get("addresses") or f"{self._texts.get('host', 'localhost')}:{port}"
+        return ConnectionOptions(
+            [part.strip() for part in text.split(",")],
+            cluster=self.flag("cluster", False),
+            tls=self.flag("tls", False),
+            username=self._texts.get("username"),
+            # A placeholder if the password comes from the executors' environment.
+            password=self._texts.get("password") or ("?" if password_env else None),
+            database_id=self.whole("database", 0, 0, 2**31 - 1),
+            request_timeout=self.whole("requestTimeout", _DEFAULT_TIMEOUT_MS, 1, 86_400_000),
+            client_name="glidemq-spark",
+        )
+
+
+STATES: Final = (
+    "completed", "failed", "waiting", "active", "delayed", "prioritized", "group-waiting", "suspended",
+    "waiting-children",
+)  # fmt: skip
+"""States that have an index."""
+_STREAM_ID: Final = re.compile(r"\d{1,15}(-\d{1,15})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of a read; see ``docs/reference/spark.md``."""
+
+    keys: QueueKeys
+    place: Place
+    states: tuple[str, ...]
+    partitions: int
+    fetch_size: int
+    starting: str
+    max_offsets: int | None
+    fail_on_loss: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+        """Parse Spark's options.
+
+        Raises:
+            GlideMQValidationError: if an option is invalid.
+        """
+        given = Given(options)
+        view = given.choice("view", "jobs", ("jobs", "events"))
+        if view == "jobs" and streaming:
+            raise GlideMQValidationError("view", view, 'cannot be read as a stream; .option("view", "events") can')
+        if view == "events" and not streaming:
+            raise GlideMQValidationError(
+                "view", view, "is read as a stream (readStream, with availableNow for what is there)"
+            )
+        starting = given.text("startingOffsets", "latest").strip().lower()
+        if starting not in ("earliest", "latest") and _STREAM_ID.fullmatch(starting) is None:
+            raise GlideMQValidationError("startingOffsets", starting, "must be earliest, latest or an event's id")
+        return cls(
+            keys=QueueKeys(given.prefix, given.queue),
+            place=given.place,
+            states=_states(given.text("state")),
+            partitions=given.whole("numPartitions", 4, 1, 1_000),
+            fetch_size=given.whole("fetchSize", 500, 1, 5_000),
+            starting=starting,
+            max_offsets=given.whole("maxOffsetsPerTrigger", 0, 1, 2**31) if "maxOffsetsPerTrigger" in given else None,
+            fail_on_loss=given.flag("failOnDataLoss", True),
+        )
+
+
+def _states(text: str) -> tuple[str, ...]:
+    if not text.strip():
+        return STATES
+    return tuple(dict.fromkeys(check_choice("state", part.strip().lower(), STATES) for part in text.split(",")))
+
+
+Guarantee = Literal["atomic", "task", "append"]
+
+BATCH_ROWS: Final = 250
+"""Rows per call: about 1.5 ms of server time, which gives full speed and barely delays other clients."""
+BATCH_BYTES: Final = 256 * 1024
+_MAX_BATCH_ROWS: Final = 5_000
+_MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+_MINUTE_MS: Final = 60_000
+_MONTH_MS: Final = 30 * DAY_MS
+_YEAR_MS: Final = 365 * DAY_MS
+
+_PLAIN: Final = (
+    ("delay", "delay"),
+    ("priority", "priority"),
+    ("attempts", "attempts"),
+    ("ttl", "ttl"),
+    ("timeout", "timeout"),
+)
+_JSON: Final = (("backoff", "backoff"), ("removeOnComplete", "remove_on_complete"), ("removeOnFail", "remove_on_fail"))
+_OPTION_OF: Final = {
+    "remove_on_complete": "removeOnComplete",
+    "remove_on_fail": "removeOnFail",
+    "ordering": "orderingKey",
+    "job_id": "jobId",
+}
+_LARGE: Final = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of a write; see ``docs/reference/spark.md``."""
+
+    keys: QueueKeys
+    place: Place
+    job_name: str | None
+    data_column: str
+    data_format: Literal["auto", "json", "text"]
+    compression: Compression
+    guarantee: Guarantee
+    write_id: str | None
+    batch_size: int
+    max_batch_bytes: int
+    quiet: bool
+    unique: bool
+    drain: bool
+    staging_ttl: int
+    remember: int
+    defaults: JobOptions
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+        """Parse Spark's options.
+
+        Raises:
+            GlideMQValidationError: if an option is invalid.
+        """
+        given = Given(options)
+        guarantee: Any = given.choice("guarantee", "atomic", ("atomic", "task", "append"))
+        data_format: Any = given.choice("dataFormat", "auto", ("auto", "json", "text"))
+        compression: Any = given.choice("compression", "none", ("none", "gzip"))
+        unique = given.choice("duplicates", "skip", ("skip", "fail")) == "fail"
+        write_id = given.checked("writeId", lambda text: validate_queue_name(text, "writeId"))
+        if write_id is not None and streaming:
+            raise GlideMQValidationError("writeId", write_id, "belongs to batch writes: a stream has its query's id")
+        if write_id is not None and guarantee == "append":
+            raise GlideMQValidationError(
+                "writeId", write_id, "says nothing with guarantee 'append': nothing is remembered"
+            )
+        if unique and guarantee != "atomic":
+            raise GlideMQValidationError(
+                "duplicates", "fail", "needs guarantee 'atomic': a retried task would meet its own"
+            )
+        drain = given.choice("overwrite", "refuse", ("refuse", "drain")) == "drain"
+        if drain and (streaming or guarantee != "atomic"):
+            raise GlideMQValidationError("overwrite", "drain", "needs a frame and guarantee 'atomic'")
+        ttl = given.whole("stagingTtl", DAY_MS, _MINUTE_MS, _MONTH_MS)
+        return cls(
+            keys=QueueKeys(given.prefix, given.queue),
+            place=given.place,
+            job_name=given.checked("jobName", lambda text: validate_job_name(text, "jobName")),
+            data_column=given.text("dataColumn", "data"),
+            data_format=data_format,
+            compression=compression,
+            guarantee=guarantee,
+            write_id=write_id,
+            batch_size=given.whole("batchSize", BATCH_ROWS, 1, _MAX_BATCH_ROWS),
+            max_batch_bytes=given.whole("maxBatchBytes", BATCH_BYTES, 1, _MAX_BATCH_BYTES),
+            quiet=given.choice("events", "none", ("none", "each")) == "none",
+            unique=unique,
+            drain=drain,
+            staging_ttl=ttl,
+            # A write without a reusable id is only remembered as long as one of its tasks may be alive.
+            remember=given.whole("rememberWrites", _MONTH_MS if write_id or streaming else ttl, _MINUTE_MS, _YEAR_MS),
+            defaults=_defaults(given),
+        )
+
+
+def _defaults(given: Given) -> JobOptions:
+    chosen: dict[str, Any] = {}
+    for option, name in _PLAIN:
+        if option in given:
+            chosen[name] = given.whole(option, 0, -_LARGE, _LARGE)
+    for option, name in _JSON:
+        if option in given:
+            chosen[name] = given.value(option)
+    if "lifo" in given:
+        chosen["lifo"] = given.flag("lifo", False)
+    if "orderingKey" in given:
+        chosen["ordering"] = given.text("orderingKey")
+    return job_options(chosen, "") if chosen else NO_OPTIONS
+
+
+def job_options(chosen: dict[str, Any], where: str) -> JobOptions:
+    """Return job options; errors name them as Spark users write them, after the prefix ``where``."""
+    try:
+        return JobOptions.parse(chosen)
+    except GlideMQValidationError as error:
+        raise renamed(error, where) from None
+
+
+def renamed(error: GlideMQValidationError, where: str) -> GlideMQValidationError:
+    """Return the error with the option name that Spark users write."""
+    name, dot, rest = error.option.partition(".")
+    return GlideMQValidationError(f"{where}{_OPTION_OF.get(name, name)}{dot}{rest}", error.value, error.problem)
