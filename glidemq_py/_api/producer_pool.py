@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from glidemq_py._api.producer import Producer, abandon
 from glidemq_py._client.connect import URL_VARIABLE, Connection
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name
@@ -67,7 +67,7 @@ class ProducerCache(Generic[P]):
         self._make = make
         self._abandon = abandon
         self._producers: dict[tuple[object, ...], tuple[P, object]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def get(self, owner: object, name: str, connection: object, options: QueueOptions) -> P:
         """Return the owner's producer with these arguments, creating it if necessary."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
@@ -19,6 +16,7 @@ from glidemq_py._client.interruptions import Interruptions
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.retrying import CallRetry
 from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 
 __all__ = ["ThreadTransport"]
@@ -51,12 +49,13 @@ class ThreadTransport:
         self.library = library or assemble()
         self._names = {name: self.library.function(name) for name in self.library.functions}
         self._new_batch: Any = glide_sync.ClusterBatch if self.is_cluster else glide_sync.Batch
-        self._reset()
-        _transports.add(self)
+        self._closed = False
+        self._turn = new_lock()
+        self._under_way = 0
+        call_in_child(self)
 
-    def _reset(self) -> None:
-        self._closed = getattr(self, "_closed", False)
-        self._turn = threading.Lock()
+    def _forked(self) -> None:
+        """See `Forkable`: the threads that made the pending calls do not exist here."""
         self._under_way = 0
 
     @property
@@ -197,16 +196,3 @@ class ThreadTransport:
     def _disconnect(self) -> None:
         if self._owned:
             self._client.close()
-
-
-_transports: weakref.WeakSet[ThreadTransport] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Reset the counters of pending calls in a forked child: the threads that made the calls do not exist there."""
-    for transport in list(_transports):
-        transport._reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

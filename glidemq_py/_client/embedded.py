@@ -8,11 +8,11 @@ when the process ends, however that happens (see child_server.py). This module m
 import atexit
 import importlib.util
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from glidemq_py._client.child_server import ChildServer, ConfigValue
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import EmbeddedServerError
 
@@ -81,7 +81,7 @@ def start_embedded(
 
 
 _shared: EmbeddedServer | None = None
-_shared_lock = threading.Lock()
+_shared_lock = new_lock()
 
 
 def shared_embedded() -> EmbeddedServer:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import AsyncGenerator
 from typing import Protocol
+
+from glidemq_py._core.forks import new_lock
 
 __all__ = ["LoopResource", "close_at_loop_end"]
 
@@ -76,7 +77,7 @@ async def _until_shutdown(resources: weakref.WeakSet[LoopResource]) -> AsyncGene
 
 
 _ends: dict[asyncio.AbstractEventLoop, _LoopEnd] = {}
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -> None:
@@ -92,8 +93,6 @@ def close_at_loop_end(loop: asyncio.AbstractEventLoop, resource: LoopResource) -
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     _inherited.append(dict(_ends))  # the parent's: must be neither closed nor garbage-collected here
     _ends.clear()
 

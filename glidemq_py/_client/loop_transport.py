@@ -8,7 +8,6 @@ comparing the running loop with that of the last call.
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
@@ -17,6 +16,7 @@ from glidemq_py._client.interruptions import Interruptions
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.forks import call_in_child
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, EventLoopError
 
@@ -104,7 +104,7 @@ class LoopTransport:
         self._last: LoopConnection | None = None
         self._closed = False
         self._own_interruptions = Interruptions()
-        _transports.add(self)
+        call_in_child(self)
 
     @property
     def interruptions(self) -> Interruptions:
@@ -230,23 +230,13 @@ class LoopTransport:
             _log.warning("%s: connection of another thread's event loop was closed forcibly: %r", self._owner, error)
 
     def _forked(self) -> None:
-        """Detach the parent's connections in a forked child. GLIDE itself reconnects those of blocking code."""
+        """See `Forkable`. Detach the parent's connections. GLIDE itself reconnects those of blocking code."""
         self._last = None
         for loop in [loop for loop in self._connections if loop is not None]:
             _kept.append(self._connections.pop(loop))
             _loops_of_parent.add(loop)
 
 
-_transports: weakref.WeakSet[LoopTransport] = weakref.WeakSet()
 _loops_of_parent: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: list[LoopConnection] = []
 """Connections of a forked process's parent: must be neither closed nor garbage-collected here."""
-
-
-def _after_fork() -> None:
-    for transport in list(_transports):
-        transport._forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

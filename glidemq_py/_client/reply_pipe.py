@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import select
-import threading
 from typing import Any
 
 from glidemq_py._client.glide_modules import glide
+from glidemq_py._core.forks import new_lock
 
 __all__ = ["read_replies_in"]
 
@@ -23,7 +22,7 @@ _NEEDED = (
     "_CompatFuture", "_async_pipe_read_fd", "_drain_stale_pipe_frames", "_on_async_pipe_readable", "_resolve_future",
 )  # fmt: skip
 _installed = False
-_reading = threading.Lock()
+_reading = new_lock()
 
 
 def read_replies_in(loop: asyncio.AbstractEventLoop) -> None:
@@ -88,12 +87,3 @@ def _settle(future: Any, result: Any) -> None:
         future.set_exception(result)
     else:
         future.set_result(result)
-
-
-def _after_fork() -> None:
-    global _reading
-    _reading = threading.Lock()  # a thread of the parent may hold it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

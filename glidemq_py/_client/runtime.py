@@ -17,6 +17,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
+from glidemq_py._core.forks import new_event, new_lock
+
 __all__ = [
     "ASYNC_RUNTIME",
     "BLOCKING_RUNTIME",
@@ -181,7 +183,7 @@ class _ThreadSignal:
     __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._event = new_event()
 
     def set(self) -> None:
         self._event.set()
@@ -197,7 +199,7 @@ class _ThreadLock:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     async def __aenter__(self) -> None:
         self._lock.acquire()

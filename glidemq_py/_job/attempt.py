@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from glidemq_py._core.forks import new_event, new_lock
+
 __all__ = ["Attempt"]
 
 
@@ -46,7 +48,7 @@ class Attempt:
             with _creating:
                 event = self._cancelled
                 if event is None:
-                    event = self._cancelled = threading.Event()
+                    event = self._cancelled = new_event()
                     if self.ended:
                         event.set()
         return event
@@ -60,4 +62,4 @@ class Attempt:
 
 
 # Events are created on first access, which may happen in the event loop or in a handler's thread.
-_creating = threading.Lock()
+_creating = new_lock()

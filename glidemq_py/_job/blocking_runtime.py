@@ -7,6 +7,7 @@ queue has a blocking transport, so its coroutines run in the calling thread.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +32,7 @@ def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         EventLoopError: If called in an event loop's thread or outside a handler, or if the worker's event loop has
-            ended.
+            ended or is ending. If the handler raises this error then, the job does not fail: it is released.
     """
     link = job._link
     if link.runtime is BLOCKING_RUNTIME:
@@ -56,6 +57,8 @@ def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
     while True:
         try:
             return future.result(_POLL_S)
+        except concurrent.futures.CancelledError:
+            raise _ended(subject) from None  # the loop cancels its tasks when it ends
         except TimeoutError:
             if future.done():
                 return future.result()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+
+from glidemq_py._core.forks import new_lock
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
@@ -26,7 +27,7 @@ def current_job_id() -> str | None:
     return None if job is None else job.id
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _installed = False
 
 

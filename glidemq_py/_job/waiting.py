@@ -6,13 +6,13 @@ never depends on events alone.
 
 from __future__ import annotations
 
-import threading
 import time
 
 from glidemq_py._client.event_reader import EventReader
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, Signal
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.link import Outcome
@@ -77,12 +77,17 @@ class ResultWaiter:
         self._transport = transport
         self._keys = keys
         self._runtime = runtime
-        self._lock = threading.Lock()  # for threads of the blocking API; never held across an await
+        self._lock = new_lock()  # for threads of the blocking API; never held across an await
         self._waiting: dict[str, set[Signal]] = {}
         self._reader: Background | None = None
         self._ready: Signal | None = None
         self._dedicated: Transport | None = None
         self._closed = False
+        call_in_child(self)
+
+    def _forked(self) -> None:
+        """See `Forkable`: the waits of the parent's other threads do not exist here."""
+        self._waiting.clear()
 
     def beside(self, keys: QueueKeys) -> ResultWaiter:
         """See `Waiter.beside`."""

@@ -218,6 +218,7 @@ class BatchRunner(AttemptRunner):
 
     def close(self) -> None:
         """Let idle threads end."""
+        super().close()
         self._stop_waiting()
         self._threads.close()
 

@@ -127,6 +127,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
     )
     runner = _runner(opening, source.outcomes(link), exchange)
+    stack.callback(runner.close)
     exchange.attach(runner)
     heartbeat = Heartbeat(
         connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,

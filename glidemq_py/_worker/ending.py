@@ -15,6 +15,7 @@ from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.outcome import Outcomes
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import (
+    EventLoopError,
     GlideMQError,
     JobRevokedError,
     JobSignal,
@@ -67,6 +68,8 @@ class AttemptRunner:
         self._listeners = listeners
         self._name = name
         self._loop = asyncio.get_running_loop()
+        # Cancelled only by the end of the event loop: `asyncio.run` cancels the tasks of a worker that was not closed.
+        self._until_loop_ends = self._loop.create_task(asyncio.Event().wait(), name=f"glidemq-runner-{name}")
         self.running: set[Run] = set()
         """Every job whose handler has not ended; each occupies a slot."""
 
@@ -76,7 +79,7 @@ class AttemptRunner:
 
     def close(self) -> None:
         """Let idle threads end."""
-        raise NotImplementedError
+        self._until_loop_ends.cancel()
 
     def refuse(self, run: Run, error: BaseException) -> None:
         """Fail the attempt of a job that was not started, with ``error``."""
@@ -90,6 +93,9 @@ class AttemptRunner:
             run.timer = None
         if run.attempt.ended:
             self._hand_in.schedule_pump()
+            return
+        if isinstance(error, (asyncio.CancelledError, EventLoopError)) and self._until_loop_ends.cancelling():
+            self._release(run)  # interrupted, not failed; if the release is not delivered, the job stalls
             return
         if error is None:
             if inspect.isawaitable(result):

@@ -17,6 +17,7 @@ from typing import Any
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.forks import new_event
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.source import QueueSource
@@ -67,7 +68,7 @@ class Heartbeat:
         self._started_at = int(time.time() * 1000)
         self._transport: BlockingTransport | None = None
         self._stopping = False
-        self._hurry = threading.Event()
+        self._hurry = new_event()
         self._shortest = lock_duration
         self._first_beat = asyncio.Event()
         self._thread = threading.Thread(target=self._beat_on, name=f"glidemq-heartbeat-{consumer}", daemon=True)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator
 from time import monotonic
 from typing import Any, Final
 
+from glidemq_py._core.forks import new_lock
+
 __all__ = ["SAME_SIGNAL_S", "SignalFilter", "handle_until_exit", "on_termination"]
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -63,7 +65,7 @@ class _ProcessSignals:
     """The registered callbacks, of any event loop and thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._members: list[_Member] = []
         self._filter = SignalFilter()
         self._loop: asyncio.AbstractEventLoop | None = None

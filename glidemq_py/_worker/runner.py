@@ -101,6 +101,7 @@ class Runner(AttemptRunner):
 
     def close(self) -> None:
         """Let idle threads end."""
+        super().close()
         self._threads.close()
 
 

@@ -6,7 +6,6 @@ docs/operate/prometheus.md describes names and labels.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
@@ -18,6 +17,7 @@ from glidemq_py._client.runtime import run_immediately
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.calls.reading import Gauges, gauges
 from glidemq_py._core.checks import check_iterable
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
@@ -66,7 +66,7 @@ class QueueCollector(Collector):
         self._keys = [QueueKeys(prefix, name) for name in names]
         self._connection = connection
         self._transport: DrivenTransport | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the metrics without samples, so that registration does not connect to the server."""

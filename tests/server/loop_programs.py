@@ -1,14 +1,18 @@
 """Programs of test_event_loops.py: each runs in a separate process, because a defect would keep it from ending.
 
-``python -m tests.server.loop_programs <name> <url> <queue>`` prints one line of JSON.
+``python -m tests.server.loop_programs <name> <url> <queue> [uvloop]`` prints one line of JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
+import logging
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import glide
+from asgiref.sync import async_to_sync, sync_to_async
 
 from glidemq_py import (
     Broadcast,
@@ -27,9 +32,11 @@ from glidemq_py import (
     Queue,
     QueueEvents,
     Worker,
+    sync,
 )
 from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._job.waiting import ResultWaiter
 
 PROGRAMS: dict[str, Callable[[str, str], Any]] = {}
 
@@ -114,6 +121,23 @@ def loop_per_call(url: str, name: str) -> Any:
 
     with ThreadPoolExecutor(6) as threads:
         return sorted(threads.map(call, range(60)))
+
+
+@program
+def asgiref_calls(url: str, name: str) -> Any:
+    """Use asgiref as Django does: in threads of blocking views, and nested in async code."""
+    queue = Queue[Any, Any](name, url)
+
+    async def add() -> int:
+        return int((await queue.add("a")).id)
+
+    async def nested() -> list[int]:
+        return [await add(), await sync_to_async(async_to_sync(add))(), await add()]
+
+    with ThreadPoolExecutor(4) as threads:
+        ids = list(threads.map(lambda _: async_to_sync(add)(), range(20)))
+    ids += async_to_sync(nested)()
+    return sorted([*ids, *asyncio.run(nested()), async_to_sync(add)()])
 
 
 @program
@@ -218,6 +242,48 @@ def forked(url: str, name: str) -> Any:
     ids.append(results.get())
     process.join()
     return ids
+
+
+@program
+def forked_with_locks_held(url: str, name: str) -> Any:
+    """Fork while another thread holds the locks of a pool and of a queue that waits for results."""
+    queue, pool = sync.Queue[Any, Any](name, url), sync.ServerlessPool()
+    producer = pool.get_producer(name, url)
+    job = queue.add("a")
+    with contextlib.suppress(TimeoutError):
+        job.wait_until_finished(50)
+    waiters = [each for each in gc.get_objects() if isinstance(each, ResultWaiter)]
+    locks: list[Any] = [pool._cache._lock, *(each._lock for each in waiters)]
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        found = [len(pool), pool.get_producer(name, url).add("b")]
+        try:
+            job.wait_until_finished(50)
+        except TimeoutError:
+            found.append("waited")
+        os.write(writing, json.dumps(found).encode())
+        os._exit(0)
+    os.close(writing)
+    answer = os.read(reading, 1000).decode()
+    os.waitpid(child, 0)
+    release.set()
+    thread.join()
+    producer.close()
+    return [len(locks), json.loads(answer or "null")]
 
 
 @program
@@ -361,5 +427,57 @@ def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
     return outcome
 
 
+@program
+def jobs_of_a_closing_loop(url: str, name: str) -> Any:
+    """End a loop whose worker was not closed while one handler waits in a thread and another in a task."""
+    queue, returned, records = Queue[Any, Any](name, url), threading.Event(), list[logging.LogRecord]()
+    outcome: list[str] = []
+    log = logging.getLogger("glidemq_py.failures")
+    log.addHandler(handler := logging.Handler())
+    handler.emit = records.append  # type: ignore[method-assign]
+
+    def in_thread(job: Job[Any, Any]) -> None:
+        try:
+            job.blocking.wait_until_finished(100_000)
+        except BaseException as error:
+            outcome.append(type(error).__name__)
+            raise
+        finally:
+            returned.set()
+
+    async def in_task(_: Job[Any, Any]) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        plain, other = Worker(name, in_thread, url), Worker(f"{name}-task", in_task, url)
+        await plain.start()
+        await other.start()
+        await queue.add("a")
+        async with Queue[Any, Any](f"{name}-task", url) as second:
+            await second.add("b")
+        while not (  # noqa: ASYNC110
+            other.active_count and any(w._waiting for w in gc.get_objects() if isinstance(w, ResultWaiter))
+        ):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    returned.wait(60)
+
+    async def look() -> list[str]:
+        states: list[str] = []
+        for each in (name, f"{name}-task"):
+            async with Queue[Any, Any](each, url) as found:
+                job = await found.get_job("1")
+                assert job is not None
+                states += [str(await job.get_state()), str(job.attempts_made), str(job.failed_reason)]
+        return states
+
+    return [*outcome, asyncio.run(look()), [record.getMessage() for record in records]]
+
+
 if __name__ == "__main__":
+    if sys.argv[4:] == ["uvloop"]:
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     print(json.dumps(PROGRAMS[sys.argv[1]](sys.argv[2], sys.argv[3])))

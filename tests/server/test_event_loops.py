@@ -17,10 +17,11 @@ from glidemq_py.testing import ServerProcess
 ROOT = Path(__file__).parents[2]
 
 
-def run(program: str, url: str, queue: str) -> Any:
+def run(program: str, url: str, queue: str, *options: str) -> Any:
     """Return the output of a program of loop_programs.py. Fails if the program does not end."""
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.server.loop_programs", program, url, queue],
+        [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.server.loop_programs", program, url, queue,
+         *options],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -38,6 +39,37 @@ def test_threads_with_loops_of_their_own_share_a_queue(url: str, queue_name: str
 
 def test_every_call_can_have_a_new_loop(url: str, queue_name: str):
     assert run("loop_per_call", url, queue_name) == list(range(1, 61))
+
+
+def test_asgiref_runs_calls_in_loops_of_its_own(url: str, queue_name: str):
+    assert run("asgiref_calls", url, queue_name) == list(range(1, 28))
+
+
+@pytest.mark.parametrize(
+    ("program", "result"),
+    [
+        ("two_runs", ["waiting", "waiting", "waiting", "waited", "39"]),
+        ("loop_of_a_thread", [1, 2, 3, 4, 5, 6]),
+        ("stopped_loop", [1, 2, 3, 4]),
+        ("busy_loop", [2, 3]),
+        ("forked", [1, 2, 3, 4, 5, 6]),
+        ("blocking_jobs", [["one", "two"], ["three"]]),
+    ],
+)
+def test_loops_of_uvloop(url: str, queue_name: str, program: str, result: Any):
+    assert run(program, url, queue_name, "uvloop") == result
+
+
+@pytest.mark.parametrize(
+    ("program", "result"),
+    [
+        ("two_runs", ["waiting", "waiting", "waiting", "waited", "39"]),
+        ("loop_of_a_thread", [1, 2, 3, 4, 5, 6]),
+        ("forked", [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_loops_with_a_cluster(cluster_url: str, queue_name: str, program: str, result: Any):
+    assert run(program, cluster_url, queue_name) == result
 
 
 def test_stopped_loop_does_not_take_replies_of_others(url: str, queue_name: str):
@@ -62,6 +94,10 @@ def test_connections_are_closed_with_their_loop(private_server: Callable[..., Se
 
 def test_forked_process_has_its_own_connections(url: str, queue_name: str):
     assert run("forked", url, queue_name) == [1, 2, 3, 4, 5, 6]
+
+
+def test_locks_held_by_other_threads_do_not_block_a_forked_process(url: str, queue_name: str):
+    assert run("forked_with_locks_held", url, queue_name) == [2, [1, "2", "waited"]]
 
 
 def test_fork_inside_a_loop_is_rejected(url: str, queue_name: str):
@@ -101,6 +137,15 @@ def test_blocking_job_does_not_wait_for_an_ended_loop(url: str, queue_name: str)
     assert message.endswith(
         "the worker's event loop has ended; return from the handler: the job is no longer this worker's"
     )
+
+
+def test_jobs_interrupted_by_the_end_of_their_loop_do_not_fail(url: str, queue_name: str):
+    error, states, logged = run("jobs_of_a_closing_loop", url, queue_name)
+    assert error == "EventLoopError"
+    assert states[0] in ("waiting", "active")
+    assert states[3] in ("waiting", "active")
+    assert states[1:3] == states[4:6] == ["0", "None"]
+    assert logged == []
 
 
 async def test_missing_reply_ends_the_wait(url: str, queue_name: str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from glidemq_py._client.memory.search import SearchModule
 from glidemq_py._client.memory.store import CommandError, Store
 from glidemq_py._client.memory.transport import MemoryBlockingTransport, MemoryTransport, Waiter
 from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.forks import new_rlock
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["MemoryServer"]
@@ -41,7 +41,7 @@ class MemoryServer:
         if clock is not None and not isinstance(clock, Clock):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("clock", clock, f"must be a Clock, not {type(clock).__name__}")
         self.clock = clock or Clock(running=True)
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._waiters: dict[Waiter, None] = {}
         self._dirty: set[bytes] = set()
         self._store = Store(self.clock, self._touched)

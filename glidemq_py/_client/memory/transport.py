@@ -14,6 +14,7 @@ from glidemq_py._client.interruptions import Interruptions
 from glidemq_py._client.library_source import Library
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.forks import new_event
 from glidemq_py.errors import ClosedError, GlideMQError
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class MemoryBlockingTransport(_Connection):
         reply = self._command(read.command)
         if reply or read.block is None:
             return reply
-        changed = threading.Event()
+        changed = new_event()
         until = time.monotonic() + read.block
         self._wakers.add(changed.set)
         try:

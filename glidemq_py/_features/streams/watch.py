@@ -6,12 +6,12 @@ is lost, readers are slower, but no chunk is lost.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any, Final
 
 from glidemq_py._client.runtime import Background, Signal
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
@@ -46,7 +46,7 @@ class ChunkWatch:
 
     def __init__(self, link: QueueLink) -> None:
         self._link = link
-        self._lock = threading.Lock()  # for the threads of blocking queues; never held across an await
+        self._lock = new_lock()  # for the threads of blocking queues; never held across an await
         self._watches: set[_Watch] = set()
         self._wanted = link.runtime.signal()
         self._reader: Background | None = None
