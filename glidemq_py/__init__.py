@@ -21,32 +21,29 @@ from glidemq_py._core.queue_options import JobSpec, Serializer
 from glidemq_py._core.serializers import MSGPACK_SERIALIZER
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.broadcast.message import Message
-from glidemq_py._features.broadcast.progress import Delivery, Subscription
-from glidemq_py._features.broadcast.subjects import compile_subject_matcher, match_subject
+from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
+from glidemq_py._features.broadcast.subscriptions import Delivery, Subscription
 from glidemq_py._features.broadcast.worker import BroadcastWorker
 from glidemq_py._features.budgets.options import Budget
-from glidemq_py._features.consistency.findings import CheckReport, Finding, FindingKind
+from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
 from glidemq_py._features.dead_letters.options import DeadLetterOptions
 from glidemq_py._features.deduplication import Deduplication
 from glidemq_py._features.fallbacks import Fallback
-from glidemq_py._features.flows.definition import FlowJob
-from glidemq_py._features.flows.graph import DagNode, topo_sort, validate_dag
-from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
 from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
-from glidemq_py._features.ordering_groups.info import GroupInfo, GroupLimits
-from glidemq_py._features.ordering_groups.options import Ordering
+from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
 from glidemq_py._features.retention import KeepJobs
 from glidemq_py._features.retries import Backoff
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
-from glidemq_py._features.streams.chunk import StreamChunk
-from glidemq_py._features.suspend.info import Signal, SuspendInfo
+from glidemq_py._features.streams.queue_api import StreamChunk
+from glidemq_py._features.suspend.calls import Signal, SuspendInfo
 from glidemq_py._features.usage.info import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
 from glidemq_py._features.usage.queue_api import get_usage_summary
-from glidemq_py._features.vectors.info import VectorMatch
-from glidemq_py._features.vectors.options import VectorField
+from glidemq_py._features.vectors.options import VectorField, VectorMatch
 from glidemq_py._job import BlockingJob, Job, current_job, current_job_id
 from glidemq_py._worker.batch_options import BatchOptions
 from glidemq_py._worker.failure_log_options import FailureLogOptions

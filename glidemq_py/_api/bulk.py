@@ -14,12 +14,7 @@ from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.flows.remote_parents import (
-    attach_children,
-    check_remote_parents,
-    invalid_parent,
-    remote_parents,
-)
+from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._job.rows import encode_row
 from glidemq_py.errors import (

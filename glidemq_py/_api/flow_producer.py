@@ -18,12 +18,10 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOpt
 from glidemq_py._core.serializers import serializer_of
 from glidemq_py._features.budgets.options import Budget, parse_budget
 from glidemq_py._features.flows.adding import add_planned
-from glidemq_py._features.flows.definition import FlowJob
-from glidemq_py._features.flows.graph import DagNode, validate_dag
-from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
-from glidemq_py._features.flows.reading import read_flow
+from glidemq_py._features.flows.reading import JobNode, read_flow
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import (

@@ -11,9 +11,8 @@ from typing import Any, Final
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, JobSpec
-from glidemq_py._features.flows.definition import FlowJob
-from glidemq_py._features.flows.graph import DagNode
-from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.definition import DagNode, FlowJob
+from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
 

@@ -35,7 +35,7 @@ from glidemq_py._features import metrics as figures
 from glidemq_py._features.consistency.queue_api import QueueChecking
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.dead_letters.queue_api import DeadLetters, declare_dead_letters
-from glidemq_py._features.flows.remote_parents import attach_children, check_remote_parents, remote_parents
+from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
 from glidemq_py._features.limits.queue_api import QueueLimits
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers.queue_api import QueueSchedulers

@@ -19,7 +19,7 @@ from glidemq_py._features.deduplication import Deduplication, DeduplicationInput
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import check_tokens
-from glidemq_py._features.ordering_groups.options import Ordering, OrderingInput
+from glidemq_py._features.ordering_groups import Ordering, OrderingInput
 from glidemq_py._features.retention import Retention, RetentionInput, parse_retention, retention_to_wire
 from glidemq_py._features.retries import Backoff
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError

@@ -29,7 +29,7 @@ from glidemq_py._features.flows.calls import (
     sweep_parents,
     watch_children,
 )
-from glidemq_py._features.outbox.delivery import Outbox
+from glidemq_py._features.outbox import Outbox
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 

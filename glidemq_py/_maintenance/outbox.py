@@ -16,8 +16,8 @@ from typing import Final
 
 from glidemq_py._client.background import BackgroundTask
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.outbox.delivery import Outbox
-from glidemq_py._features.staged_writes.resolve import LEFT_ALONE_MS, finish_writes, run_async
+from glidemq_py._features.outbox import Outbox
+from glidemq_py._features.staged_writes import LEFT_ALONE_MS, finish_writes, run_async
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from glidemq_py._features.broadcast.options import validate_subscription
-from glidemq_py._features.broadcast.subjects import compile_subject_matcher, parse_subjects
+from glidemq_py._features.broadcast.options import compile_subject_matcher, parse_subjects, validate_subscription
 from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.schemas import BOOLEAN, DATA, JOB_NAME, PUBLISH_OPTIONS, TEXT, record

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from glidemq_py._features.flows.definition import FlowJob
-from glidemq_py._features.flows.graph import DagNode
-from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.reading import JobNode
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy.schemas import FLOW_JOB, FLOW_NODE
 from glidemq_py.proxy.shapes import job_options, members_of, snake

@@ -12,9 +12,8 @@ from starlette.responses import Response
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.flows.node import JobNode
 from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._features.flows.reading import read_flow, read_jobs
+from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
 from glidemq_py._features.usage.queue_api import sum_usage
 from glidemq_py._job import Job
 from glidemq_py._job.control import revoke

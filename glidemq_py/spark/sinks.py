@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls.adding import add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.staged_writes import calls as staging
-from glidemq_py._features.staged_writes.calls import WriteId
+from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.staged_writes import WriteId
 from glidemq_py.errors import ColumnError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.encoding import PackedRows

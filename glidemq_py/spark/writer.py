@@ -16,11 +16,12 @@ from typing import Any, Final
 from glidemq_py._core.calls import steering
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.staged_writes import calls as staging
-from glidemq_py._features.staged_writes.calls import Winner, WriteId
-from glidemq_py._features.staged_writes.resolve import (
+from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.staged_writes import (
     Published,
     Steps,
+    Winner,
+    WriteId,
     abort_write,
     decide_write,
     finish_writes,

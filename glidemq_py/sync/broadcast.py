@@ -16,7 +16,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.options import PublishOptionsDict
-from glidemq_py._features.broadcast.progress import Delivery, Subscription
+from glidemq_py._features.broadcast.subscriptions import Delivery, Subscription
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.driving import BroadcastCore, twins_of

@@ -12,9 +12,8 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._features.budgets.options import Budget
-from glidemq_py._features.flows.definition import FlowJob
-from glidemq_py._features.flows.graph import DagNode
-from glidemq_py._features.flows.node import JobNode
+from glidemq_py._features.flows.definition import DagNode, FlowJob
+from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.driving import FlowCore, twins_by_name
 

@@ -25,21 +25,20 @@ from glidemq_py._core.queue_options import (
     SerializerName,
 )
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.consistency.findings import CheckReport
+from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.consistency.queue_api import RECHECK_AFTER_MS
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
-from glidemq_py._features.ordering_groups.info import GroupInfo
+from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire
 from glidemq_py._features.schedulers.queue_api import TemplateInput
-from glidemq_py._features.streams.chunk import StreamChunk
-from glidemq_py._features.suspend.info import SuspendInfo
+from glidemq_py._features.streams.queue_api import StreamChunk
+from glidemq_py._features.suspend.calls import SuspendInfo
 from glidemq_py._features.usage.info import FlowBudget, FlowUsage, UsageSummary
-from glidemq_py._features.vectors.info import VectorMatch
-from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict
+from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job import BlockingJob as Job
 from glidemq_py._job.control import RevokeOutcome
 from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of

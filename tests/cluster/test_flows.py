@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
-from glidemq_py._features.outbox import delivery as outbox_module
+from glidemq_py._features import outbox as outbox_module
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, soon

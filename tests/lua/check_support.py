@@ -5,8 +5,7 @@ from typing import Any
 
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.consistency.checking import ConsistencyScan
-from glidemq_py._features.consistency.findings import CheckReport, FindingKind
+from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report
 from tests.lua.own_support import OwnQueue
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._features.limits import calls as limiting
+from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import OwnQueue
 from tests.lua.queue_model import Model, Window
 

@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.consistency import calls as checking
-from glidemq_py._features.consistency.findings import FindingKind as Kind
+from glidemq_py._features.consistency.checking import FindingKind as Kind
 from tests.lua.check_support import assert_mends, check, findings
 from tests.lua.own_support import BAND, START, OwnQueue
 

@@ -7,7 +7,7 @@ from typing import Any
 from glidemq_py._core.calls import control, steering, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.packing import Call, pack, unpack
-from glidemq_py._features.limits import calls as limiting
+from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import OwnQueue, Taken
 
 

@@ -10,7 +10,7 @@ from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
-from glidemq_py._features.limits import calls as limiting
+from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import BAND, OwnQueue, Taken
 from tests.lua.test_own_groups import add, ids, member, take
 

@@ -8,7 +8,7 @@ from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import obliterate
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled
-from glidemq_py._features.outbox.calls import OutboxEntry, OutboxReply, dead_letters_to, outbox
+from glidemq_py._features.outbox import OutboxEntry, OutboxReply, dead_letters_to, outbox
 from glidemq_py.testing import RespError
 from tests.lua.own_support import OwnQueue, Taken
 

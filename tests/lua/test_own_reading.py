@@ -7,7 +7,7 @@ import pytest
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import pause, remove
 from glidemq_py._core.calls.reading import count_late, count_parked, page
-from glidemq_py._features.ordering_groups.options import Ordering
+from glidemq_py._features.ordering_groups import Ordering
 from glidemq_py.testing import RespError
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
 

@@ -7,9 +7,16 @@ import pytest
 
 from glidemq_py._core.calls.adding import request, row
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.staged_writes import calls as staging
-from glidemq_py._features.staged_writes.calls import StageReply, WriteId
-from glidemq_py._features.staged_writes.resolve import Steps, abort_write, commit_write, finish_writes, publish_write
+from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.staged_writes import (
+    StageReply,
+    Steps,
+    WriteId,
+    abort_write,
+    commit_write,
+    finish_writes,
+    publish_write,
+)
 from glidemq_py.errors import StagedWriteError
 from glidemq_py.testing import RespClient
 from tests.lua.own_support import OwnQueue

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from glidemq_py._core.calls import control, steering, working
 from glidemq_py._core.calls.adding import row
-from glidemq_py._features.limits import calls as limiting
-from glidemq_py._features.outbox.calls import dead_letters_to
+from glidemq_py._features.limits import queue_api as limiting
+from glidemq_py._features.outbox import dead_letters_to
 from glidemq_py._features.suspend import calls as suspending
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support

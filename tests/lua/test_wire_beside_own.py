@@ -4,7 +4,7 @@ import pytest
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import row
-from glidemq_py._features.consistency.findings import FindingKind
+from glidemq_py._features.consistency.checking import FindingKind
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.suspend import calls as suspending
 from glidemq_py.testing import RespClient

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glidemq_py._features.broadcast import source as broadcast_source
+from glidemq_py._features.broadcast import worker as broadcast_source
 from glidemq_py._job import waiting
 from glidemq_py._worker import source, wake
 

@@ -20,7 +20,7 @@ from glidemq_py import (
     UnknownOptionError,
     Worker,
 )
-from glidemq_py._features.outbox.delivery import Outbox, dead_letter_id
+from glidemq_py._features.outbox import Outbox, dead_letter_id
 from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process

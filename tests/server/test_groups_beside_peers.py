@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py._features.ordering_groups.options import OrderingDict
+from glidemq_py._features.ordering_groups import OrderingDict
 from glidemq_py._maintenance.peer_groups import GroupRepair
 from glidemq_py.testing import RespClient
 from tests.lua.wire_support import CONSUMER, WireQueue

@@ -8,9 +8,8 @@ from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.staged_writes import calls as staging
-from glidemq_py._features.staged_writes.calls import WriteId
-from glidemq_py._features.staged_writes.resolve import Steps, commit_write
+from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.staged_writes import Steps, WriteId, commit_write
 from glidemq_py._maintenance import outbox as outbox_duty
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Told

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
-from glidemq_py._features.staged_writes import resolve as writes
+from glidemq_py._features import staged_writes as writes
 from glidemq_py.spark import writer
 from pyspark_glidemq import DefaultSource
 

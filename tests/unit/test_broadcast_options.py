@@ -13,7 +13,7 @@ from glidemq_py import (
     compile_subject_matcher,
     match_subject,
 )
-from glidemq_py._features.broadcast.subjects import lua_patterns
+from glidemq_py._features.broadcast.options import lua_patterns
 
 CASES = [
     ("a.>", "a", False), ("a.>", "a.b", True), ("a.>", "a.b.c", True), (">", "a", True), (">", "a.b", True),

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glidemq_py import GlideMQValidationError
-from glidemq_py._features.schedulers.cron import CronPattern, parse_cron
-from glidemq_py._features.schedulers.cron_times import instants, next_instant
+from glidemq_py._features.schedulers.cron import CronPattern, instants, next_instant, parse_cron
 
 UTC_ZONE = ZoneInfo("UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

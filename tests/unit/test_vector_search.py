@@ -20,8 +20,14 @@ from glidemq_py import (  # fmt: skip
 from glidemq_py._core import record
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.vectors import options as vectors
-from glidemq_py._features.vectors.info import hits_of, vector_fields_of
-from glidemq_py._features.vectors.options import check_field, create_arguments, encode_vector, search_arguments
+from glidemq_py._features.vectors.options import (
+    check_field,
+    create_arguments,
+    encode_vector,
+    hits_of,
+    search_arguments,
+    vector_fields_of,
+)
 from glidemq_py._job import QueueLink
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"

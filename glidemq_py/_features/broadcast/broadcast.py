@@ -18,14 +18,19 @@ from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast import calls as broadcasting
-from glidemq_py._features.broadcast.dead_letters import BroadcastDeadLetters
 from glidemq_py._features.broadcast.options import (
     PublishOptionsDict,
     check_message_options,
     validate_start,
     validate_subscription,
 )
-from glidemq_py._features.broadcast.progress import Delivery, Subscription, get_delivery, get_subscriptions
+from glidemq_py._features.broadcast.subscriptions import (
+    BroadcastDeadLetters,
+    Delivery,
+    Subscription,
+    get_delivery,
+    get_subscriptions,
+)
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py.errors import JobStateError
 

@@ -15,8 +15,7 @@ from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
-from glidemq_py._features.consistency.checking import JOBS_PER_CALL, ConsistencyScan, Key, Suspect
-from glidemq_py._features.consistency.findings import CheckReport, Finding
+from glidemq_py._features.consistency.checking import JOBS_PER_CALL, CheckReport, ConsistencyScan, Finding, Key, Suspect
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 

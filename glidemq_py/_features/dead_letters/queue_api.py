@@ -23,8 +23,7 @@ from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.stored_options import read_stored_options
-from glidemq_py._features.outbox.calls import dead_letters_to
-from glidemq_py._features.outbox.delivery import STORED, Outbox
+from glidemq_py._features.outbox import STORED, Outbox, dead_letters_to
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.link import Waiter
 from glidemq_py._job.rows import stored_row

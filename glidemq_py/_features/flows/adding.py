@@ -1,7 +1,12 @@
-"""Add a planned flow: in one call, or in several steps recorded on the server before the first one runs.
+"""Add a planned flow, or a child whose parent is in another queue.
 
-Once the record is committed, all steps will be executed: by this client, or else by a worker of the root's queue
-(`finish_flow`). A record that was never committed has no effect and expires.
+A flow is added in one call, or in several steps recorded on the server before the first one runs. Once the record is
+committed, all steps will be executed: by this client, or else by a worker of the root's queue (`finish_flow`). A record
+that was never committed has no effect and expires.
+
+A child of a parent in another queue takes two calls, since one call may touch only one queue: the first adds the child
+with its parent in its record, the second attaches it to the parent before `add` returns. A child that finishes between
+the two is still reported to its parent.
 """
 
 from __future__ import annotations
@@ -9,23 +14,85 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows import calls as flows
+from glidemq_py._features.flows.calls import adopt
+from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import CHARS, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py._job import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     DuplicateJobError,
     GlideMQError,
     GlideMQValidationError,
     JobCostError,
+    JobNotFoundError,
+    JobStateError,
 )
 
-__all__ = ["add_planned", "finish_flow"]
+__all__ = ["add_planned", "attach_children", "check_remote_parents", "finish_flow", "invalid_parent", "remote_parents"]
+
+_CHUNK: Final = 500
+
+
+def remote_parents(link: QueueLink, options: Iterable[JobOptions]) -> dict[JobRef, list[int]]:
+    """Return the parents in other queues, each with the positions of its children in ``options``."""
+    found: dict[JobRef, list[int]] = {}
+    for i, each in enumerate(options):
+        if each.parent is not None and each.parent.queue != link.keys.name:
+            found.setdefault(each.parent, []).append(i)
+    return found
+
+
+def invalid_parent(parent: JobRef, answer: str) -> Exception:
+    """Return the error for a deleted or finished parent."""
+    return JobNotFoundError(parent.id) if answer == "gone" else JobStateError(parent.id, answer, "add a child to")
+
+
+async def check_remote_parents(link: QueueLink, parents: Iterable[JobRef]) -> None:
+    """Check that the parents accept more children.
+
+    Raises:
+        JobNotFoundError: a parent does not exist.
+        JobStateError: a parent has finished.
+    """
+    for parent in parents:
+        await _attach(link, parent, [])
+
+
+async def attach_children(link: QueueLink, parent: JobRef, results: Iterable[Any]) -> None:
+    """Attach the children named by the ``results`` of an add to ``parent``."""
+    ids = [result if isinstance(result, str) else await _existing_child(link, parent, result) for result in results]
+    members = [link.keys.member(job_id) for job_id in ids if job_id]
+    for i in range(0, len(members), _CHUNK):
+        await _attach(link, parent, members[i : i + _CHUNK])
+
+
+async def _existing_child(link: QueueLink, parent: JobRef, result: Any) -> str:
+    """Return the id of the existing job of a duplicate if it has the same parent (the add was repeated), else ''."""
+    if result[0] != "duplicate":
+        return ""
+    transport, job_id = link.transport, result[1]
+    values = await transport.command("HMGET", link.keys.job(job_id), "parentQueue", "parentId")
+    if values == [parent.queue.encode(), parent.id.encode()]:
+        return str(job_id)
+    # A parent in another slot of a cluster is stored as one of several parents.
+    member = f"{QueueKeys(link.keys.prefix, parent.queue).stem}{parent.id}"
+    return str(job_id) if await transport.command("SISMEMBER", link.keys.parents(job_id), member) else ""
+
+
+async def _attach(link: QueueLink, parent: JobRef, members: list[str]) -> None:
+    meta = QueueKeys(link.keys.prefix, parent.queue).meta
+    answer = await link.transport.call(adopt(meta, parent.id, members))
+    if answer != "ok":
+        raise invalid_parent(parent, answer)
+
 
 _log = get_logger(__name__)
 

@@ -14,8 +14,7 @@ from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.calls import flow_request
-from glidemq_py._features.flows.definition import MAX_DEPTH, FlowJob, too_deep
-from glidemq_py._features.flows.graph import DagNode, topo_sort
+from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, too_deep, topo_sort
 from glidemq_py._job import QueueLink
 from glidemq_py._job.rows import encode_row
 

@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.limits import calls as limiting
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens, parse_limit
-from glidemq_py._features.ordering_groups.info import GroupInfo, GroupLimits
-from glidemq_py._features.ordering_groups.options import check_group_concurrency, validate_ordering_key
+from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_group_concurrency, validate_ordering_key
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["QueueLimits"]
+__all__ = ["GroupReply", "QueueLimits", "Setting", "group_info", "hold_group", "limit_group", "limit_queue"]
+
+Setting = tuple[int, int] | int
+"""A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
+
+
+class GroupReply(NamedTuple):
+    """Reply of `group_info`; 0 = no such limit."""
+
+    active: int
+    parked: int
+    next_seq: int
+    concurrency: int
+    rate_max: int
+    rate_ms: int
+    capacity: int
+    refill: int
+    limited_until: int
+
+
+def limit_queue(meta: str, concurrency: int, rate: Setting) -> Call[int]:
+    """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged."""
+    return Call("limit_queue", meta, (pack((concurrency, rate)),), int, repeatable=True)
+
+
+def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
+    """Set the limits of a group: concurrency, rate as (jobs, ms), bucket as (capacity, refill per s) in millitokens."""
+    return Call("limit_group", meta, (pack((key, concurrency, rate, bucket)),), int, repeatable=True)
+
+
+def hold_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
+    """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
+    return Call("hold_group", meta, (pack((key, ms, int(replace))),), int, repeatable=True)
+
+
+def group_info(meta: str, key: str) -> Call[GroupReply | None]:
+    """Return the current state of a group, or None."""
+    return Call("group_info", meta, (key,), _group, repeatable=True)
+
+
+def _group(reply: bytes) -> GroupReply | None:
+    found = unpack(reply)
+    return GroupReply(*(int(value) for value in found)) if found else None
+
 
 _EXTEND = ("max", "replace")
 
@@ -40,7 +82,7 @@ class QueueLimits:
         """
         number = check_int("concurrency", concurrency, 0, MAX_COUNT)
         link = await self._connected()
-        await link.transport.call(limiting.limit_queue(link.keys.meta, number, False))
+        await link.transport.call(limit_queue(link.keys.meta, number, False))
 
     async def get_global_concurrency(self) -> int:
         """Return the limit of active jobs of the whole queue; 0 = no limit."""
@@ -59,7 +101,7 @@ class QueueLimits:
         """
         rate = RateLimit(max, duration)
         link = await self._connected()
-        await link.transport.call(limiting.limit_queue(link.keys.meta, False, (rate.max, rate.duration)))
+        await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration)))
 
     async def get_global_rate_limit(self) -> RateLimit | None:
         """Return the rate limit of the queue, or None."""
@@ -71,7 +113,7 @@ class QueueLimits:
     async def remove_global_rate_limit(self) -> None:
         """Remove the rate limit of the queue."""
         link = await self._connected()
-        await link.transport.call(limiting.limit_queue(link.keys.meta, False, 0))
+        await link.transport.call(limit_queue(link.keys.meta, False, 0))
 
     # -- groups ----------------------------------------------------------------------------------------------
 
@@ -96,7 +138,7 @@ class QueueLimits:
         name, ms = validate_ordering_key(key), to_ms("duration", duration, minimum=1)
         replace = check_choice("extend", extend, _EXTEND) == "replace"
         link = await self._connected()
-        return await link.transport.call(limiting.hold_group(link.keys.meta, name, ms, replace))
+        return await link.transport.call(hold_group(link.keys.meta, name, ms, replace))
 
     async def set_group_limits(
         self,
@@ -124,22 +166,22 @@ class QueueLimits:
             problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
             raise GlideMQValidationError("concurrency", None, problem)
         width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
-        rate: limiting.Setting = _setting(rate_limit)
+        rate: Setting = _setting(rate_limit)
         if rate_limit is not None and rate_limit is not False:
             limit = parse_limit("rate_limit", rate_limit, RateLimit)
             rate = limit.max, limit.duration
-        bucket: limiting.Setting = _setting(token_bucket)
+        bucket: Setting = _setting(token_bucket)
         if token_bucket is not None and token_bucket is not False:
             tokens = parse_limit("token_bucket", token_bucket, TokenBucket)
             bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
         link = await self._connected()
-        await link.transport.call(limiting.limit_group(link.keys.meta, name, _setting(width), rate, bucket))
+        await link.transport.call(limit_group(link.keys.meta, name, _setting(width), rate, bucket))
 
     async def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         name = validate_ordering_key(key)
         link = await self._connected()
-        found = await link.transport.call(limiting.group_info(link.keys.meta, name))
+        found = await link.transport.call(group_info(link.keys.meta, name))
         if found is None:
             return None
         rated = found.rate_max > 0 and found.rate_ms > 0

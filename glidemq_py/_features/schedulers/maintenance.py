@@ -2,6 +2,10 @@
 
 It runs in any number of processes. The leader is the process that fired last; it wakes exactly at the next due time.
 The others wake slightly later and take over if the leader did not fire.
+
+The jobs to add and the new entry of a scheduler are planned by pure functions, which read no clock and call no server.
+A due time counts as *missed* if it is more than `MISSED_AFTER_MS` ago: no process was running. A shorter delay is
+treated as a slow process.
 """
 
 from __future__ import annotations
@@ -11,17 +15,159 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from glidemq_py._client.background import BackgroundTask
+from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.calls.working import SCHEDULES
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.payload import encode_data
+from glidemq_py._core.queue_options import Compression
 from glidemq_py._features.schedulers.calls import DueRow, FireRow, schedules_due, schedules_fire
-from glidemq_py._features.schedulers.plan import plan, postponed
+from glidemq_py._features.schedulers.entry import Entry
 from glidemq_py._job.link import QueueLink
+from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
-__all__ = ["SchedulerTask"]
+__all__ = ["AT_ONCE", "MISSED_AFTER_MS", "WATCH_MS", "SchedulerTask", "plan", "postponed"]
+
+MISSED_AFTER_MS: Final = 5_000
+AT_ONCE: Final = 100
+"""Maximum number of jobs of one scheduler added per call; the remaining ones are due immediately."""
+WATCH_MS: Final = 5_000
+"""Interval at which a waiting scheduler checks its job, in case the notification of its end was lost."""
+
+_ENDED: Final = frozenset({"completed", "failed", "gone"})
+
+
+@dataclass(slots=True)
+class _Run:
+    """The due times to fire, and the next one: 0 = waits for its job, None = the scheduler ends."""
+
+    instants: list[int] = field(default_factory=list[int])
+    following: int | None = None
+
+
+def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
+    """Return the jobs and the new entry of a scheduler that is due ``now``.
+
+    Args:
+        link: the queue.
+        row: the entry.
+        now: the server's time, epoch ms.
+
+    Raises:
+        GlideMQValidationError: the entry is invalid, or its jobs cannot be encoded (serializer, size).
+    """
+    entry = Entry(row.text)
+    due = entry.next_run
+    if due > now:
+        return _fired(row, row.text, due)  # the index was wrong
+    if entry.waits:
+        return _waiting(entry, row, now)
+    run = _run(entry, due, now)
+    count = entry.number("iterationCount") + len(run.instants)
+    limit = entry.schedule.limit
+    if run.following is None or (limit is not None and count >= limit):
+        text, tracked = "", False
+    else:
+        keys: dict[str, Any] = {"iterationCount": count, "nextRun": run.following}
+        tracked = entry.schedule.repeat_after_complete is not None
+        if run.instants:
+            keys["lastRun"] = now
+        if tracked:
+            keys |= {"lastJobId": None, "lastJobRun": now}
+        text = entry.changed(**keys)
+    jobs = [_job(link, entry, row.name)] * len(run.instants)
+    return FireRow(
+        row.name, row.home, row.text, text, run.following or now + WATCH_MS, jobs, run.instants, tracked and bool(jobs)
+    )
+
+
+def postponed(row: DueRow, until: int) -> FireRow:
+    """Return a row that leaves the entry unchanged and makes it due at ``until`` (epoch ms)."""
+    return _fired(row, row.text, until)
+
+
+def _fired(row: DueRow, text: str, due: int) -> FireRow:
+    return FireRow(row.name, row.home, row.text, text, due, [], [], False)
+
+
+def _waiting(entry: Entry, row: DueRow, now: int) -> FireRow:
+    """Return the next step of a repeat-after-complete scheduler: it continues when its job completed or failed."""
+    schedule = entry.schedule
+    assert schedule.repeat_after_complete is not None
+    ended = _ended(entry, row, now)
+    if ended is None:
+        return postponed(row, now + WATCH_MS)
+    next_run = max(min(ended, now) + schedule.repeat_after_complete, schedule.start_date or 0)
+    if schedule.end_date is not None and next_run > schedule.end_date:
+        return _fired(row, "", 0)
+    return _fired(row, entry.changed(nextRun=next_run), next_run)
+
+
+def _ended(entry: Entry, row: DueRow, now: int) -> int | None:
+    """Return when the job that a scheduler waits for finished (epoch ms), or None if it is unfinished."""
+    state, at, notified, idle = row.last_job
+    job_id = entry.last_job_id
+    notified_at, _, notified_id = notified.partition(":")
+    if notified_id and job_id in (None, notified_id):
+        return int(notified_at)
+    if job_id is not None:
+        return (int(at) if at.isdigit() else now) if state in _ENDED else None
+    # A Node client fired it and did not store the id of the job.
+    return now if idle else None
+
+
+def _run(entry: Entry, due: int, now: int) -> _Run:
+    schedule = entry.schedule
+    if schedule.end_date is not None and due > schedule.end_date:
+        return _Run()
+    if schedule.repeat_after_complete is not None:
+        return _Run([due], 0)
+    left = AT_ONCE if schedule.limit is None else max(0, schedule.limit - entry.number("iterationCount"))
+    if left == 0:
+        return _Run()
+    if due == 0:  # only repeat-after-complete schedulers wait
+        return _Run([], schedule.following(now, now))
+    if schedule.misfire == "fire_all":
+        run = _Run([], due)
+        while run.following is not None and run.following <= now and len(run.instants) < min(left, AT_ONCE):
+            run.instants.append(run.following)
+            run.following = schedule.after(run.following)
+        return run
+    following = schedule.following(due, now)
+    if schedule.misfire == "skip":
+        at = due if now - due <= MISSED_AFTER_MS else schedule.following(due, now - MISSED_AFTER_MS)
+        return _Run([at] if at is not None and at <= now else [], following)
+    return _Run([due], following)
+
+
+def _job(link: QueueLink, entry: Entry, name: str) -> Row:
+    template = entry.template
+    compression: Compression = "gzip" if "gzip" in (entry.fields.get("compression"), link.compression) else "none"
+    if template.text is not None:
+        text = encode_data(template.text, _AS_IT_IS, compression)
+    elif template.has_data:
+        text = encode_data(template.data, link.serializer, compression)
+    else:
+        text = encode_data({}, link.serializer, compression)
+    return stored_row(template.name or name, text, template.opts, template.options)
+
+
+class _AsItIs:
+    """A serializer for text that is already serialized."""
+
+    def serialize(self, value: Any, /) -> str:
+        return str(value)
+
+    def deserialize(self, text: str, /) -> Any:
+        return text
+
+
+_AS_IT_IS: Final = _AsItIs()
+
 
 _log = get_logger(__name__)
 

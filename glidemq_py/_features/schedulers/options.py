@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.schedulers.cron import CronPattern, DayMatch, parse_cron
-from glidemq_py._features.schedulers.cron_times import HORIZON_YEARS, next_instant
+from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["Misfire", "Schedule", "ScheduleDict", "check_zone", "parsed"]

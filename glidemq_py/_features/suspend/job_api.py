@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from glidemq_py._core.callables import check_callable
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.suspend.info import Signal, parse_signals, parse_signals_field
+from glidemq_py._features.suspend.calls import Signal, parse_signals, parse_signals_field
 from glidemq_py.errors import JobSignal, SuspendError, UnsupportedOptionError
 
 if TYPE_CHECKING:

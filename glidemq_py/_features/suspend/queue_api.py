@@ -10,7 +10,7 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.suspend import calls as suspending
-from glidemq_py._features.suspend.info import SuspendInfo, parse_signals
+from glidemq_py._features.suspend.calls import SuspendInfo, parse_signals
 from glidemq_py._features.suspend.job_api import MAX_SIGNAL_NAME
 from glidemq_py._job import Job, QueueLink
 from glidemq_py.errors import JobStateError

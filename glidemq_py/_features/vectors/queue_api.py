@@ -7,17 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from glidemq_py._core.checks import check_int, check_text
-from glidemq_py._features.vectors.info import VectorMatch, hits_of, vector_fields_of
 from glidemq_py._features.vectors.options import (
     MAX_FILTER,
     MAX_K,
     IndexFieldType,
     VectorField,
     VectorFieldDict,
+    VectorMatch,
     check_field,
     create_arguments,
     encode_vector,
+    hits_of,
     search_arguments,
+    vector_fields_of,
 )
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError, SearchUnavailableError

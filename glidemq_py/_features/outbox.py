@@ -1,29 +1,104 @@
-"""Deliver the outbox of a queue: a maintenance task of workers; a `Queue` also does it before reading entries.
+"""The outbox of a queue: entries for other queues, stored with the change that causes them, delivered later.
 
-Delivery is idempotent: the id of a dead-letter entry is derived from the job, so a repeated add is a duplicate, and a
-parent counts each child once. Delivered entries are deleted by a later call; a crash in between repeats the delivery
-without effect.
+`Outbox` delivers them: in a maintenance task of workers, and in a `Queue` before it reads entries.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import Row, add, row
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
-from glidemq_py._features.budgets.charges import deliver_charge
 from glidemq_py._features.flows.calls import ChildEnd, children_ended
-from glidemq_py._features.outbox.calls import OutboxEntry, outbox
+from glidemq_py._features.usage.calls import Charge, charge_budget
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
 
-__all__ = ["STORED", "Outbox", "dead_letter_id"]
+__all__ = [
+    "STORED",
+    "Outbox",
+    "OutboxEntry",
+    "OutboxReply",
+    "dead_letter_id",
+    "dead_letters_to",
+    "deliver_charge",
+    "outbox",
+]
+
+
+class OutboxEntry(NamedTuple):
+    """An undelivered entry (``lua/features/outbox/outbox.lua``)."""
+
+    id: str
+    kind: str
+    fields: dict[str, str]
+
+
+class OutboxReply(NamedTuple):
+    """Reply of `outbox`."""
+
+    held: bool
+    """False: another client holds the outbox lock; nothing was read."""
+    entries: list[OutboxEntry]
+    """Empty at the end of the round."""
+    writes: int = 0
+    """Number of unfinished staged writes of the queue."""
+
+
+def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[str]) -> Call[OutboxReply]:
+    """Delete the ``delivered`` entries and read those after ``cursor`` ('' = from the first).
+
+    ``holder`` gets the outbox lock for ``hold`` ms.
+    """
+    return Call("outbox", meta, (pack((holder, hold, cursor, delivered)),), _read, repeatable=True)
+
+
+def _read(reply: bytes) -> OutboxReply:
+    held, entries, writes = unpack(reply)
+    read: list[OutboxEntry] = []
+    for entry_id, flat in entries:
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        read.append(OutboxEntry(entry_id, fields.pop("kind", ""), fields))
+    return OutboxReply(bool(held), read, writes)
+
+
+def dead_letters_to(meta: str, name: str | None = None, on: str = "", subscription: str = "") -> Call[str]:
+    """Set the dead letter queue and the outcomes that use it; returns the name in effect.
+
+    Args:
+        meta: key of the queue's meta.
+        name: name of the dead letter queue; '' = none, None = keep the current setting.
+        on: the outcomes, comma separated.
+        subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
+    """
+    request = (False if name is None else name, on, subscription)
+    return Call("dead_letters_to", meta, (pack(request),), bytes.decode, repeatable=True)
+
+
+async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:
+    """Charge the usage of an outbox entry to its budget. A malformed entry counts as delivered.
+
+    Raises:
+        GlideMQError: the delivery failed; the entry stays in the outbox.
+    """
+    fields = entry.fields
+    try:
+        meta, flow_id = split_budget_key(fields["key"])
+        usage: Any = json.loads(fields["usage"])
+        tokens, costs, total_tokens, total_cost = usage
+        charge: Charge = (dict(tokens), dict(costs), float(total_tokens), float(total_cost))
+    except (ValueError, KeyError, TypeError, SerializationError):
+        return
+    mark = f"{link.keys.name}:{fields['id']}:{fields['activation']}"
+    await link.transport.call(charge_budget(meta, flow_id, mark, fields["id"], charge))
+
 
 _log = get_logger(__name__)
 

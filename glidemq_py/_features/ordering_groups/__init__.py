@@ -1,1 +1,0 @@
-"""Ordering groups: jobs with the same key run in order, or with limited concurrency."""

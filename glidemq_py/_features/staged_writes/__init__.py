@@ -1,1 +1,0 @@
-"""Staged writes: rows staged by many processes that become jobs atomically, all or none."""
