@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any
 
-from glidemq_py._core.calls.adding import AddCall, AddReply, Row, add
+from glidemq_py._api.coalescer import added_job
+from glidemq_py._core.calls.adding import AddCall, AddReply, Row, add, encode_row
 from glidemq_py._core.checks import check_iterable
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
-from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
+from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
 from glidemq_py._job import Job, QueueLink
-from glidemq_py._job.rows import encode_row
 from glidemq_py.errors import (
     BulkAddError,
     GlideMQConnectionError,
@@ -27,43 +26,10 @@ from glidemq_py.errors import (
     JobStateError,
 )
 
-__all__ = ["BulkAdd", "added_job"]
+__all__ = ["BulkAdd"]
 
 CHUNK_ROWS = 250
 CHUNK_CHARS = 512 * 1024
-
-
-def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
-    """Return the job of a row's result.
-
-    Raises:
-        JobCostError: If the job was rejected because of its ``cost``.
-        JobNotFoundError: If its parent does not exist.
-        JobStateError: If its parent has already ended.
-    """
-    if type(result) is str:
-        job: Job[Any, Any] = Job(link, result, name)
-        job.timestamp = now
-    else:
-        outcome, job_id = result
-        if outcome == "cost":
-            raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
-        if outcome == "parent":
-            assert options.parent is not None
-            raise invalid_parent(options.parent, job_id)
-        job = Job(link, job_id, name)
-        job.outcome = JobOutcome(outcome)
-        if job.outcome is JobOutcome.REPLACED:
-            job.timestamp = now
-    job._data = data
-    if options is NO_OPTIONS:
-        return job
-    if job.outcome is JobOutcome.ADDED or job.outcome is JobOutcome.REPLACED:
-        job._given = options
-        job._delay = options.delay or 0
-    if options.priority:
-        job.priority = options.priority
-    return job
 
 
 def _spec(job: object, position: int, defaults: JobOptions) -> tuple[str, Any, JobOptions]:

@@ -12,9 +12,13 @@ from typing import Any, Protocol
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row, add
-from glidemq_py.errors import AmbiguousResultError, ClosedError
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._features.flows.adding import invalid_parent
+from glidemq_py._job import Job, QueueLink
+from glidemq_py.errors import AmbiguousResultError, ClosedError, JobCostError
 
-__all__ = ["AddCoalescer", "Added", "Adder"]
+__all__ = ["AddCoalescer", "Added", "Adder", "added_job"]
 
 Added = tuple[int, Any]
 """Server time of the add in epoch ms, and the row's result: an id, or [outcome, id]."""
@@ -83,7 +87,9 @@ class AddCoalescer:
                 self._sender = asyncio.create_task(self._send_waiting(), name="glidemq-adds")
                 self._sender.add_done_callback(self._sender_ended)
             else:
-                self._rest()
+                self._in_flight = False
+                if self._idle is not None:
+                    self._rest()
         return reply.now, reply.results[0]
 
     async def _send_waiting(self) -> None:
@@ -141,3 +147,36 @@ class AddCoalescer:
             if self._idle is None or self._idle.done():
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
+
+
+def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
+    """Return the job of a row's result.
+
+    Raises:
+        JobCostError: If the job was rejected because of its ``cost``.
+        JobNotFoundError: If its parent does not exist.
+        JobStateError: If its parent has already ended.
+    """
+    if type(result) is str:
+        job: Job[Any, Any] = Job(link, result, name)
+        job.timestamp = now
+    else:
+        outcome, job_id = result
+        if outcome == "cost":
+            raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+        if outcome == "parent":
+            assert options.parent is not None
+            raise invalid_parent(options.parent, job_id)
+        job = Job(link, job_id, name)
+        job.outcome = JobOutcome(outcome)
+        if job.outcome is JobOutcome.REPLACED:
+            job.timestamp = now
+    job._data = data
+    if options is NO_OPTIONS:
+        return job
+    if job.outcome is JobOutcome.ADDED or job.outcome is JobOutcome.REPLACED:
+        job._given = options
+        job._delay = options.delay or 0
+    if options.priority:
+        job.priority = options.priority
+    return job

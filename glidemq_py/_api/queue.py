@@ -7,15 +7,15 @@ from typing import Any, Generic, Literal, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.bulk import BulkAdd, added_job
-from glidemq_py._api.coalescer import AddCoalescer, Adder
+from glidemq_py._api.bulk import BulkAdd
+from glidemq_py._api.coalescer import AddCoalescer, Adder, added_job
 from glidemq_py._api.control import QueueControl
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddCall, Row, add
+from glidemq_py._core.calls.adding import AddCall, Row, add, encode_row
 from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
@@ -47,7 +47,6 @@ from glidemq_py._features.usage.queue_api import QueueUsageReading
 from glidemq_py._features.vectors.queue_api import QueueVectors
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.reading import get_slice
-from glidemq_py._job.rows import encode_row
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
 from glidemq_py.telemetry.producing import observed, observed_add
@@ -58,6 +57,7 @@ __all__ = ["Queue"]
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
+_NAMES_KEPT = 1_000
 _ADDS, _SWEEP = "adds", "sweep"
 """Parts that a queue has per event loop, in addition to its connection."""
 
@@ -118,6 +118,8 @@ class Queue(
         self._adder: Adder | None = None  # of the event loop that added last
         self._dead_letters_declared = False
         self._closed = False
+        self._known_names: set[str] = set()
+        """Names that are known to be valid."""
 
     _runtime: Runtime = ASYNC_RUNTIME
     _add_call: AddCall = staticmethod(add)
@@ -209,6 +211,12 @@ class Queue(
 
     # -- adding -------------------------------------------------------------------------------------------
 
+    def _check_name(self, name: object) -> str:
+        valid = validate_job_name(name)
+        if len(self._known_names) < _NAMES_KEPT:
+            self._known_names.add(valid)
+        return valid
+
     def _options(self, given: Mapping[str, Any]) -> JobOptions:
         return JobOptions.of_job(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
@@ -240,8 +248,10 @@ class Queue(
         link = self._link
         if link is None or self._closed:
             link = await self._connected()
-        job_options = self._options(cast("Mapping[str, Any]", options))
-        row = encode_row(link, validate_job_name(name), data, job_options)
+        job_options = self._options(cast("Mapping[str, Any]", options)) if options else self._defaults
+        if type(name) is not str or name not in self._known_names:
+            name = self._check_name(name)
+        row = encode_row(link, name, data, job_options)
         if job_options.parent is not None:
             return await self._add_child(link, name, data, job_options, row)
         adder = self._adder

@@ -15,7 +15,6 @@ from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.busy_poll import BusyPoll
 from glidemq_py._client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
 from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, classify, translate
 from glidemq_py._client.function_load import load_arguments, loading_failed
@@ -23,7 +22,7 @@ from glidemq_py._client.glide_modules import glide
 from glidemq_py._client.interruptions import Interruptions
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_end import close_at_loop_end
-from glidemq_py._client.reply_pipe import read_replies_in
+from glidemq_py._client.replies import BusyPoll, read_replies_in
 from glidemq_py._client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry
 from glidemq_py._core.calls.packing import Call
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
@@ -41,7 +40,7 @@ class AsyncTransport:
         config: the client's configuration, used to create dedicated connections.
         owned: close the client with this transport; a client given by the user is never closed.
         library: the rendering of the function library to call.
-        busy_poll: spin for the reply of a single pending call (busy_poll.py).
+        busy_poll: spin for the reply of a single pending call (replies.py).
         interruptions: record of server outages; shared with connections derived from this one.
     """
 

@@ -81,25 +81,26 @@ if _has_orjson:
     # Passed through for the same output with and without orjson: it skips underscored fields and supports only some
     # time zones.
     _ORJSON_OPTIONS = _orjson.OPT_PASSTHROUGH_DATACLASS | _orjson.OPT_PASSTHROUGH_DATETIME
-_dumps: Final = _dumps_orjson if _has_orjson else _dumps_stdlib
-_loads: Final = _loads_orjson if _has_orjson else _loads_stdlib
+dumps: Final = _dumps_orjson if _has_orjson else _dumps_stdlib
+"""Return the JSON text of a value.
 
+Besides plain data it accepts dataclasses, pydantic models, msgspec Structs, datetime, date and time (ISO 8601), UUID,
+Enum (its value), Decimal (as a string, to stay exact) and named tuples. Dict keys of the types int, float, bool and
+None become strings, as in the standard library. Integers may have any size.
 
-def dumps(value: Any, option: str = "value") -> str:
-    """Return the JSON text of a value.
+Args:
+    value: the value to serialize.
+    option: name of the value, for the error.
 
-    Besides plain data it accepts dataclasses, pydantic models, msgspec Structs, datetime, date and time (ISO 8601),
-    UUID, Enum (its value), Decimal (as a string, to stay exact) and named tuples. Dict keys of the types int, float,
-    bool and None become strings, as in the standard library. Integers may have any size.
+Raises:
+    SerializationError: the value cannot be serialized; the message has the path and the type.
+"""
+loads: Final = _loads_orjson if _has_orjson else _loads_stdlib
+"""Return the value of a JSON text; bytes must be UTF-8. NaN and Infinity are rejected.
 
-    Args:
-        value: the value to serialize.
-        option: name of the value, for the error.
-
-    Raises:
-        SerializationError: the value cannot be serialized; the message has the path and the type.
-    """
-    return _dumps(value, option)
+Raises:
+    SerializationError: the text is not JSON.
+"""
 
 
 def are_texts(count: int, join: Callable[[str], bytes]) -> bool:
@@ -120,12 +121,3 @@ def are_texts(count: int, join: Callable[[str], bytes]) -> bool:
     except (ValueError, TypeError):
         return False
     return len(values) == 2 * count - 1 and values[1::2] == [mark] * (count - 1)
-
-
-def loads(text: str | bytes, option: str = "value") -> Any:
-    """Return the value of a JSON text; bytes must be UTF-8. NaN and Infinity are rejected.
-
-    Raises:
-        SerializationError: the text is not JSON.
-    """
-    return _loads(text, option)

@@ -122,7 +122,8 @@ def encode_text(text: str, compression: Compression = "none", limit: int = PAYLO
     Raises:
         PayloadTooLargeError: the text exceeds the limit.
     """
-    check_size(option, text, limit)
+    if len(text) * _UTF8_MAX > limit:
+        check_size(option, text, limit)
     # Readers would unpack a plain text that starts with the mark, so such a text is compressed too.
     if compression == "gzip" or text.startswith(_GZIP_MARK):
         return _compress(text)
@@ -135,7 +136,8 @@ def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER, limit: int 
     Raises:
         SerializationError: invalid text, invalid compression, or more than `limit` bytes when unpacked.
     """
-    text = stored_text(text, limit)
+    if text.startswith(_GZIP_MARK):
+        text = _decompress(text, limit)
     return json.loads(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
 
 
@@ -161,7 +163,8 @@ def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: i
         text = json.dumps(value, "result")
     else:
         text = _serialize(value, serializer, "result")
-    check_size("result", text, limit)
+    if len(text) * _UTF8_MAX > limit:
+        check_size("result", text, limit)
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 from glidemq_py._core.forks import new_event, new_lock
@@ -10,6 +11,7 @@ from glidemq_py._core.forks import new_event, new_lock
 __all__ = ["Attempt"]
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt of a worker to run a job.
 
@@ -23,17 +25,14 @@ class Attempt:
         ended: True if the attempt is over for the worker (timed out, canceled, lock lost); a later result is discarded.
     """
 
-    __slots__ = ("_cancelled", "context", "discarded", "ended", "entry", "fence", "processed_on", "tokens")
-
-    def __init__(self, entry: str, fence: int, processed_on: int, context: Any) -> None:
-        self.entry = entry
-        self.fence = fence
-        self.processed_on = processed_on
-        self.context = context
-        self.tokens = 0
-        self.discarded = False
-        self.ended = False
-        self._cancelled: threading.Event | None = None
+    entry: str
+    fence: int
+    processed_on: int
+    context: Any
+    tokens: int = field(default=0, init=False)
+    discarded: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
+    _cancelled: threading.Event | None = field(default=None, init=False)
 
     @property
     def token(self) -> tuple[int, int]:

@@ -350,7 +350,7 @@ async def test_every_option_of_a_template_is_applied(clock: Clockwork) -> None:
     (job,) = clock.jobs()
     by_hand = Clockwork(clock.own.resp, clock.own.base.partition("{")[2].rstrip("}") + "-hand")
     by_hand.own.set_time(clock.now)
-    from glidemq_py._job.rows import encode_row
+    from glidemq_py._core.calls.adding import encode_row
 
     (job_id,) = by_hand.own.add(encode_row(by_hand.link(), template.name, template.data, template.options))
     hand = by_hand.own.job(job_id)

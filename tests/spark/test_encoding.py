@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
-from glidemq_py._core.calls.adding import Row, request
+from glidemq_py._core.calls.adding import Row, request, stored_row
 from glidemq_py._core.calls.packing import unpack
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import ColumnError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions

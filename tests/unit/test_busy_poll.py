@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client import busy_poll
-from glidemq_py._client.busy_poll import LONGEST, BusyPoll
+from glidemq_py._client import replies
+from glidemq_py._client.replies import LONGEST, BusyPoll
 
 
 class SteppedLoop:
@@ -36,8 +36,8 @@ class SteppedLoop:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
     stepped = SteppedLoop()
-    monkeypatch.setattr(busy_poll.asyncio, "get_running_loop", lambda: stepped)
-    monkeypatch.setattr(busy_poll, "_processors", lambda: 2)
+    monkeypatch.setattr(replies.asyncio, "get_running_loop", lambda: stepped)
+    monkeypatch.setattr(replies, "_processors", lambda: 2)
     return stepped
 
 
@@ -76,7 +76,7 @@ def test_answers_that_come_late_make_the_trials_rare_and_one_in_time_makes_them_
 
 
 def test_not_where_there_is_one_processor(loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy_poll, "_processors", lambda: 1)
+    monkeypatch.setattr(replies, "_processors", lambda: 1)
     assert call(BusyPoll(), loop, LONGEST / 2) == 0
 
 

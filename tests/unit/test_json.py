@@ -304,6 +304,6 @@ def test_without_orjson_the_standard_library_does_it(monkeypatch):
 
 
 def test_the_installed_codec_is_used():
-    assert json._dumps is json._dumps_orjson
+    assert json.dumps is json._dumps_orjson
     assert json.dumps({"a": 1}) == '{"a":1}'
     assert json.loads(b"[1]") == [1]

@@ -1,13 +1,27 @@
-"""Calls that add jobs to a queue."""
+"""Rows of added jobs, and the calls that add them to a queue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from glidemq_py._core.calls.packing import Call, array_head, pack, unpack
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.payload import Compression, Serializer, encode_data
+from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["AddCall", "AddReply", "Row", "add", "add_packed", "packed_request", "request", "row"]
+__all__ = [
+    "AddCall",
+    "AddReply",
+    "Row",
+    "add",
+    "add_packed",
+    "encode_row",
+    "packed_request",
+    "request",
+    "row",
+    "stored_row",
+]
 
 Row = list[object]
 """Positional values, truncated after the last given one: name, data, opts JSON, id or '', delay, attempts, priority,
@@ -21,6 +35,58 @@ class AddReply(NamedTuple):
     """Server time of the add, in epoch ms: the ``timestamp`` of the jobs."""
     results: list[str | list[str]]
     """One element per row: the new job's id, or ``[outcome, id]`` with the id of the existing or replacing job."""
+
+
+class Codec(Protocol):
+    """How a queue stores the data of its jobs."""
+
+    @property
+    def serializer(self) -> Serializer:
+        """Serializer of the data."""
+        ...
+
+    @property
+    def compression(self) -> Compression:
+        """Compression of the data."""
+        ...
+
+
+def encode_row(codec: Codec, name: str, data: Any, options: JobOptions, where: str = "data") -> Row:
+    """Return the row of one job; ``where`` is the name of its data in errors.
+
+    Raises:
+        SerializationError: If the data cannot be serialized.
+        PayloadTooLargeError: If the serialized data is too large.
+        GlideMQValidationError: If an option requires another one that is not set.
+    """
+    text = encode_data(data, codec.serializer, codec.compression, option=where)
+    if options is NO_OPTIONS:
+        return [name, text, "{}"]
+    cost = options.cost
+    if cost is not None and options.ordering is None:
+        problem = "requires 'ordering' (the group's token bucket is charged)"
+        raise GlideMQValidationError(where.removesuffix("data") + "cost", cost, problem)
+    return stored_row(name, text, options.to_wire_json(), options)
+
+
+def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
+    """Return the row of a job whose data and options are already encoded; ``opts`` is the encoded ``options``."""
+    ordering, deduplication = options.ordering, options.deduplication
+    return row(
+        name,
+        text,
+        opts,
+        job_id=options.job_id or "",
+        delay=options.delay or 0,
+        attempts=options.attempts or 0,
+        priority=options.priority or 0,
+        lifo=options.lifo or False,
+        ttl=options.ttl or 0,
+        run_at=options.run_at_ms or 0,
+        ordering=None if ordering is None else ordering.to_row(options.cost),
+        deduplication=None if deduplication is None else deduplication.to_row(),
+        parent=None if options.parent is None else list(options.parent[::-1]),
+    )
 
 
 def row(
@@ -60,7 +126,7 @@ def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
 
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice."""
-    return add_packed(meta, request(rows, quiet))
+    return Call("add", meta, (pack((rows, quiet)),), _added)
 
 
 def request(rows: Sequence[Row], quiet: bool) -> bytes:

@@ -7,6 +7,7 @@ Arguments are old-style MessagePack without the ``bin`` type and without nil in 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, Final, Generic, TypeVar
 
 import msgpack
@@ -19,6 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 _GUARD: Final = ":slot-guard"
 
 
+@lru_cache(maxsize=4096)
 def declared_keys(key: str) -> list[str]:
     """Return ``key`` and its slot guard: a key of the same hash slot that never exists.
 
@@ -26,6 +28,8 @@ def declared_keys(key: str) -> list[str]:
     several declared keys if one of them does not exist, before the function runs. Without the guard, a function would
     run while some of the keys it derives are on the other node, and fail half-way. The guard starts with ``key``, so
     that an ACL rule that allows ``key`` also allows the guard.
+
+    The returned list is cached: do not change it.
     """
     if "{" in key:
         return [key, key + _GUARD]
@@ -65,14 +69,14 @@ class Call(Generic[T_co]):
 # msgpack has no type annotations.
 _msgpack: Any = msgpack
 _Packer: Any = _msgpack.Packer
-_packb: Callable[..., bytes] = _msgpack.packb
-_unpackb: Callable[..., Any] = _msgpack.unpackb
 
+pack: Final[Callable[[Any], bytes]] = partial(_msgpack.packb, use_bin_type=False, unicode_errors="surrogateescape")
+"""Pack an argument for the server's decoder."""
 
-def pack(value: Any) -> bytes:
-    """Pack an argument for the server's decoder."""
-    return _packb(value, use_bin_type=False, unicode_errors="surrogateescape")
-
+unpack: Final[Callable[[bytes], Any]] = partial(
+    _msgpack.unpackb, raw=False, unicode_errors="surrogateescape", strict_map_key=False
+)
+"""Unpack a reply. Bytes that are not UTF-8 become surrogates."""
 
 TEXT_MARK: Final = 0xDB
 """First byte of a text with a 4-byte big-endian length (str 32), which fits a text of any length."""
@@ -81,8 +85,3 @@ TEXT_MARK: Final = 0xDB
 def array_head(length: int) -> bytes:
     """Return the header that precedes the packed elements of an array."""
     return _Packer().pack_array_header(length)  # type: ignore[no-any-return]
-
-
-def unpack(reply: bytes) -> Any:
-    """Unpack a reply. Bytes that are not UTF-8 become surrogates."""
-    return _unpackb(reply, raw=False, unicode_errors="surrogateescape", strict_map_key=False)

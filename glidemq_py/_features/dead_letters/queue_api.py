@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import control
-from glidemq_py._core.calls.adding import add
+from glidemq_py._core.calls.adding import add, stored_row
 from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions
@@ -26,7 +26,6 @@ from glidemq_py._core.stored_options import read_stored_options
 from glidemq_py._features.outbox import STORED, Outbox, dead_letters_to
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.link import Waiter
-from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 
 __all__ = ["DeadLetters", "declare_dead_letters", "envelope_of", "remove_dead_letter"]

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.calls.adding import Row, encode_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, too_deep, topo_sort
 from glidemq_py._job import QueueLink
-from glidemq_py._job.rows import encode_row
 
 __all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "whole_request"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_py._client.background import BackgroundTask
-from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.calls.adding import Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULES
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
@@ -27,7 +27,6 @@ from glidemq_py._core.queue_options import Compression
 from glidemq_py._features.schedulers.calls import DueRow, FireRow, schedules_due, schedules_fire
 from glidemq_py._features.schedulers.entry import Entry
 from glidemq_py._job.link import QueueLink
-from glidemq_py._job.rows import stored_row
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
 __all__ = ["AT_ONCE", "MISSED_AFTER_MS", "WATCH_MS", "SchedulerTask", "plan", "postponed"]

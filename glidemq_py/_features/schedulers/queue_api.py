@@ -9,6 +9,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls.adding import encode_row
 from glidemq_py._core.checks import check_mapping, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
@@ -19,7 +20,6 @@ from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import Entry, JobScheduler, is_for_peers, schedule_keys
 from glidemq_py._features.schedulers.options import Misfire, Schedule
 from glidemq_py._job import QueueLink
-from glidemq_py._job.rows import encode_row
 from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
 
 __all__ = ["QueueSchedulers", "TemplateInput", "read_scheduler"]
