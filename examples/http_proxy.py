@@ -19,7 +19,7 @@ async def main() -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     transport = httpx.ASGITransport(app)  # in production: python -m glidemq_py.proxy
     async with (
-        httpx.AsyncClient(transport=transport, base_url="http://proxy/queues/words", headers=headers) as http,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost/queues/words", headers=headers) as http,
         Worker("words", shout),
     ):
         made = await http.post("/jobs", json={"name": "shout", "data": "hi", "opts": {"attempts": 3}})

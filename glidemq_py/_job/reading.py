@@ -20,6 +20,7 @@ from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [
     "between",
+    "cursor_at",
     "get_counts",
     "get_job",
     "get_slice",
@@ -27,6 +28,7 @@ __all__ = [
     "iterate",
     "listable",
     "listed_states",
+    "read_page",
 ]
 
 _RowT = TypeVar("_RowT")
@@ -114,27 +116,48 @@ async def iterate(
         also: Further fields of `RECORD_FIELDS` to read.
         cursor: Where to start; '' is the beginning.
     """
-    wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
     seen_at = ""
     seen: set[str] = set()
     while True:
-        found = await link.transport.call(reading.page(link.keys.meta, state, cursor, size, wanted, name))
-        usages = await _usages(link, [row for row in found.rows if row[2][-1]])
-        for job_id, position, values in found.rows:
+        rows, cursor = await _rows(link, state, cursor, size, name, bare, also)
+        for job, position in rows:
             if position != seen_at and state not in _IN_ANY_ORDER:
                 # Only neighbors with the same score (or in a list, which has no scores) can be repeated.
                 seen_at, seen = position, set[str]()
-            if job_id in seen:
+            if job.id in seen:
                 continue
-            seen.add(job_id)
-            job = _listed(link, job_id, wanted, values, usages.get(job_id))
-            if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
-                job._state = state  # it is due; its record changes when a worker fetches it
+            seen.add(job.id)
             yield job
-        cursor = found.cursor
         if not cursor:
             return
+
+
+async def read_page(
+    link: QueueLink, state: JobState, cursor: str, count: int, *, bare: bool = False, also: tuple[str, ...] = ()
+) -> tuple[list[Job[Any, Any]], str]:
+    """Return at most ``count`` jobs and the cursor after them ('' = the end); see `iterate` for the other arguments.
+
+    A page may repeat jobs of earlier pages, and may be empty before the end.
+    """
+    rows, following = await _rows(link, state, cursor, count, "", bare, also)
+    return [job for job, _ in rows], following
+
+
+async def _rows(
+    link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...]
+) -> tuple[list[tuple[Job[Any, Any], str]], str]:
+    """Return the jobs of a page with their positions, and the cursor of the next page."""
+    wanted = (*also, *_wanted(LISTED_FIELDS, bare))
+    found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name))
+    usages = await _usages(link, [row for row in found.rows if row[2][-1]])
+    rows: list[tuple[Job[Any, Any], str]] = []
+    for job_id, position, values in found.rows:
+        job = _listed(link, job_id, wanted, values, usages.get(job_id))
+        if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
+            job._state = state  # it is due; its record changes when a worker fetches it
+        rows.append((job, position))
+    return rows, found.cursor
 
 
 async def _usages(link: QueueLink, rows: list[tuple[str, str, list[str | bool]]]) -> dict[str, JobUsage | None]:
@@ -211,7 +234,7 @@ async def get_slice(
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
     most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
     found: list[Job[Any, Any]] = []
-    cursor = await _cursor_at(link, state, first) if first and most > 0 else ""
+    cursor = await cursor_at(link, state, first) if first and most > 0 else ""
     if most <= 0 or cursor is None:
         return found
     async for job in iterate(link, state, most, bare=bare, also=also, cursor=cursor):
@@ -221,7 +244,7 @@ async def get_slice(
     return found
 
 
-async def _cursor_at(link: QueueLink, state: JobState, position: int) -> str | None:
+async def cursor_at(link: QueueLink, state: JobState, position: int) -> str | None:
     """Return the cursor of a position; None if there are fewer jobs."""
     if state in _RANKED:
         return f"r:{position}"

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 
-from starlette.applications import Starlette
-
-try:
-    import uvicorn
-except ImportError as error:
-    raise ImportError('the proxy requires uvicorn: pip install "glidemq-py[proxy]"') from error
-
-from glidemq_py._core.command_line import ArgumentParser
+from glidemq_py._core.command_line import ArgumentParser, parse_duration
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError
 from glidemq_py.proxy.app import create_proxy_app
+from glidemq_py.proxy.options import LOOPBACK_HOSTS
+from glidemq_py.proxy.server import ProxyServer, server_config
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"
+_ANY_ADDRESS = ("0.0.0.0", "::", "")
 _LOCAL = ("127.0.0.1", "::1", "localhost")
-
-
-class Server(uvicorn.Server):
-    """Ends the streams first: uvicorn waits for open responses before it closes the application."""
-
-    def __init__(self, app: Starlette, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._app = app
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down; see `uvicorn.Server`."""
-        self._app.state.proxy.begin_closing()
-        await super().shutdown(sockets)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,16 +27,26 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app = create_proxy_app(
             options.url, prefix=options.prefix, queues=options.queue or None, compression=options.compression,
-            tokens=tokens,
+            tokens=tokens, hosts=_hosts(options), body_timeout=options.body_timeout,
+        )  # fmt: skip
+        config = server_config(
+            app, host=options.host, port=options.port, log_level=options.log_level,
+            max_connections=options.max_connections, header_timeout=options.header_timeout,
         )  # fmt: skip
     except GlideMQError as error:
         _print(str(error))
         return 2
-    config = uvicorn.Config(
-        app, host=options.host, port=options.port, log_level=options.log_level, timeout_graceful_shutdown=30
-    )
-    Server(app, config).run()
+    ProxyServer(app, config).run()
     return 0
+
+
+def _hosts(options: argparse.Namespace) -> list[str]:
+    """Return the accepted names: those given, else those of this machine and the address to listen on."""
+    if options.allowed_host:
+        return list(options.allowed_host)
+    if options.host in _ANY_ADDRESS:
+        return [*LOOPBACK_HOSTS]
+    return [*LOOPBACK_HOSTS, f"[{options.host}]" if ":" in options.host else options.host]
 
 
 def _print(text: str) -> None:
@@ -76,6 +68,21 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (8080); 0 = any free port")
     parser.add_argument("--queue", action="append", metavar="NAME", help="a queue that clients may use; default: all")
+    parser.add_argument(
+        "--allowed-host", action="append", metavar="NAME",
+        help="accepted name in the header Host; * = any; default: localhost, 127.0.0.1, [::1] and --host",
+    )  # fmt: skip
+    parser.add_argument("--max-connections", type=int, default=1_000, metavar="N", help="open connections (1000)")
+    parser.add_argument(
+        "--header-timeout",
+        type=parse_duration,
+        default=10_000,
+        metavar="TIME",
+        help="time for a request's headers (10s)",
+    )
+    parser.add_argument(
+        "--body-timeout", type=parse_duration, default=30_000, metavar="TIME", help="time for a request's body (30s)"
+    )
     parser.add_argument("--prefix", default="glide", help="first part of every key (glide)")
     parser.add_argument("--compression", default="none", choices=["none", "gzip"])
     parser.add_argument("--log-level", default="info", choices=["critical", "error", "warning", "info", "debug"])

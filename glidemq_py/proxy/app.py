@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,11 +23,12 @@ from glidemq_py.proxy.answering import answer
 from glidemq_py.proxy.broadcasts import BROADCASTS
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.flows import FLOWS
+from glidemq_py.proxy.guard import Guard
 from glidemq_py.proxy.jobs import JOBS
 from glidemq_py.proxy.openapi import document
 from glidemq_py.proxy.operations import OPERATIONS
-from glidemq_py.proxy.options import OnError, ProxyOptions
-from glidemq_py.proxy.refusals import BodyTooLargeError, refusal
+from glidemq_py.proxy.options import LOOPBACK_HOSTS, OnError, ProxyOptions
+from glidemq_py.proxy.refusals import refusal
 from glidemq_py.proxy.schedulers import SCHEDULERS
 from glidemq_py.proxy.schemas import COUNT, TEXT, record
 from glidemq_py.proxy.state import ProxyState
@@ -50,6 +50,9 @@ def create_proxy_app(
     max_body: int = 1_048_576,
     keep_alive: Milliseconds = 5_000,
     on_error: OnError | None = None,
+    hosts: Iterable[str] = LOOPBACK_HOSTS,
+    body_timeout: Milliseconds = 30_000,
+    max_response: int = 4_194_304,
 ) -> Starlette:
     """Create the ASGI application that serves queues over HTTP.
 
@@ -63,6 +66,10 @@ def create_proxy_app(
         max_body: maximum size of a request body, bytes.
         keep_alive: interval of the comments on an idle stream, ms or timedelta.
         on_error: called with each internal error (status 500, code ``internal``) and its request; it is also logged.
+        hosts: accepted names in the header Host, without port; "*" accepts any. Default: the names of this machine
+            (localhost, 127.0.0.1, [::1]).
+        body_timeout: maximum time to receive a request body, ms or timedelta.
+        max_response: maximum size of a page of a listing, bytes; a single job is returned whole.
 
     Returns:
         The application. ``app.state.proxy.begin_closing()`` ends its streams, for servers that wait for open
@@ -73,7 +80,7 @@ def create_proxy_app(
     """
     options = ProxyOptions(
         prefix=prefix, queues=queues, compression=compression, events=events, tokens=tokens, max_body=max_body,
-        keep_alive=keep_alive, on_error=on_error,
+        keep_alive=keep_alive, on_error=on_error, hosts=hosts, body_timeout=body_timeout, max_response=max_response,
     )  # fmt: skip
     check_connection(connection)
     state = ProxyState(connection, options)
@@ -83,21 +90,23 @@ def create_proxy_app(
         yield
         await state.close()
 
-    allowed = None if options.tokens is None else [_digest(token.encode()) for token in options.tokens]
     endpoints = (*JOBS, *OPERATIONS, *SCHEDULERS, *FLOWS, *BROADCASTS, *STREAMS, _HEALTH)
     from glidemq_py import __version__
 
-    text = json.dumps(document(endpoints, version=__version__, secured=allowed is not None))
+    text = json.dumps(document(endpoints, version=__version__, secured=options.tokens is not None))
 
     async def openapi(_: Request) -> Response:
         return Response(text, media_type="application/json")
 
     routes = [
-        Route(endpoint.path, _served(endpoint, state, allowed), methods=[endpoint.method], name=endpoint.run.__name__)
+        Route(endpoint.path, _served(endpoint, state), methods=[endpoint.method], name=endpoint.run.__name__)
         for endpoint in endpoints
     ]
     routes.append(Route("/openapi.json", openapi, methods=["GET"]))
-    app = Starlette(routes=_merged(routes), lifespan=lifespan, exception_handlers={HTTPException: _refused})
+    app = Starlette(
+        routes=_merged(routes), lifespan=lifespan, exception_handlers={HTTPException: _refused},
+        middleware=[Middleware(Guard, options=options)],
+    )  # fmt: skip
     app.state.proxy = state
     return app
 
@@ -125,25 +134,8 @@ async def _refused(_: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-def _digest(token: bytes) -> bytes:
-    # Digests have equal lengths, so comparing them does not reveal the length of a token.
-    return hashlib.sha256(token).digest()
-
-
-def _is_authorized(request: Request, allowed: list[bytes]) -> bool:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    given = _digest(token.strip().encode("latin-1", "replace"))
-    # All digests are compared, so that the time does not reveal which one matches.
-    fits = [hmac.compare_digest(given, digest) for digest in allowed]
-    return scheme.lower() == "bearer" and any(fits)
-
-
-def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) -> _Serve:
+def _served(endpoint: Endpoint, state: ProxyState) -> _Serve:
     async def serve(request: Request) -> Response:
-        if allowed is not None and not endpoint.open and not _is_authorized(request, allowed):
-            refused = answer({"error": "a valid bearer token is required", "code": "unauthorized"}, 401)
-            refused.headers["WWW-Authenticate"] = "Bearer"
-            return refused
         try:
             if endpoint.streams and request.method == "HEAD":
                 # The response to HEAD would have to wait for the end of the stream.
@@ -153,7 +145,7 @@ def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) 
             if "name" in request.path_params:
                 state.check_allowed(request.path_params["name"])
             endpoint.check_query(request.query_params)
-            body = await _body(request, endpoint, state.options.max_body)
+            body = _object(await request.body(), endpoint)
             if not endpoint.open:
                 await state.connect()
             exchange = Exchange(
@@ -169,15 +161,7 @@ def _served(endpoint: Endpoint, state: ProxyState, allowed: list[bytes] | None) 
     return serve
 
 
-async def _body(request: Request, endpoint: Endpoint, most: int) -> dict[str, Any]:
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > most:
-        raise BodyTooLargeError(f"request body of {length} bytes: must be at most {most}")
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > most:
-            raise BodyTooLargeError(f"request body too long: must be at most {most} bytes")
+def _object(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.body is None:
         if content:
             raise GlideMQValidationError("body", None, "is not accepted by this endpoint")
@@ -186,7 +170,7 @@ async def _body(request: Request, endpoint: Endpoint, most: int) -> dict[str, An
         if endpoint.body_needed:
             raise GlideMQValidationError("body", None, "is required: must be a JSON object")
         return {}
-    value = json.loads(bytes(content), "body")
+    value = json.loads(content, "body")
     if not isinstance(value, dict):
         raise GlideMQValidationError("body", value, "must be a JSON object")
     endpoint.check_body(value)  # pyright: ignore[reportUnknownArgumentType]

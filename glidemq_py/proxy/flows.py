@@ -18,7 +18,7 @@ from glidemq_py._features.usage.queue_api import sum_usage
 from glidemq_py._job import Job
 from glidemq_py._job.control import revoke
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.proxy.answering import answer
+from glidemq_py.proxy.answering import answer, encode
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
 from glidemq_py.proxy.flow_record import (
@@ -30,7 +30,8 @@ from glidemq_py.proxy.flow_record import (
     read_flow_record,
 )  # fmt: skip
 from glidemq_py.proxy.flow_shapes import DEEPEST, budget_of, dag_of, node_shape, ref_shape, tree_of, tree_shape
-from glidemq_py.proxy.refusals import NothingThereError
+from glidemq_py.proxy.listing import PAGE, check_limit, fill_page, open_cursor, page_answer, seal_cursor
+from glidemq_py.proxy.refusals import NothingThereError, ResponseTooLargeError
 from glidemq_py.proxy.schemas import (
     BUDGET,
     COUNT,
@@ -38,6 +39,7 @@ from glidemq_py.proxy.schemas import (
     FLOW_NODE,
     FLOW_REF,
     FLOW_SUMMARY,
+    NEXT,
     TEXT,
     listed,
     record,
@@ -144,7 +146,14 @@ async def _flow(exchange: Exchange) -> Response:
         found = await _record(exchange, producer)
         nodes = await read_jobs(found.jobs, producer._link)
         summary = await _summary(exchange, producer, found, nodes)
-    return answer({**summary, "nodes": [node_shape(nodes[ref]) for ref in found.jobs]})
+    # A record never changes, so that a position in it is a cursor.
+    place = f"flow {found.flow_id}"
+    position = int(open_cursor(place, exchange.query.get("cursor")) or "0")
+    refs = found.jobs[position : position + check_limit(exchange)]
+    texts = fill_page((encode(node_shape(nodes[ref])) for ref in refs), exchange.state.options.max_response)
+    position += len(texts)
+    cursor = seal_cursor(place, str(position)) if position < len(found.jobs) else ""
+    return page_answer("nodes", texts, cursor, **summary)
 
 
 async def _flow_tree(exchange: Exchange) -> Response:
@@ -159,7 +168,10 @@ async def _flow_tree(exchange: Exchange) -> Response:
             shown = top or nodes.get(root)
             if shown is not None:
                 trees.append(tree_shape(shown, lambda queue: allowed is None or queue in allowed))
-    return answer({**summary, "tree": trees})
+    text, most = encode({**summary, "tree": trees}), exchange.state.options.max_response
+    if len(text) > most:
+        raise ResponseTooLargeError(f"tree of {len(text)} bytes: must be at most {most}; use GET /flows/{{id}}")
+    return Response(text, media_type="application/json")
 
 
 # -- revoking --------------------------------------------------------------------------------------------------
@@ -216,8 +228,9 @@ FLOWS: Final = (
             root=FLOW_REF, roots=listed(FLOW_REF), jobs={"type": "object", "additionalProperties": FLOW_REF},
         )},
     ),
-    Endpoint(method="GET", path=_ONE, summary="Return a flow with all its jobs", run=_flow,
-             answers={200: record([*FLOW_SUMMARY, "nodes"], **FLOW_SUMMARY, nodes=listed(FLOW_MEMBER))}),
+    Endpoint(method="GET", path=_ONE, summary="Return a flow with all its jobs", run=_flow, query=PAGE,
+             answers={200: record([*FLOW_SUMMARY, "nodes", "cursor"], **FLOW_SUMMARY, nodes=listed(FLOW_MEMBER),
+                                  cursor=NEXT)}),
     Endpoint(method="GET", path=f"{_ONE}/tree", summary="Return a flow as a tree", run=_flow_tree,
              answers={200: record([*FLOW_SUMMARY, "tree"], **FLOW_SUMMARY, tree=listed(schema_of("FlowTree")))}),
     Endpoint(method="DELETE", path=_ONE, summary="Revoke the unfinished jobs of a flow and delete its record",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from starlette.responses import Response
@@ -10,20 +11,22 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._job import Job
-from glidemq_py._job.reading import listed_states
+from glidemq_py._job.reading import listable, listed_states
 from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
-from glidemq_py.proxy.answering import answer
+from glidemq_py.proxy.answering import answer, encode
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.listing import RANGE, jobs_in, shown_in
+from glidemq_py.proxy.listing import RANGE, listed_jobs, page_answer, shown_in
 from glidemq_py.proxy.refusals import NothingThereError, status_of
 from glidemq_py.proxy.schemas import (
+    AS_TEXT,
     BOOLEAN,
     DATA,
     INTEGER,
     JOB,
     JOB_NAME,
     JOB_OPTIONS,
+    NEXT,
     SUSPENDED,
     TEXT,
     WAIT_OPTIONS,
@@ -93,8 +96,11 @@ async def _wait(exchange: Exchange) -> Response:
 
 
 async def _list(exchange: Exchange) -> Response:
-    jobs = await jobs_in(exchange, exchange.word("state"))
-    return answer({"jobs": [shown_in(exchange, job) for job in jobs]})
+    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+        return [encode(shown_in(exchange, job)) for job in jobs]
+
+    state = listable(exchange.word("state"))
+    return page_answer("jobs", *await listed_jobs(exchange, await exchange.queue._connected(), state, show))
 
 
 async def _job(exchange: Exchange) -> Job[Any, Any]:
@@ -176,13 +182,13 @@ JOBS: Final = (
     Endpoint(
         method="GET", path="/queues/{name}/jobs", summary="List the jobs in a state", run=_list,
         query={"state": {"enum": _STATES}, **RANGE}, needed=("state",),
-        answers={200: record(["jobs"], jobs=listed(JOB))},
+        answers={200: record(["jobs", "cursor"], jobs=listed(JOB), cursor=NEXT)},
     ),
     Endpoint(
         method="POST", path="/queues/{name}/jobs/wait", summary="Add a job and wait for its result", run=_wait,
         body=record(["name"], name=JOB_NAME, data=DATA, opts=WAIT_OPTIONS),
         example={"name": "add", "data": [2, 3], "opts": {"waitTimeout": 5_000}},
-        answers={200: record(["result"], result=DATA)},
+        answers={200: record(["result"], result=DATA, asText=AS_TEXT)},
     ),
     Endpoint(
         method="GET", path="/queues/{name}/jobs/{id}", summary="Return a job", run=_get, answers={200: JOB},

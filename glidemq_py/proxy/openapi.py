@@ -14,8 +14,10 @@ __all__ = ["document"]
 _PARAMETERS: Final = {"name": QUEUE_NAME, "id": JOB_ID, "scheduler": SCHEDULER_NAME, "flow": FLOW_ID}
 _REFUSALS: Final = {
     400: "The request is invalid; `error` names the member and the reason.",
+    408: "The body was not complete in time.",
+    415: "The content type is not application/json.",
     401: "The bearer token is missing or wrong.",
-    403: "The queue is not available through the proxy.",
+    403: "The queue is not available through the proxy, or the request comes from another site.",
     404: "The object does not exist.",
     405: "The path does not support the method.",
     409: "A job with this id already exists.",

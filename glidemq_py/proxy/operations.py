@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,13 +11,14 @@ from starlette.responses import Response
 
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.usage.queue_api import get_usage_summary
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.proxy.answering import answer
+from glidemq_py.proxy.answering import answer, encode
 from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.listing import RANGE, jobs_in, shown_in
+from glidemq_py.proxy.listing import PAGE, RANGE, check_limit, listed_jobs, page_answer, shown_in
 from glidemq_py.proxy.refusals import NothingThereError
 from glidemq_py.proxy.schemas import (
     BOOLEAN,
@@ -29,6 +31,7 @@ from glidemq_py.proxy.schemas import (
     JOB,
     LETTER,
     METRICS,
+    NEXT,
     PLACE,
     RATE_LIMIT,
     TEXT,
@@ -41,7 +44,9 @@ from glidemq_py.proxy.shapes import dead_letter_shape
 
 __all__ = ["OPERATIONS"]
 
-_AT_A_TIME: Final = 100
+_MOST_REPLAYED_SHOWN: Final = 1_000
+_LETTERS_PER_CALL: Final = 25
+_MOST_CLEANED: Final = 100_000
 _SECONDS_MAX: Final = 315_360_000
 _RATED: Final = {"anyOf": [RATE_LIMIT, {"type": "null"}]}
 
@@ -90,7 +95,8 @@ async def _retry(exchange: Exchange) -> Response:
 async def _clean(exchange: Exchange) -> Response:
     age = check_int("age", exchange.integer("age"), 0, _SECONDS_MAX)
     state: Any = exchange.word("state")
-    return answer({"removed": await exchange.queue.clean(age * 1_000, exchange.integer("limit", 1_000), state)})
+    limit = check_int("limit", exchange.integer("limit", 1_000), 0, _MOST_CLEANED)
+    return answer({"removed": await exchange.queue.clean(age * 1_000, limit, state)})
 
 
 async def _rate_limit(exchange: Exchange) -> Response:
@@ -109,21 +115,32 @@ async def _no_rate_limit(exchange: Exchange) -> Response:
 
 
 async def _suspended(exchange: Exchange) -> Response:
-    jobs = await jobs_in(exchange, JobState.SUSPENDED)
-    found: list[dict[str, Any]] = []
-    for i in range(0, len(jobs), _AT_A_TIME):
-        some = jobs[i : i + _AT_A_TIME]
-        infos = await asyncio.gather(*(exchange.queue.get_suspend_info(job.id) for job in some))
-        found += [{**shown_in(exchange, job), "suspend": camel(info)} for job, info in zip(some, infos, strict=True)]
-    return answer({"jobs": found})
+    queue = exchange.queue
+
+    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+        infos = await asyncio.gather(*(queue.get_suspend_info(job.id) for job in jobs))
+        return [
+            encode({**shown_in(exchange, job), "suspend": camel(info)}) for job, info in zip(jobs, infos, strict=True)
+        ]
+
+    return page_answer("jobs", *await listed_jobs(exchange, await queue._connected(), JobState.SUSPENDED, show))
 
 
 # -- dead letters ----------------------------------------------------------------------------------------------
 
 
 async def _dead_letters(exchange: Exchange) -> Response:
-    letters = await exchange.queue.get_dead_letter_jobs(exchange.integer("start", 0), exchange.integer("end", -1))
-    return answer({"count": len(letters), "jobs": [dead_letter_shape(letter) for letter in letters]})
+    queue = exchange.queue
+    letters = await queue._dead_letters()
+    if letters is None:
+        check_limit(exchange)
+        return page_answer("jobs", [], "", count=0)
+
+    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+        return [encode(dead_letter_shape(job)) if envelope_of(job, queue.name) else None for job in jobs]
+
+    texts, cursor = await listed_jobs(exchange, letters, JobState.WAITING, show, by_shown=True)
+    return page_answer("jobs", texts, cursor, count=len(texts))
 
 
 async def _letter(exchange: Exchange) -> Response:
@@ -146,14 +163,18 @@ async def _replay_all(exchange: Exchange) -> Response:
         raise GlideMQValidationError("count", exchange.body["count"], "must be given once")
     given = exchange.body.get("count", exchange.integer("count", 2**31 - 1))
     count = check_int("count", given, 1, 2**31 - 1)
-    queue = exchange.queue
-    letters = await queue.get_dead_letter_jobs(0, count - 1)
+    queue, replayed = exchange.queue, 0
     done: list[dict[str, Any]] = []
-    for letter in letters:
+    async for letter in queue.iter_dead_letter_jobs(_LETTERS_PER_CALL):
         job = await queue.replay_dead_letter_job(letter.id)
         if job is not None:
-            done.append({"id": job.id, "name": job.name, "sourceId": letter.id})
-    return answer({"jobs": done, "replayed": len(done)})
+            replayed += 1
+            if len(done) < _MOST_REPLAYED_SHOWN:
+                done.append({"id": job.id, "name": job.name, "sourceId": letter.id})
+        count -= 1
+        if not count:
+            break
+    return answer({"jobs": done, "replayed": replayed})
 
 
 def _there(exchange: Exchange, job: Job[Any, Any] | None) -> Job[Any, Any]:
@@ -232,7 +253,8 @@ OPERATIONS: Final = (
              body=record(count=PLACE), body_needed=False, example={"count": 100}, answers={200: record(retried=COUNT)}),
     Endpoint(method="DELETE", path=f"{_QUEUE}/clean", summary="Delete finished jobs older than age (seconds)",
              run=_clean, needed=("state", "age"),
-             query={"state": {"enum": ["completed", "failed"]}, "limit": PLACE,
+             query={"state": {"enum": ["completed", "failed"]},
+                    "limit": {"type": "integer", "minimum": 0, "maximum": _MOST_CLEANED},
                     "age": {"type": "integer", "minimum": 0, "maximum": _SECONDS_MAX}},
              answers={200: record(removed=listed(TEXT))}),
     Endpoint(method="GET", path=f"{_QUEUE}/rate-limit", summary="Return the queue's rate limit", run=_rate_limit,
@@ -242,9 +264,10 @@ OPERATIONS: Final = (
     Endpoint(method="DELETE", path=f"{_QUEUE}/rate-limit", summary="Remove the queue's rate limit",
              run=_no_rate_limit, answers={200: record(removed=BOOLEAN, rateLimit=_RATED)}),
     Endpoint(method="GET", path=f"{_QUEUE}/suspended", summary="List the suspended jobs", run=_suspended,
-             query=RANGE, answers={200: record(["jobs"], jobs=listed(JOB))}),
+             query=RANGE, answers={200: record(["jobs", "cursor"], jobs=listed(JOB), cursor=NEXT)}),
     Endpoint(method="GET", path=f"{_QUEUE}/dlq", summary="List the queue's dead-letter entries", run=_dead_letters,
-             query={"start": PLACE, "end": END}, answers={200: record(count=COUNT, jobs=listed(LETTER))}),
+             query={"start": PLACE, "end": END, **PAGE},
+             answers={200: record(count=COUNT, jobs=listed(LETTER), cursor=NEXT)}),
     Endpoint(method="POST", path=f"{_QUEUE}/dlq/replay-all", summary="Replay all dead-letter entries",
              run=_replay_all, body=record(count={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}),
              body_needed=False, example={"count": 10},

@@ -26,7 +26,10 @@ from glidemq_py.errors import (
 )
 from glidemq_py.proxy.answering import answer
 
-__all__ = ["INTERNAL", "BodyTooLargeError", "NotAllowedError", "NothingThereError", "complaint", "refusal", "status_of"]
+__all__ = [
+    "INTERNAL", "BodyTimeoutError", "BodyTooLargeError", "MediaTypeError", "NotAllowedError", "NothingThereError",
+    "ResponseTooLargeError",     "UnauthorizedError", "complaint", "refusal", "status_of",
+]  # fmt: skip
 
 _log = get_logger("glidemq_py.proxy")
 
@@ -35,7 +38,23 @@ INTERNAL: Final = "internal"
 
 
 class NotAllowedError(GlideMQError):
-    """Raised when a queue may not be used through the proxy."""
+    """Raised when a queue may not be used through the proxy, or a request comes from another site."""
+
+
+class UnauthorizedError(GlideMQError):
+    """Raised when a request has no valid token."""
+
+
+class MediaTypeError(GlideMQError):
+    """Raised when the content type of a request is not JSON."""
+
+
+class BodyTimeoutError(GlideMQError):
+    """Raised when a request body is not complete in time."""
+
+
+class ResponseTooLargeError(GlideMQError):
+    """Raised when a response that has no pages exceeds `max_response`."""
 
 
 class NothingThereError(GlideMQError):
@@ -49,6 +68,10 @@ class BodyTooLargeError(GlideMQError):
 _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
     (PayloadTooLargeError, 413, "too_large"),
     (BodyTooLargeError, 413, "too_large"),
+    (ResponseTooLargeError, 413, "too_large"),
+    (MediaTypeError, 415, "media_type"),
+    (BodyTimeoutError, 408, "timeout"),
+    (UnauthorizedError, 401, "unauthorized"),
     (NotAllowedError, 403, "forbidden"),
     (NothingThereError, 404, "not_found"),
     (JobNotFoundError, 404, "not_found"),
@@ -83,7 +106,12 @@ def refusal(error: Exception) -> Response:
         found = answer({"error": error.detail, "code": "http"}, error.status_code)
         found.headers.update(error.headers or {})
         return found
-    return answer(*complaint(error))
+    found = answer(*complaint(error))
+    if isinstance(error, UnauthorizedError):
+        found.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, BodyTimeoutError):
+        found.headers["Connection"] = "close"  # the rest of the body may still come
+    return found
 
 
 def complaint(error: Exception) -> tuple[dict[str, str], int]:

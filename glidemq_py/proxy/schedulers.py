@@ -9,8 +9,9 @@ from starlette.responses import Response
 from glidemq_py._core.checks import reject_unknown
 from glidemq_py._features.schedulers.entry import JobScheduler, schedule_keys
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.proxy.answering import answer
+from glidemq_py.proxy.answering import answer, encode
 from glidemq_py.proxy.endpoint import Endpoint, Exchange
+from glidemq_py.proxy.listing import PAGE, check_limit, fill_page, open_cursor, page_answer, seal_cursor
 from glidemq_py.proxy.refusals import NothingThereError
 from glidemq_py.proxy.schemas import (
     BOOLEAN,
@@ -18,6 +19,7 @@ from glidemq_py.proxy.schemas import (
     ENTRY,
     JOB_NAME,
     JOB_OPTIONS,
+    NEXT,
     SCHEDULE,
     TEXT,
     listed,
@@ -39,7 +41,23 @@ def _entry(scheduler: JobScheduler) -> dict[str, Any]:
 
 
 async def _schedulers(exchange: Exchange) -> Response:
-    return answer({"schedulers": [_entry(each) for each in await exchange.queue.get_job_schedulers()]})
+    place, limit = f"schedulers {exchange.path['name']}", check_limit(exchange)
+    after = open_cursor(place, exchange.query.get("cursor"))
+    # They are stored without an order: keep only those of this page, and one more.
+    page: dict[str, bytes] = {}
+    async for each in exchange.queue._schedulers():
+        if each.name > after:
+            page[each.name] = encode(_entry(each))
+        if len(page) > 2 * limit:
+            page = _first(page, limit + 1)
+    page = _first(page, limit + 1)
+    texts = fill_page(list(page.values())[:limit], exchange.state.options.max_response)
+    cursor = seal_cursor(place, list(page)[len(texts) - 1]) if len(texts) < len(page) else ""
+    return page_answer("schedulers", texts, cursor)
+
+
+def _first(page: dict[str, bytes], count: int) -> dict[str, bytes]:
+    return {name: page[name] for name in sorted(page)[:count]}
 
 
 async def _scheduler(exchange: Exchange) -> Response:
@@ -86,8 +104,8 @@ _ONE: Final = "/queues/{name}/schedulers/{scheduler}"
 _FOUND: Final = record(["name", "entry"], name=TEXT, entry=ENTRY)
 
 SCHEDULERS: Final = (
-    Endpoint(method="GET", path=_ALL, summary="List the queue's schedulers", run=_schedulers,
-             answers={200: record(["schedulers"], schedulers=listed(_FOUND))}),
+    Endpoint(method="GET", path=_ALL, summary="List the queue's schedulers", run=_schedulers, query=PAGE,
+             answers={200: record(["schedulers", "cursor"], schedulers=listed(_FOUND), cursor=NEXT)}),
     Endpoint(method="GET", path=_ONE, summary="Return a scheduler", run=_scheduler, answers={200: _FOUND}),
     Endpoint(method="PUT", path=_ONE, summary="Create or update a scheduler", run=_put_scheduler,
              body=record(["schedule"], schedule=SCHEDULE, template=_TEMPLATE),

@@ -9,11 +9,11 @@ from glidemq_py.proxy.camel import camel
 from glidemq_py.proxy.endpoint import Schema
 
 __all__ = [
-    "BOOLEAN", "BUDGET", "COUNT", "COUNTS", "DATA", "END", "ENTRY", "ENTRY_ID", "FLAG", "FLOW_BUDGET", "FLOW_ID",
-    "FLOW_JOB", "FLOW_MEMBER", "FLOW_NODE", "FLOW_REF", "FLOW_SUMMARY", "FLOW_TREE", "FLOW_USAGE", "INTEGER", "JOB",
-    "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "METRICS", "PLACE", "PUBLISH_OPTIONS", "QUEUE_NAME", "RATE_LIMIT",
-    "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT", "USAGE", "USAGE_SUMMARY", "WAIT_OPTIONS", "WORKER", "listed",
-    "record", "schema_of",
+    "AS_TEXT", "BOOLEAN", "BUDGET", "COUNT", "COUNTS", "CURSOR", "DATA", "END", "ENTRY", "ENTRY_ID", "FLAG",
+    "FLOW_BUDGET", "FLOW_ID", "FLOW_JOB", "FLOW_MEMBER", "FLOW_NODE", "FLOW_REF", "FLOW_SUMMARY", "FLOW_TREE",
+    "FLOW_USAGE", "INTEGER", "JOB", "JOB_ID", "JOB_NAME", "JOB_OPTIONS", "LETTER", "LIMIT", "METRICS", "NEXT",
+    "PLACE", "PUBLISH_OPTIONS", "QUEUE_NAME", "RATE_LIMIT", "SCHEDULE", "SCHEDULER_NAME", "SUSPENDED", "TEXT",
+    "USAGE", "USAGE_SUMMARY", "WAIT_OPTIONS", "WORKER", "listed", "record", "schema_of",
 ]  # fmt: skip
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -23,6 +23,10 @@ DATA: Final[Schema] = {"description": "Any JSON value."}
 FLAG: Final[Schema] = {"type": "boolean", "default": False}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 PLACE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53}
+LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}
+CURSOR: Final[Schema] = {
+    "type": "string", "pattern": "^[A-Za-z0-9_-]{6,4096}$", "description": "The cursor of the previous page.",
+}  # fmt: skip
 END: Final[Schema] = {"type": "integer", "minimum": -1, "maximum": 2**53}
 _MS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 315_360_000_000}
 _MS_POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 315_360_000_000}
@@ -68,6 +72,11 @@ def schema_of(name: str) -> dict[str, Any]:
 def _or_none(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
+
+NEXT: Final[Schema] = {"anyOf": [CURSOR, {"type": "null"}], "description": "Where to continue; null = the end."}
+AS_TEXT: Final[Schema] = {
+    **listed(TEXT), "description": "Members that are given as JSON text because they are nested too deeply.",
+}  # fmt: skip
 
 RATE_LIMIT: Final[Schema] = record(
     ["max", "duration"], max={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, duration=_MS_POSITIVE
@@ -194,9 +203,9 @@ _FLOW_NODE: Final[dict[str, Schema]] = {
     "attemptsMade": INTEGER, "progress": DATA, "failedReason": _or_none(TEXT), "processedOn": _or_none(INTEGER),
     "finishedOn": _or_none(INTEGER),
 }  # fmt: skip
-FLOW_MEMBER: Final[Schema] = record(list(_FLOW_NODE), **_FLOW_NODE)
+FLOW_MEMBER: Final[Schema] = record(list(_FLOW_NODE), **_FLOW_NODE, asText=AS_TEXT)
 FLOW_TREE: Final[Schema] = record(
-    ["id", "queueName"], **_FLOW_NODE, children=listed(schema_of("FlowTree")), more={"const": True}
+    ["id", "queueName"], **_FLOW_NODE, asText=AS_TEXT, children=listed(schema_of("FlowTree")), more={"const": True}
 )
 FLOW_SUMMARY: Final[dict[str, Schema]] = {
     "flowId": TEXT, "kind": {"enum": ["tree", "dag"]}, "createdAt": INTEGER,
@@ -204,7 +213,7 @@ FLOW_SUMMARY: Final[dict[str, Schema]] = {
     "budget": _or_none(FLOW_BUDGET),
 }  # fmt: skip
 
-_SIGNAL: Final[Schema] = record(name=TEXT, data=DATA, receivedAt=INTEGER)
+_SIGNAL: Final[Schema] = record(name=TEXT, data=DATA, receivedAt=INTEGER, asText=AS_TEXT)
 SUSPENDED: Final[Schema] = record(
     reason=_or_none(TEXT), suspendedAt=INTEGER, timeout=_or_none(INTEGER), signals=listed(_SIGNAL)
 )
@@ -213,11 +222,11 @@ JOB: Final[Schema] = record(
     id=TEXT, name=TEXT, data=DATA, opts={"type": "object"}, timestamp=INTEGER, attemptsMade=INTEGER,
     state=_or_none(TEXT), progress=DATA, returnvalue=DATA, failedReason=_or_none(TEXT), finishedOn=_or_none(INTEGER),
     processedOn=_or_none(INTEGER), parentId=_or_none(TEXT), parentQueue=_or_none(TEXT), usage=_or_none(USAGE),
-    suspend=_or_none(SUSPENDED),
+    suspend=_or_none(SUSPENDED), asText=AS_TEXT,
 )  # fmt: skip
 LETTER: Final[Schema] = record(
     id=TEXT, name=TEXT, data=DATA, originalQueue=TEXT, originalJobId=TEXT, failedReason=_or_none(TEXT),
-    attemptsMade=INTEGER, timestamp=INTEGER,
+    attemptsMade=INTEGER, timestamp=INTEGER, asText=AS_TEXT,
 )  # fmt: skip
 COUNTS: Final[Schema] = record(None, **{name: BOOLEAN if name == "paused" else COUNT for name in camel(JobCounts())})
 METRICS: Final[Schema] = record(

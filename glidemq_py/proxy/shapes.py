@@ -76,7 +76,7 @@ def name_and_data(body: Mapping[str, Any], where: str = "") -> tuple[str, Any]:
 
 
 def job_shape(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
-    """Return a job as JSON. Values that cannot be decoded are null."""
+    """Return a job as JSON. Values that cannot be decoded are their stored text, and listed in ``asText``."""
     found: dict[str, Any] = {
         "id": job.id, "name": job.name, "opts": job.opts, "timestamp": job.timestamp,
         "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
@@ -84,8 +84,12 @@ def job_shape(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
         "parentId": job.parent_id, "parentQueue": job.parent_queue, "usage": _usage_shape(job.usage),
     }  # fmt: skip
     if with_data:
-        found["data"] = _read(job, "data")
-        found["returnvalue"] = _read(job, "returnvalue")
+        for name, stored in (("data", job._data_text), ("returnvalue", job._result_text)):
+            try:
+                found[name] = getattr(job, name)
+            except GlideMQError:
+                found[name] = stored
+                found["asText"] = [*found.get("asText", ()), name]
     return found
 
 
@@ -95,13 +99,6 @@ def _usage_shape(usage: JobUsage | None) -> dict[str, Any] | None:
     shape: dict[str, Any] = camel(usage)
     shape["latencyMs"] = shape.pop("latency")
     return shape
-
-
-def _read(job: Job[Any, Any], what: str) -> Any:
-    try:
-        return getattr(job, what)
-    except GlideMQError:
-        return None
 
 
 def dead_letter_shape(letter: Job[Any, Any]) -> dict[str, Any]:

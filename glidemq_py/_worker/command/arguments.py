@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._core.command_line import ArgumentParser
+from glidemq_py._core.command_line import ArgumentParser, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._worker.command.logs import LogFormat
 from glidemq_py._worker.options import MAX_CONCURRENCY
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["WorkerArguments", "parse_duration", "parse_size", "read_arguments"]
+__all__ = ["WorkerArguments", "parse_size", "read_arguments"]
 
 T = TypeVar("T")
 
 _MAX_PROCESSES: Final = 1_024
 _MAX_PORT: Final = 65_535
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _UNITS_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -67,14 +66,6 @@ class WorkerArguments:
     def supervised(self) -> bool:
         """True if workers run in child processes, which a supervisor restarts."""
         return self.processes is not None or self.max_jobs is not None or self.max_memory is not None
-
-
-def parse_duration(text: str) -> int:
-    """Return the milliseconds of "500ms", "30s", "5m" or "1h". The unit is required, because 30 alone is ambiguous."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a duration with a unit, such as 30s, 500ms or 5m")
-    return round(float(found[1]) * _UNITS_MS[found[2]])
 
 
 def parse_size(text: str) -> int:

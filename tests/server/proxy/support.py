@@ -5,30 +5,38 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
-import uvicorn
 
 from glidemq_py import Worker
 from glidemq_py.proxy import create_proxy_app
-from glidemq_py.proxy.__main__ import Server
+from glidemq_py.proxy.server import ProxyServer, server_config
 
 
 @contextlib.contextmanager
-def running_proxy(connection: Any, **options: Any) -> Iterator[tuple[httpx.Client, Server]]:
-    """Yield a client of a running proxy; its paths are relative to the proxy."""
+def running_proxy(
+    connection: Any, *, limits: Mapping[str, Any] = MappingProxyType({}), **options: Any
+) -> Iterator[tuple[httpx.Client, ProxyServer]]:
+    """Yield a client of a running proxy; its paths are relative to the proxy.
+
+    Args:
+        connection: that of the proxy.
+        limits: options of `server_config`.
+        options: options of `create_proxy_app`.
+    """
     app = create_proxy_app(connection, **options)
     listener = socket.create_server(("127.0.0.1", 0))
     started = threading.Event()
 
-    class Announced(Server):
+    class Announced(ProxyServer):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             started.set()
 
-    server = Announced(app, uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
+    server = Announced(app, server_config(app, log_level="warning", **limits))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
     assert started.wait(10)

@@ -154,7 +154,7 @@ def test_queue_can_be_managed(http: httpx.Client, base: str) -> None:
     assert http.get(f"{base}/counts").json()["delayed"] == 0
     assert http.post(f"{base}/retry", json={"count": 3}).json() == {"retried": 0}
     assert http.delete(f"{base}/clean", params={"state": "failed", "age": 0}).json() == {"removed": []}
-    assert http.get(f"{base}/suspended").json() == {"jobs": []}
+    assert http.get(f"{base}/suspended").json() == {"jobs": [], "cursor": None}
     assert http.get(f"{base}/flows/1/usage").status_code == 404
     assert http.get(f"{base}/flows/1/budget").status_code == 404
     summary = http.get("/usage/summary", params={"window": 60_000}).json()
@@ -274,6 +274,7 @@ def test_oversized_body_is_413(url: str, queue_name: str) -> None:
     with running_proxy(url, max_body=2_000_000) as (http, _):
         at = f"/queues/{queue_name}/jobs"
         body = '{"name": "n", "data": "%s"}'
+        http.headers["content-type"] = "application/json"
         assert http.post(at, content=body % ("x" * 2_000_000)).status_code == 413
 
         def pieces() -> Iterator[bytes]:
@@ -305,14 +306,17 @@ def test_missing_or_wrong_token_is_401(url: str, queue_name: str) -> None:
         assert http.get(at, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert http.get(f"/queues/{queue_name}/events").status_code == 401
         assert http.get("/health").status_code == 200
-        assert http.get("/openapi.json").json()["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+        assert http.get("/openapi.json").status_code == 401
+        document = http.get("/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).json()
+        assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
 def test_invalid_options_are_rejected() -> None:
     for wrong in (
         {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"queues": "one"}, {"queues": ["a:b"]},
         {"prefix": "{"}, {"compression": "zip"}, {"max_body": 0}, {"keep_alive": 1}, {"events": 1},
-        {"on_error": 1}, {"on_error": lambda error: None},
+        {"hosts": []}, {"hosts": "localhost"}, {"hosts": ["a:80"]}, {"hosts": ["http://a"]}, {"body_timeout": 1},
+        {"max_response": 0}, {"on_error": 1}, {"on_error": lambda error: None},
     ):  # fmt: skip
         with pytest.raises(GlideMQValidationError) as caught:
             create_proxy_app("valkey://127.0.0.1", **wrong)  # type: ignore[arg-type]
@@ -366,7 +370,7 @@ def test_internal_errors_are_logged_and_reported(url: str, base: str, caplog: py
 async def test_closing_proxy_returns_503(url: str, queue_name: str) -> None:
     app = create_proxy_app(url)
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         assert (await http.get(f"/queues/{queue_name}/counts")).status_code == 200
         app.state.proxy.begin_closing()
         assert (await http.get(f"/queues/{queue_name}/counts")).status_code == 503
@@ -379,7 +383,7 @@ async def test_injected_client_stays_open(url: str, queue_name: str) -> None:
         link = await queue._connected()
         client: Any = (await link.transport.connected()).transport._client  # type: ignore[attr-defined]
         app = create_proxy_app(client)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://proxy") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             assert (await http.post(f"/queues/{queue_name}/jobs", json={"name": "n"})).status_code == 201
         await app.state.proxy.close()
         assert await queue.count() == 1

@@ -10,6 +10,8 @@ from glidemq_py import Job, Worker
 from glidemq_py.testing import RespClient
 from tests.server.proxy.support import running_proxy, worked_off
 
+JSON = {"content-type": "application/json"}
+
 
 @pytest.fixture
 def other(queue_name: str) -> str:
@@ -233,7 +235,7 @@ def test_flow_record_of_a_node_peer_is_read(http: httpx.Client, queue_name: str,
 )  # fmt: skip
 def test_invalid_request_is_400(http: httpx.Client, queue_name: str, body: dict[str, Any], resp: RespClient) -> None:
     text = httpx.Request("POST", "http://x", json=body).content.decode().replace('"Q"', f'"{queue_name}"')
-    refused = http.post("/flows", content=text)
+    refused = http.post("/flows", content=text, headers=JSON)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid"), refused.text
     assert resp.keys(f"glide:{{{queue_name}}}:job:*") == []
 
@@ -243,9 +245,9 @@ def test_too_deep_tree_is_400(http: httpx.Client, queue_name: str) -> None:
         job = f'{{"name":"n","queueName":"{queue_name}"'
         return '{"flow":' + f'{job},"children":[' * (levels - 1) + job + "}" + "]}" * (levels - 1) + "}"
 
-    assert http.post("/flows", content=deep(101)).status_code == 400
-    assert http.post("/flows", content=deep(5_000)).status_code == 400
-    made = http.post("/flows", content=deep(100))
+    assert http.post("/flows", content=deep(101), headers=JSON).status_code == 400
+    assert http.post("/flows", content=deep(5_000), headers=JSON).status_code == 400
+    made = http.post("/flows", content=deep(100), headers=JSON)
     assert made.status_code == 201
     assert http.get(f"/flows/{made.json()['flowId']}/tree").text.count('"children"') == 99
 

@@ -1,0 +1,164 @@
+"""Checks that precede every endpoint: origin of the request, token, content type, size and duration of the body.
+
+A page of another site can send requests to a proxy on the user's machine. The browser reveals it by the headers Origin
+and Sec-Fetch-Site, or, if the page has rebound its own name to this address, by Host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glidemq_py.errors.base import show_value
+from glidemq_py.proxy.options import ProxyOptions
+from glidemq_py.proxy.refusals import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    MediaTypeError,
+    NotAllowedError,
+    UnauthorizedError,
+    refusal,
+)  # fmt: skip
+
+__all__ = ["Guard"]
+
+_OWN_SITE: Final = ("same-origin", "none")
+_WITHOUT_TOKEN: Final = "/health"
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+
+
+class Guard:
+    """ASGI middleware that rejects foreign, unauthorized, oversized and half-sent requests, and reads their bodies.
+
+    Args:
+        app: the application behind it.
+        options: the proxy's options.
+    """
+
+    def __init__(self, app: ASGIApp, options: ProxyOptions) -> None:
+        self._app = app
+        self._options = options
+        self._tokens = None if options.tokens is None else [_digest(token.encode()) for token in options.tokens]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            check_site(headers, self._options.hosts)
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            if self._tokens is not None and path != _WITHOUT_TOKEN and not _is_authorized(headers, self._tokens):
+                raise UnauthorizedError("a valid bearer token is required")
+            check_media_type(scope["method"], headers)
+            body = await self._body(headers, receive)
+        except _ClientGoneError:
+            return
+        except Exception as error:
+            await refusal(error)(scope, receive, send)
+            return
+        unread = [body]
+
+        async def receive_read() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        await self._app(scope, receive_read, send)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        most, seconds = self._options.max_body, self._options.body_timeout / 1_000
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > most:
+            raise BodyTooLargeError(f"request body of {length} bytes: must be at most {most}")
+        content = bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _ClientGoneError
+                    content += message.get("body", b"")
+                    if len(content) > most:
+                        raise BodyTooLargeError(f"request body too long: must be at most {most} bytes")
+                    if not message.get("more_body", False):
+                        return bytes(content)
+        except TimeoutError:
+            raise BodyTimeoutError(f"request body incomplete after {seconds:g} s") from None
+
+
+class _ClientGoneError(Exception):
+    """The client disconnected before its request was complete."""
+
+
+def check_site(headers: Headers, hosts: Sequence[str]) -> None:
+    """Reject requests from pages of other sites.
+
+    Args:
+        headers: those of the request.
+        hosts: accepted names in the header Host; "*" accepts any.
+
+    Raises:
+        NotAllowedError: if Host, Origin or Sec-Fetch-Site is foreign.
+    """
+    host = headers.get("host", "").lower()
+    if "*" not in hosts and _name_of(host) not in hosts:
+        allowed = ", ".join(hosts)
+        raise NotAllowedError(f"header Host = {show_value(host)}: must be one of {allowed} (option 'hosts')")
+    for origin in headers.getlist("origin"):
+        if not _is_origin_of(host, origin):
+            raise NotAllowedError(f"header Origin = {show_value(origin)}: requests from other sites are not accepted")
+    for site in headers.getlist("sec-fetch-site"):
+        if site not in _OWN_SITE:
+            raise NotAllowedError(f"header Sec-Fetch-Site = {show_value(site)}: must be one of {', '.join(_OWN_SITE)}")
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port; an IPv6 address keeps its brackets."""
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host.removesuffix(":")
+
+
+def _is_origin_of(host: str, origin: str) -> bool:
+    try:
+        parts = urlsplit(origin.lower())
+    except ValueError:
+        return False
+    port = _DEFAULT_PORTS.get(parts.scheme)
+    return port is not None and parts.netloc.removesuffix(port) == host.removesuffix(port)
+
+
+def check_media_type(method: str, headers: Headers) -> None:
+    """Reject bodies that are not JSON; a page of another site can send only other types without a preflight.
+
+    Raises:
+        MediaTypeError: if the content type is not application/json, or missing although there is a body.
+    """
+    given = headers.get("content-type")
+    if given is None:
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            return
+    elif method in ("GET", "HEAD") or given.partition(";")[0].strip().lower() == "application/json":
+        return
+    raise MediaTypeError(f"header Content-Type = {show_value(given)}: must be 'application/json'")
+
+
+def _digest(token: bytes) -> bytes:
+    # Digests have equal lengths, so comparing them does not reveal the length of a token.
+    return hashlib.sha256(token).digest()
+
+
+def _is_authorized(headers: Headers, allowed: list[bytes]) -> bool:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = _digest(token.strip().encode("latin-1", "replace"))
+    # All digests are compared, so that the time does not reveal which one matches.
+    fits = [hmac.compare_digest(given, digest) for digest in allowed]
+    return scheme.lower() == "bearer" and any(fits)

@@ -1,0 +1,309 @@
+"""Tests that the proxy rejects requests of other sites, and limits connections, half-sent requests and pages."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+import glidemq_py
+from glidemq_py import GlideMQValidationError, Queue
+from glidemq_py.proxy import create_proxy_app
+from glidemq_py.proxy.server import server_config
+from tests.server.proxy.support import running_proxy, worked_off
+
+TOKEN = "a-token-that-is-long-enough"
+
+
+# -- requests of other sites -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "attacker.example"},  # a name that the attacker has rebound to this address
+        {"host": "localhost.attacker.example:80"}, {"host": "127.0.0.1.attacker.example"}, {"host": "[::1].x"},
+        {"origin": "https://attacker.example"}, {"origin": "null"}, {"origin": "http://localhost:1"},
+        {"origin": "http://[x"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
+    ],
+)  # fmt: skip
+def test_requests_of_other_sites_are_403(http: httpx.Client, base: str, headers: dict[str, str]) -> None:
+    for method, path in (("POST", "/jobs"), ("GET", "/counts"), ("POST", "/pause")):
+        body = {"name": "n"} if path == "/jobs" else None
+        found = http.request(method, f"{base}{path}", json=body, headers=headers)
+        assert (found.status_code, found.json()["code"]) == (403, "forbidden")
+        ((name, value),) = headers.items()
+        assert name in found.json()["error"].lower()
+        assert repr(value) in found.json()["error"]
+    for path in ("/health", "/openapi.json", "/nothing"):
+        assert http.get(path, headers=headers).status_code == 403
+    counts = http.get(f"{base}/counts").json()
+    assert (counts["waiting"], counts["paused"]) == (0, False)
+
+
+def test_requests_of_the_own_site_are_accepted(http: httpx.Client, base: str) -> None:
+    own = f"http://127.0.0.1:{http.base_url.port}"
+    for headers in (
+        {"origin": own, "sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}, {"host": "LOCALHOST:5"},
+        {"host": "[::1]:80", "origin": "http://[::1]"}, {"host": "localhost", "origin": "https://localhost:443"},
+    ):  # fmt: skip
+        assert http.post(f"{base}/pause", headers=headers).status_code == 200
+
+
+def test_other_names_need_the_option_hosts(url: str, queue_name: str) -> None:
+    at = f"/queues/{queue_name}/counts"
+    with running_proxy(url, hosts=["Queue.example", "[fe80::1]"]) as (http, _):
+        for host, status in (
+            ("queue.example", 200), ("queue.example:8080", 200), ("[FE80::1]:80", 200), ("localhost", 403), ("", 403),
+        ):  # fmt: skip
+            assert http.get(at, headers={"host": host}).status_code == status
+    with running_proxy(url, hosts=["*"]) as (http, _):
+        assert http.get(at, headers={"host": "any.example"}).status_code == 200
+        assert http.get(at, headers={"host": "any.example", "origin": "http://other.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", None]
+)
+def test_body_that_is_not_json_is_415(http: httpx.Client, base: str, content_type: str | None) -> None:
+    headers = {} if content_type is None else {"content-type": content_type}
+    for method, path in (("POST", "/jobs"), ("PUT", "/rate-limit"), ("POST", "/drain")):
+        found = http.request(method, f"{base}{path}", content=b'{"name": "n"}', headers=headers)
+        assert (found.status_code, found.json()["code"]) == (415, "media_type")
+    if content_type is not None:
+        assert http.post(f"{base}/pause", headers=headers).status_code == 415
+    for right in ("application/json", "Application/JSON; charset=utf-8"):
+        made = http.post(f"{base}/jobs", content=b'{"name": "n"}', headers={"content-type": right})
+        assert made.status_code == 201
+
+
+def test_only_health_needs_no_token(url: str) -> None:
+    with running_proxy(url, tokens=[TOKEN]) as (http, _):
+        for path in ("/openapi.json", "/nothing", "/usage/summary", "/health/", "//health"):
+            assert http.get(path).status_code == 401
+        assert http.get("/health").status_code == 200
+        assert http.get("/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+# -- connections -----------------------------------------------------------------------------------------------
+
+
+def connected(http: httpx.Client, content: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", http.base_url.port or 0), timeout=20)
+    connection.sendall(content)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return everything until the proxy closes the connection."""
+    found = b""
+    try:
+        while part := connection.recv(4_096):
+            found += part
+    except ConnectionResetError:
+        pass
+    finally:
+        connection.close()
+    return found
+
+
+def test_half_sent_headers_are_closed(url: str) -> None:
+    with running_proxy(url, limits={"header_timeout": 500}) as (http, _):
+        halves = [connected(http, b"POST /queues/q/jobs HTTP/1.1\r\nHost: loc") for _ in range(900)]
+        assert [read_all(connection) for connection in halves] == [b""] * 900
+        assert http.get("/health").status_code == 200
+
+
+def test_single_bytes_do_not_extend_the_deadline(url: str) -> None:
+    with running_proxy(url, limits={"header_timeout": 300}) as (http, _):
+        slow = connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
+        slow.settimeout(0.05)
+        for _ in range(400):
+            try:
+                slow.sendall(b"x")
+                assert slow.recv(1) == b""
+                break
+            except TimeoutError:
+                continue
+            except (ConnectionResetError, BrokenPipeError):
+                break
+        else:
+            raise AssertionError("the connection is still open")
+        slow.close()
+        # The second request of a connection has a deadline as well.
+        second = connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /he")
+        assert read_all(second).count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_idle_connections_are_closed(url: str) -> None:
+    with running_proxy(url, limits={"header_timeout": 300, "idle_timeout": 300}) as (http, _):
+        assert read_all(connected(http)) == b""
+        assert b"200 OK" in read_all(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+
+
+def test_half_sent_body_is_408(url: str, queue_name: str) -> None:
+    head = f"POST /queues/{queue_name}/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with running_proxy(url, body_timeout=300) as (http, _):
+        halves = [connected(http, f'{head}content-length: 99\r\n\r\n{{"name":'.encode()) for _ in range(50)]
+        for connection in halves:
+            answer = read_all(connection)
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "timeout"
+        assert http.get(f"/queues/{queue_name}/counts").json()["waiting"] == 0
+
+
+def test_body_after_an_early_response_has_a_deadline(url: str) -> None:
+    with running_proxy(url, tokens=[TOKEN], limits={"header_timeout": 300, "idle_timeout": 60_000}) as (http, _):
+        head = b"POST /queues/q/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n"
+        connection = connected(http, head)
+        connection.sendall(b"x")
+        assert read_all(connection).startswith(b"HTTP/1.1 401 ")
+
+
+def test_connections_are_limited(url: str) -> None:
+    with running_proxy(url, limits={"max_connections": 3}) as (http, _):
+        kept = [connected(http, b"GET /health HTTP/1.1\r\n") for _ in range(3)]
+        refused = read_all(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(refused.partition(b"\r\n\r\n")[2]) == {"error": "too many connections", "code": "overloaded"}
+        kept[0].sendall(b"host: localhost\r\nconnection: close\r\n\r\n")
+        assert b"200 OK" in read_all(kept[0])
+        assert http.get("/health").status_code == 200
+        for connection in kept[1:]:
+            connection.close()
+
+
+def test_invalid_limits_are_rejected() -> None:
+    app = create_proxy_app("valkey://127.0.0.1")
+    wrong: dict[str, Any]
+    for wrong in ({"max_connections": 0}, {"header_timeout": 5}, {"idle_timeout": "x"}):
+        with pytest.raises(GlideMQValidationError, match=repr(next(iter(wrong)))):
+            server_config(app, **wrong)
+
+
+# -- pages -----------------------------------------------------------------------------------------------------
+
+
+def pages(http: httpx.Client, path: str, name: str = "jobs", **params: Any) -> Iterator[list[Any]]:
+    """Yield the pages of a listing until its end."""
+    cursor = None
+    for _ in range(1_000):
+        found = http.get(path, params={**params, **({} if cursor is None else {"cursor": cursor})})
+        assert found.status_code == 200, found.text
+        yield found.json()[name]
+        cursor = found.json()["cursor"]
+        if cursor is None:
+            return
+    raise AssertionError("the listing does not end")
+
+
+def add_jobs(url: str, queue: str, count: int, data: Any = None, **options: Any) -> None:
+    async def add() -> None:
+        async with Queue(queue, url) as queue_:
+            await queue_.add_bulk([glidemq_py.JobSpec("n", data, options) for _ in range(count)])
+
+    asyncio.run(add())
+
+
+STATES = {"waiting": {}, "delayed": {"delay": 90_000_000}, "prioritized": {"priority": 3}}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_pages_are_bounded_by_count(http: httpx.Client, base: str, queue_name: str, url: str, state: str) -> None:
+    add_jobs(url, queue_name, 250, **STATES[state])
+    found = list(pages(http, f"{base}/jobs", state=state))
+    ids = [job["id"] for page in found for job in page]
+    assert len(ids) == len(set(ids)) >= 249
+    assert max(map(len, found)) == 100
+    assert next(len(page) for page in pages(http, f"{base}/jobs", state=state, limit=200)) == 200
+    assert len(http.get(f"{base}/jobs", params={"state": state, "start": 10, "end": 159}).json()["jobs"]) == 150
+    for wrong in ({"limit": 0}, {"limit": 1_001}, {"cursor": "AAAAAAAAAA"}, {"cursor": "ä"}, {"cursor": ""}):
+        assert http.get(f"{base}/jobs", params={"state": state, **wrong}).status_code == 400
+
+
+def test_cursor_belongs_to_its_list(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    add_jobs(url, queue_name, 3)
+    cursor = http.get(f"{base}/jobs", params={"state": "waiting", "limit": 1}).json()["cursor"]
+    assert http.get(f"{base}/jobs", params={"state": "waiting", "cursor": cursor}).status_code == 200
+    assert http.get(f"{base}/jobs", params={"state": "delayed", "cursor": cursor}).status_code == 400
+    assert http.get("/queues/other/jobs", params={"state": "waiting", "cursor": cursor}).status_code == 400
+    for both in ({"start": 1}, {"end": 5}):
+        assert http.get(f"{base}/jobs", params={"state": "waiting", "cursor": cursor, **both}).status_code == 400
+
+
+def test_pages_are_bounded_by_bytes(url: str, queue_name: str) -> None:
+    add_jobs(url, queue_name, 150, "x" * 20_000)
+    add_jobs(url, queue_name, 3, "y" * 900_000)
+    add_jobs(url, queue_name, 40, "z" * 100)
+    at = f"/queues/{queue_name}/jobs"
+    with running_proxy(url, max_response=500_000) as (http, _):
+        found = list(pages(http, at, state="waiting", limit=1_000))
+        assert [job["id"] for page in found for job in page] == [str(n) for n in range(1, 194)]
+        for page in found:
+            assert len(page) == 1 or len(json.dumps(page)) < 550_000
+        assert len(found) < 15
+
+
+def test_default_page_of_large_jobs_is_small(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    add_jobs(url, queue_name, 400, "x" * 100_000)
+    found = http.get(f"{base}/jobs", params={"state": "waiting", "limit": 1_000})
+    assert 3_500_000 < len(found.content) < 4_500_000
+    assert found.json()["cursor"]
+
+
+def test_other_listings_have_pages(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    async def handle(job: glidemq_py.Job) -> None:
+        if job.data == "suspend":
+            await job.suspend()
+        raise ValueError("no")
+
+    add_jobs(url, queue_name, 12)
+    worked_off(url, handle, queue_name, dead_letter_queue=f"{queue_name}-dead")
+    letters = list(pages(http, f"{base}/dlq", limit=5))
+    assert [len(page) for page in letters] == [5, 5, 2]
+    assert len({letter["originalJobId"] for page in letters for letter in page}) == 12
+    some = http.get(f"{base}/dlq", params={"start": 4, "end": 7}).json()
+    assert [each["id"] for each in some["jobs"]] == [each["id"] for page in letters for each in page][4:8]
+    add_jobs(url, queue_name, 7, "suspend")
+    worked_off(url, handle, queue_name)
+    assert [len(page) for page in pages(http, f"{base}/suspended", limit=3)] == [3, 3, 1]
+    for n in range(7):
+        body = {"schedule": {"every": 3_600_000}, "template": {"name": "n"}}
+        assert http.put(f"{base}/schedulers/s{n}", json=body).status_code == 200
+    found = [[each["name"] for each in page] for page in pages(http, f"{base}/schedulers", "schedulers", limit=3)]
+    assert found == [["s0", "s1", "s2"], ["s3", "s4", "s5"], ["s6"]]
+
+
+def test_flow_has_pages(http: httpx.Client, queue_name: str) -> None:
+    leaves = [{"name": f"leaf{n}", "queueName": queue_name} for n in range(10)]
+    made = http.post("/flows", json={"flow": {"name": "top", "queueName": queue_name, "children": leaves}}).json()
+    found = list(pages(http, f"/flows/{made['flowId']}", "nodes", limit=4))
+    assert [len(page) for page in found] == [4, 4, 3]
+    assert len({node["id"] for page in found for node in page}) == 11
+
+
+def test_deeply_nested_job_is_listed_as_text(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    def nested(levels: int) -> str:
+        return "[" * levels + "]" * levels
+
+    async def handle(job: glidemq_py.Job) -> Any:
+        return job.data
+
+    add_jobs(url, queue_name, 1)
+    for levels in (200, 298):
+        body = f'{{"name": "n", "data": {nested(levels)}}}'
+        made = http.post(f"{base}/jobs", content=body, headers={"content-type": "application/json"})
+        assert made.status_code == 201
+    add_jobs(url, queue_name, 1)
+    first, shallow, deep, last = http.get(f"{base}/jobs", params={"state": "waiting"}).json()["jobs"]
+    assert (first["data"], last["data"]) == (None, None)
+    assert shallow["data"] == json.loads(nested(200))
+    assert (deep["data"], deep["asText"]) == (nested(298), ["data"])
+    assert http.get(f"{base}/jobs/{deep['id']}").json()["data"] == nested(298)
+    worked_off(url, handle, queue_name)
+    done = http.get(f"{base}/jobs", params={"state": "completed"}).json()["jobs"]
+    assert [job["asText"] for job in done if "asText" in job] == [["data", "returnvalue"]]
+    assert "event: completed" in http.get(f"{base}/jobs/{deep['id']}/events").text
