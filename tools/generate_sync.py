@@ -309,7 +309,12 @@ class _Writer:
                 self._need(default, module)
         made = self._twin.init.format(_passed(node.args).replace("connection", 'cast("Any", connection)', 1))
         self._needed["cast"] = importlib.import_module("typing")
-        self._parts.insert(0, f"    def __init__({_swapped(ast.unparse(node.args))}) -> None:\n        {made}\n")
+        decorators = ""
+        for each in node.decorator_list:
+            self._need(each, module)
+            decorators += f"    @{ast.unparse(each)}\n"
+        args = _swapped(ast.unparse(node.args))
+        self._parts.insert(0, f"{decorators}    def __init__({args}) -> None:\n        {made}\n")
 
     def _enter(self) -> None:
         if "__enter__" in self._done:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, Self
 
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.open_transport import open_transport
-from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
+from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
+from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
@@ -60,6 +61,7 @@ class FlowProducer:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         connection: Connection = None,
@@ -69,6 +71,8 @@ class FlowProducer:
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
     ) -> None:
+        if connection is not None:
+            check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
         self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
         self._connection = connection
         self._transport = LoopTransport("flow producer", self._open_here, self._runtime)

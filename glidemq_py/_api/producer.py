@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Self, Unpack, cast
+from typing import Any, Generic, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
 from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection
+from glidemq_py._core.foreign_names import known_arguments, reject_positional_options
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
@@ -40,6 +41,7 @@ class Producer(Generic[DataT]):
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         name: str,
@@ -65,7 +67,9 @@ class Producer(Generic[DataT]):
         """True after `close` was called."""
         return self._closed
 
-    async def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> str | None:
+    async def add(
+        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+    ) -> str | None:
         """Add a job to the queue and return its id.
 
         Raises the errors of `Queue.add`.
@@ -73,11 +77,14 @@ class Producer(Generic[DataT]):
         Args:
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
+            *misplaced: Rejected: options are keyword arguments, not a dict.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
             The id of the job; None if a job with this ``job_id`` or ``deduplication`` id already exists.
         """
+        if misplaced:
+            reject_positional_options(misplaced)
         return added_id(await self._queue.add(name, data, **options))
 
     async def add_bulk(

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Generic, Literal, Self, Unpack, cast
+from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
 from glidemq_py._api.bulk import BulkAdd
 from glidemq_py._api.coalescer import AddCoalescer, Adder, added_job
 from glidemq_py._api.control import QueueControl
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.open_transport import open_transport
-from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
+from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row, add, encode_row
 from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.foreign_names import known_arguments, reject_positional_options
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
@@ -92,6 +93,7 @@ class Queue(
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         name: str,
@@ -105,6 +107,8 @@ class Queue(
         dead_letter_queue: DeadLetterInput = None,
     ) -> None:
         self.name = validate_queue_name(name)
+        if connection is not None:
+            check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
         self.options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events, dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name),
@@ -220,7 +224,9 @@ class Queue(
     def _options(self, given: Mapping[str, Any]) -> JobOptions:
         return JobOptions.of_job(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
-    async def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
+    async def add(
+        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+    ) -> Job[DataT, ResultT]:
         """Add a job to the queue.
 
         Concurrent adds of one event loop are sent in batches; a single add is sent immediately.
@@ -228,6 +234,7 @@ class Queue(
         Args:
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
+            *misplaced: Rejected: options are keyword arguments, not a dict.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
@@ -245,6 +252,8 @@ class Queue(
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
+        if misplaced:
+            reject_positional_options(misplaced)
         link = self._link
         if link is None or self._closed:
             link = await self._connected()
@@ -304,7 +313,7 @@ class Queue(
         self,
         name: str,
         data: DataT | None = None,
-        *,
+        *misplaced: Never,
         wait_timeout: Milliseconds = 30_000,
         **options: Unpack[JobOptionsDict],
     ) -> ResultT:
@@ -315,6 +324,7 @@ class Queue(
         Args:
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
+            *misplaced: Rejected: options are keyword arguments, not a dict.
             wait_timeout: How long to wait for the job to end, in ms or as a timedelta, > 0. After a timeout the job
                 continues.
             **options: Fields of `JobOptions`.
@@ -329,6 +339,8 @@ class Queue(
             UnsupportedOptionError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
                 cannot be read.
         """
+        if misplaced:
+            reject_positional_options(misplaced)
         timeout = to_ms("wait_timeout", wait_timeout, minimum=1)
         job_options = self._options(cast("Mapping[str, Any]", options))
         for option in ("remove_on_complete", "remove_on_fail"):

@@ -12,13 +12,14 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
-from glidemq_py._client.connect import Connection
-from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
 from glidemq_py._client.open_transport import open_transport
-from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime
+from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_text
+from glidemq_py._core.checks import check_choice
+from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_prefix, validate_queue_name
@@ -31,7 +32,6 @@ _log = get_logger(__name__)
 _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
-_NAME_LENGTH = 1_024
 _REMEDY = "make another QueueEvents for another reader"
 
 Listener = Callable[[QueueEvent], Awaitable[None] | None]
@@ -58,6 +58,7 @@ class QueueEvents:
         GlideMQValidationError: If a name or id is invalid.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         name: str,
@@ -67,6 +68,8 @@ class QueueEvents:
         last_event_id: str | None = None,
     ) -> None:
         self._keys = QueueKeys(validate_prefix(prefix), validate_queue_name(name))
+        if connection is not None:
+            check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
         self.name = name
         self._connection = connection
         self._start = _checked_id(last_event_id)
@@ -90,10 +93,10 @@ class QueueEvents:
             The listener.
 
         Raises:
-            GlideMQValidationError: If the event name is not a non-empty string, or the listener is not callable.
+            GlideMQValidationError: If the event does not exist, or the listener is not callable.
             GlideMQError: If the object is being iterated over.
         """
-        check_text("event", event, maximum=_NAME_LENGTH)
+        check_choice("event", event, (*QUEUE_EVENTS, "*"))
         check_callable("listener", listener, "event")
         self._reject_while_iterating()
         self._listeners.setdefault(event, []).append(listener)

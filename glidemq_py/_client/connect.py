@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -72,8 +73,12 @@ _READ_FROM = {
 }
 
 
-def check_connection(connection: Connection) -> None:
+def check_connection(connection: object, *, blocking: bool = False) -> None:
     """Reject a `connection` value that can never work, without connecting.
+
+    Args:
+        connection: the value.
+        blocking: True for the blocking API, whose clients are those of valkey-glide-sync.
 
     Raises:
         GlideMQValidationError: if it is not a URL, options or a client; or if `GLIDEMQ_URL` is used and is not a URL.
@@ -81,7 +86,10 @@ def check_connection(connection: Connection) -> None:
     if isinstance(connection, ConnectionSource):
         return
     if connection is not None or os.environ.get(URL_VARIABLE):
-        resolve(connection)
+        if blocking:
+            _client_or_options(cast("BlockingConnection", connection))
+        else:
+            resolve(cast("ServerConnection", connection))
 
 
 def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
@@ -91,11 +99,16 @@ def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
     if isinstance(connection, str):
         return ConnectionOptions.from_url(connection)
     if connection is not None:
-        raise GlideMQValidationError(
-            "connection", SECRET, f"must be a URL, ConnectionOptions or a GLIDE client, not {type(connection).__name__}"
-        )
+        raise _invalid(connection)
     url = os.environ.get(URL_VARIABLE)
     return ConnectionOptions.from_url(url) if url else ConnectionOptions.from_url(shared_embedded().url)
+
+
+def _invalid(connection: object) -> GlideMQValidationError:
+    problem = f"must be a URL, ConnectionOptions or a GLIDE client, not {type(connection).__name__}"
+    if isinstance(connection, Mapping):
+        problem += "; pass options as keyword arguments"
+    return GlideMQValidationError("connection", SECRET, problem)
 
 
 # With GLIDE's default strategy a refused connection is reported only when the connection timeout ends, and a reconnect
@@ -255,16 +268,22 @@ def resolve_blocking(
     connection: str | ConnectionOptions | BlockingGlideClient | None,
 ) -> tuple[GlideConfig, BlockingGlideClient | None, ConnectionOptions | None]:
     """Return the configuration, the client if the user gave one, and otherwise the options."""
+    found = _client_or_options(connection)
+    if not isinstance(found, ConnectionOptions):
+        return cast("GlideConfig", cast("Any", found)._config), found, None
+    config = config_of(found)
+    _reach_now(config)
+    return config, None, found
+
+
+def _client_or_options(connection: BlockingConnection) -> ConnectionOptions | BlockingGlideClient:
     if isinstance(connection, (glide_sync.GlideClient, glide_sync.GlideClusterClient)):
-        return cast("GlideConfig", cast("Any", connection)._config), connection, None
+        return connection
     if isinstance(connection, (glide.GlideClient, glide.GlideClusterClient)):
         raise GlideMQValidationError(
             "connection", SECRET, "is a client of an event loop; the blocking API needs one of valkey-glide-sync"
         )
-    options = cast("ConnectionOptions", resolve(connection))
-    config = config_of(options)
-    _reach_now(config)
-    return config, None, options
+    return cast("ConnectionOptions", resolve(cast("ServerConnection", connection)))
 
 
 def _reach_now(config: GlideConfig) -> None:

@@ -7,11 +7,12 @@ number set by `Queue.set_event_retention`. To get a job's result, read the job.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 
-__all__ = ["EventReader", "QueueEvent"]
+__all__ = ["QUEUE_EVENTS", "EventReader", "QueueEvent"]
 
 _log = get_logger(__name__)
 
@@ -20,6 +21,13 @@ _PAGE = 200
 _MAX_PAUSE_S = 5.0
 _NAME_LENGTH = 1_024
 _ANOTHER = "make another QueueEvents for another reader"
+
+QUEUE_EVENTS: Final = (
+    "added", "active", "progress", "completed", "retrying", "failed", "expired", "stalled", "promoted", "retried",
+    "removed", "revoked", "delay-changed", "priority-changed", "group-rate-limited", "waiting-children",
+    "budget-exceeded", "usage", "drained", "cleaned", "trimmed", "suspended", "resumed", "paused",
+)  # fmt: skip
+"""Names of the events of a queue, of this package and of glide-mq for Node (docs/learn/events.md)."""
 
 _Entries = dict[bytes, list[list[bytes]]]
 

@@ -111,15 +111,30 @@ def check_mapping(option: str, value: object, known: Collection[str]) -> Mapping
     return cast("Mapping[str, Any]", mapping)
 
 
-def reject_unknown(option: str, value: object, known: Collection[str]) -> NoReturn:
-    """Raise `UnknownOptionError` with the most similar known option. The values of secrets are hidden."""
+def reject_unknown(
+    option: str, value: object, known: Collection[str], problem: str = "", suggestion: str | None = None
+) -> NoReturn:
+    """Raise `UnknownOptionError`. The values of secrets are hidden.
+
+    Args:
+        option: the unknown name.
+        value: its value.
+        known: the existing options.
+        problem: text of the error; by default "unknown option", with the most similar known option.
+        suggestion: the option to use instead, for a given ``problem``.
+    """
     shown = SECRET if _SECRET_NAME.search(option) else value
-    raise UnknownOptionError(option, shown, suggestion=nearest_option(option, known))
+    raise UnknownOptionError(option, shown, problem, suggestion if problem else nearest_option(option, known))
+
+
+def snake_case(name: str) -> str:
+    """Return a name in snake_case, given one in camelCase, kebab-case or snake_case."""
+    return _CAMEL_HUMP.sub(r"_\1", name).replace("-", "_").lower()
 
 
 def nearest_option(option: str, known: Collection[str]) -> str | None:
     """Return the known option that is most similar to a name (camelCase matches snake_case), or None."""
-    snake = _CAMEL_HUMP.sub(r"_\1", option).replace("-", "_").lower()
+    snake = snake_case(option)
     if snake in known:
         return snake
     near = difflib.get_close_matches(snake, known, 1, cutoff=0.6)

@@ -12,7 +12,8 @@ from datetime import datetime
 from json import JSONEncoder
 from typing import Any, Final, TypedDict
 
-from glidemq_py._core.checks import check_bool, check_choice, check_int, reject_unknown
+from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.foreign_names import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication import Deduplication, DeduplicationInput
@@ -339,7 +340,7 @@ def _refuse(name: object, value: object) -> None:
         raise GlideMQValidationError("options", name, f"option names must be strings, not {type(name).__name__}")
     reason = UNSUPPORTED.get(name)
     if reason is None:
-        reject_unknown(name, value, sorted(_NAMES | UNSUPPORTED.keys()))
+        reject_option(name, value, sorted(_NAMES | UNSUPPORTED.keys()))
     if value is not None:
         raise UnsupportedOptionError(name, value, reason)
 

@@ -9,8 +9,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from glidemq_py._core.callables import check_callable
+from glidemq_py._core.checks import check_choice
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["WORKER_EVENTS", "Listeners"]
 
@@ -40,8 +40,7 @@ class Listeners:
         Raises:
             GlideMQValidationError: If the event does not exist or the listener cannot be called with its arguments.
         """
-        if event not in WORKER_EVENTS:
-            raise GlideMQValidationError("event", event, f"must be one of {', '.join(WORKER_EVENTS)}")
+        event = check_choice("event", event, WORKER_EVENTS)
         check_callable("listener", listener, *WORKER_EVENTS[event])
         self._by_event.setdefault(event, []).append(listener)
 

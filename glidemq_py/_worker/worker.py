@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from glidemq_py._api.queue import Queue
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
@@ -89,6 +90,7 @@ class Worker:
         GlideMQValidationError: If an option is invalid. The error names the option and its value.
     """
 
+    @known_arguments("worker")
     def __init__(
         self,
         queue_name: str,
@@ -116,6 +118,8 @@ class Worker:
         log_failures: bool | FailureLogOptions | FailureLogDict = True,
     ) -> None:
         self.queue_name = validate_queue_name(queue_name)
+        if connection is not None:
+            check_connection(connection)
         self.options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
             max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
@@ -196,6 +200,8 @@ class Worker:
         """
         if self._life.parts is not None or self._life.is_closing or self._queue is not None:
             raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
+        if connection is not None:
+            check_connection(connection)
         options = self.options if concurrency is None else replace(self.options, concurrency=concurrency)
         if prefix is not None:
             self._queue_options = replace(self._queue_options, prefix=validate_prefix(prefix))

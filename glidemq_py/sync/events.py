@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._client.runtime import iterate_now, run_immediately
+from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.sync.driving import EventsCore
 
@@ -38,6 +39,7 @@ class QueueEvents:
         GlideMQValidationError: If a name or id is invalid.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         name: str,
@@ -64,7 +66,7 @@ class QueueEvents:
             The listener.
 
         Raises:
-            GlideMQValidationError: If the event name is not a non-empty string, or the listener is not callable.
+            GlideMQValidationError: If the event does not exist, or the listener is not callable.
             GlideMQError: If the object is being iterated over.
         """
         found: Any = self._core.on(event, listener)

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
+from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.definition import DagNode, FlowJob
@@ -40,6 +41,7 @@ class FlowProducer:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         connection: BlockingConnection = None,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Generic, Literal, Self, Unpack, cast
+from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 from zoneinfo import ZoneInfo
 
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import iterate_now, run_immediately
+from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.queue_options import (
@@ -72,6 +73,7 @@ class Queue(Generic[DataT, ResultT]):
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         name: str,
@@ -118,7 +120,9 @@ class Queue(Generic[DataT, ResultT]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, name: str, data: DataT | None = None, **options: Unpack[JobOptionsDict]) -> Job[DataT, ResultT]:
+    def add(
+        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+    ) -> Job[DataT, ResultT]:
         """Add a job to the queue.
 
         Every add is one round trip. To add many jobs, use `add_bulk`.
@@ -126,6 +130,7 @@ class Queue(Generic[DataT, ResultT]):
         Args:
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
+            *misplaced: Rejected: options are keyword arguments, not a dict.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
@@ -143,7 +148,7 @@ class Queue(Generic[DataT, ResultT]):
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
-        return twin_of(run_immediately(self._core.add(name, data, **options)))
+        return twin_of(run_immediately(self._core.add(name, data, *misplaced, **options)))
 
     def add_bulk(
         self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
@@ -170,7 +175,7 @@ class Queue(Generic[DataT, ResultT]):
         self,
         name: str,
         data: DataT | None = None,
-        *,
+        *misplaced: Never,
         wait_timeout: Milliseconds = 30000,
         **options: Unpack[JobOptionsDict],
     ) -> ResultT:
@@ -181,6 +186,7 @@ class Queue(Generic[DataT, ResultT]):
         Args:
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
+            *misplaced: Rejected: options are keyword arguments, not a dict.
             wait_timeout: How long to wait for the job to end, in ms or as a timedelta, > 0. After a timeout the job
                 continues.
             **options: Fields of `JobOptions`.
@@ -195,7 +201,7 @@ class Queue(Generic[DataT, ResultT]):
             UnsupportedOptionError: If ``remove_on_complete`` or ``remove_on_fail`` is set: the result of a removed job
                 cannot be read.
         """
-        return run_immediately(self._core.add_and_wait(name, data, wait_timeout=wait_timeout, **options))
+        return run_immediately(self._core.add_and_wait(name, data, *misplaced, wait_timeout=wait_timeout, **options))
 
     def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[DataT, ResultT] | None:
         """Return the job with this id, or None.

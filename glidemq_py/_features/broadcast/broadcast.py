@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Self, Unpack, cast
+from typing import Any, Generic, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
@@ -13,6 +13,7 @@ from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
+from glidemq_py._core.foreign_names import known_arguments, reject_positional_options
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
@@ -63,6 +64,7 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
         GlideMQValidationError: an option is invalid.
     """
 
+    @known_arguments("queue")
     def __init__(
         self,
         name: str,
@@ -95,7 +97,7 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
     # -- publishing ---------------------------------------------------------------------------------------
 
     async def publish(
-        self, subject: str, data: DataT | None = None, **options: Unpack[PublishOptionsDict]
+        self, subject: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[PublishOptionsDict]
     ) -> str | None:
         """Publish a message.
 
@@ -104,6 +106,7 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
         Args:
             subject: tokens separated by dots, such as ``orders.eu.created``; handlers get it as `Message.name`.
             data: anything the serializer takes.
+            *misplaced: rejected: options are keyword arguments, not a dict.
             **options: see `JobOptions`. ``attempts`` and ``backoff`` apply to each subscription separately.
 
         Returns:
@@ -113,6 +116,8 @@ class Broadcast(BroadcastDeadLetters, Generic[DataT]):
         Raises:
             UnsupportedOptionError: a broadcast does not support the option, such as ``priority``.
         """
+        if misplaced:
+            reject_positional_options(misplaced)
         validate_job_name(subject, "subject")
         if options:
             check_message_options(JobOptions.parse(cast("Mapping[str, Any]", options)))

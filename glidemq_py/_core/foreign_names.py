@@ -1,0 +1,228 @@
+"""Unknown names of options and arguments, and what to use instead of names that other job queues use.
+
+The hints follow the migration pages (docs/migrate/); tests/unit/test_unknown_names.py compares the two. Names are
+looked up in snake_case without leading underscores: ``_defer_by`` of arq is ``defer_by``, ``keepLogs`` of BullMQ is
+``keep_logs``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Literal, NoReturn, ParamSpec, cast
+
+from glidemq_py._core.checks import nearest_option, reject_unknown, snake_case
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["FOREIGN_NAMES", "known_arguments", "reject_option", "reject_positional_options"]
+
+P = ParamSpec("P")
+Place = Literal["job", "queue", "worker"]
+
+_TRIES: Final = "use 'attempts' (the number of tries in all"
+_CONNECTION: Final = "use 'connection': a URL such as 'valkey://host:6379', ConnectionOptions, or a GLIDE client"
+_RETENTION: Final = "(True, or {'age': seconds, 'count': number})"
+_WORKER_OPTION: Final = "it is an option of Worker"
+_LIFESPAN: Final = "use 'lifespan', which also provides job.context"
+_NOT_NEEDED: Final = "not needed"
+
+FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
+    "job": {
+        **dict.fromkeys(("countdown", "defer_by"), "use 'delay' (milliseconds or a timedelta)"),
+        **dict.fromkeys(("eta", "defer_until"), "use 'run_at' (a datetime)"),
+        **dict.fromkeys(("expires", "expiration", "max_age"), "use 'ttl' (milliseconds or a timedelta)"),
+        **dict.fromkeys(("max_retries", "retries"), f"{_TRIES}: max_retries + 1)"),
+        **dict.fromkeys(("max_tries", "tries", "max_attempts"), f"{_TRIES})"),
+        "retry": f"{_TRIES}) and 'backoff'",
+        **dict.fromkeys(
+            ("retry_policy", "retry_backoff", "retry_delay", "default_retry_delay", "min_backoff", "max_backoff"),
+            "use 'backoff', such as {'type': 'exponential', 'delay': 1_000, 'max_delay': 60_000}",
+        ),
+        **dict.fromkeys(
+            ("autoretry_for", "dont_autoretry_for", "throws", "retry_when"),
+            "use 'retry_on' or 'no_retry_on' of the Worker",
+        ),
+        **dict.fromkeys(
+            ("time_limit", "soft_time_limit", "job_timeout"), "use 'timeout' (milliseconds or a timedelta)"
+        ),
+        **dict.fromkeys(
+            ("queue", "queue_name", "routing_key", "exchange"), "a Queue has one name: add the job to another Queue"
+        ),
+        **dict.fromkeys(("task_id", "id"), "use 'job_id'"),
+        **dict.fromkeys(
+            ("ignore_result", "store_results", "keep_result", "result_ttl", "result_expires"),
+            f"use 'remove_on_complete' {_RETENTION}",
+        ),
+        "failure_ttl": f"use 'remove_on_fail' {_RETENTION}",
+        "at_front": "use 'lifo'",
+        **dict.fromkeys(
+            ("depends_on", "link", "link_error", "chord", "pipe_target"),
+            "use a flow (FlowProducer, or 'parent'): the waiting job is the parent",
+        ),
+        "on_success": "use Worker.on('completed', ...) or QueueEvents.on('completed', ...)",
+        **dict.fromkeys(("args", "kwargs"), "pass the data as the second argument: add(name, data)"),
+        **dict.fromkeys(("meta", "headers", "description"), "make it part of the data, or use Job.update_progress"),
+        **dict.fromkeys(("serializer", "compression", "connection"), "it is an option of Queue"),
+        "fail_parent_on_failure": "use on_failure='fail_parent'",
+        **dict.fromkeys(("ignore_dependency_on_failure", "continue_parent_on_failure"), "use on_failure='ignore'"),
+        "remove_dependency_on_failure": "use on_failure='remove'",
+        "debounce": "use 'deduplication' with the mode 'debounce'",
+        **dict.fromkeys(("unique", "unique_for"), "use 'deduplication' or 'job_id'"),
+        "keep_logs": "use Job.log(line, keep=number)",
+        **dict.fromkeys(
+            ("rate_limit", "limiter"), "use Queue.set_global_rate_limit, or the option 'limiter' of Worker"
+        ),
+        **dict.fromkeys(("cron", "every", "pattern", "interval"), "use Queue.upsert_job_scheduler"),
+    },
+    "queue": {
+        **dict.fromkeys(
+            (
+                "broker", "broker_url", "backend", "url", "redis", "redis_url", "redis_settings", "redis_pool", "host",
+                "port",
+            ),
+            _CONNECTION,
+        ),
+        "default_timeout": "use default_job_options={'timeout': milliseconds}",
+        **dict.fromkeys(("is_async", "task_always_eager"), "for tests, use glidemq_py.testing"),
+        **dict.fromkeys(
+            ("queue_class", "job_class"), f"{_NOT_NEEDED}: a job is a name and data, not a pickled call"
+        ),
+        **dict.fromkeys(
+            (
+                "concurrency", "prefetch", "handler", "processor", "batch", "lifespan", "token_limiter", "sandbox",
+                "retry_on", "no_retry_on", "stalled_interval", "max_stalled_count",
+            ),
+            _WORKER_OPTION,
+        ),
+        "limiter": "use Queue.set_global_rate_limit, or the option 'limiter' of Worker",
+        "streams": "use Queue.set_event_retention",
+    },
+    "worker": {
+        **dict.fromkeys(
+            ("broker", "broker_url", "backend", "url", "redis", "redis_url", "redis_settings", "redis_pool", "host",
+             "port"),
+            _CONNECTION,
+        ),
+        **dict.fromkeys(
+            ("prefetch", "prefetch_count", "prefetch_multiplier", "worker_prefetch_multiplier"),
+            f"{_NOT_NEEDED}: a worker fetches up to 'concurrency' jobs",
+        ),
+        **dict.fromkeys(
+            ("max_jobs", "threads", "worker_threads", "pool_size", "worker_concurrency", "max_workers"),
+            "use 'concurrency'",
+        ),
+        **dict.fromkeys(
+            ("processes", "num_workers"), "use python -m glidemq_py.worker module:worker --processes <number>"
+        ),
+        **dict.fromkeys(("processor", "function"), "use 'handler'"),
+        "functions": "register functions with @worker.task, or use one 'handler' for all names",
+        **dict.fromkeys(("on_startup", "on_shutdown", "ctx"), _LIFESPAN),
+        **dict.fromkeys(("block_timeout", "promotion_interval", "drain_delay", "poll_delay", "worker_timeout"),
+                        f"{_NOT_NEEDED}: idle workers are woken up"),
+        **dict.fromkeys(("lock_renew_time", "skip_lock_renewal"),
+                        f"{_NOT_NEEDED}: the lock is renewed three times per 'lock_duration'"),
+        **dict.fromkeys(("acks_late", "visibility_timeout", "task_acks_late"),
+                        f"{_NOT_NEEDED}: a job of a dead worker runs again after 'lock_duration'"),
+        "global_concurrency": "use Queue.set_global_concurrency",
+        "rate_limit": "use 'limiter'",
+        "burst": "use await worker.drain()",
+        "autorun": "use await worker.run() or async with",
+        "health_check_interval": "use python -m glidemq_py.worker --check",
+        "queues": "a worker has one queue: create one Worker per queue",
+        **dict.fromkeys(("queue_class", "job_class", "connection_class"),
+                        f"{_NOT_NEEDED}: a job is a name and data, not a pickled call"),
+        "exception_handlers": "use worker.on('failed', ...)",
+        "use_worker_threads": "use 'sandbox'",
+        "backoff_strategy": "use 'backoff_strategies': a function per name",
+        "default_job_options": "it is an option of Queue",
+    },
+}  # fmt: skip
+"""What to use instead of names of Celery, RQ, arq, BullMQ, Dramatiq and glide-mq for Node, in snake_case."""
+
+_SHOWN: Final = 3
+_DEFAULTS: Final = "'default_job_options' of the Queue"
+_OF_JOBS: Final = f"Queue.add or {_DEFAULTS}"
+_QUOTED: Final = re.compile(r"'(\w+)'|\b(\w+)=")
+
+
+def reject_option(name: str, value: object, known: Collection[str]) -> NoReturn:
+    """Raise `UnknownOptionError` for a job option: with the hint for a foreign name, else with the nearest option."""
+    _reject_foreign("job", name, value, known, "")
+    reject_unknown(name, value, known)
+
+
+def _reject_foreign(place: Place, name: str, value: object, known: Collection[str], where: str) -> None:
+    plain = snake_case(name).strip("_")
+    hint = None if plain in known else FOREIGN_NAMES[place].get(plain)
+    if hint is None:
+        return
+    named = [found.group(1) or found.group(2) for found in _QUOTED.finditer(hint)]
+    suggestion = next((each for each in named if each in known), None)
+    reject_unknown(name, value, known, f"unknown option; {hint}{where}", suggestion)
+
+
+def known_arguments(place: Place) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Return a decorator for a constructor: unknown arguments raise `UnknownOptionError` instead of TypeError.
+
+    The signature stays as it is, for editors and type checkers.
+
+    Args:
+        place: Whose foreign names to explain.
+    """
+
+    def decorate(function: Callable[P, None]) -> Callable[P, None]:
+        parameters = inspect.signature(function).parameters.values()
+        names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD][1:]
+        positional = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+            if len(args) > positional:
+                _reject_positional(args[positional], names[positional - 1 :])
+            for name in kwargs:
+                if name not in names:
+                    _reject_argument(place, name, kwargs[name], names)
+            function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def reject_positional_options(given: tuple[object, ...]) -> NoReturn:
+    """Raise the error for options that are given as a dict after the data: ``add(name, data, {"attempts": 3})``."""
+    value: object = given[0]
+    example = "attempts=3"
+    if isinstance(value, Mapping) and value:
+        names = [snake_case(str(name)) for name in cast("Mapping[object, object]", value)]
+        example = ", ".join(f"{name}=..." for name in names[:_SHOWN])
+    raise GlideMQValidationError("options", given[0], f"must be keyword arguments, such as add(name, data, {example})")
+
+
+def _reject_positional(value: object, names: list[str]) -> NoReturn:
+    example = f", such as {names[0]}=..." if names else ""
+    raise GlideMQValidationError("options", value, f"too many positional arguments; options are keywords{example}")
+
+
+def _reject_argument(place: Place, name: str, value: object, names: Collection[str]) -> NoReturn:
+    """Raise `UnknownOptionError` for an argument of a constructor."""
+    from glidemq_py._core.job_options import JobOptionsDict  # job_options imports this module
+
+    _reject_foreign(place, name, value, names, "")
+    options = JobOptionsDict.__annotations__
+    if snake_case(name) in names:
+        reject_unknown(name, value, names)
+    if snake_case(name) in options:
+        _reject_job_option(name, value, names, snake_case(name))
+    _reject_foreign("job", name, value, options, f"; it belongs to the job: {_OF_JOBS}")
+    option = None if nearest_option(name, names) else nearest_option(name, options)
+    if option is not None:
+        _reject_job_option(name, value, names, option)
+    reject_unknown(name, value, names)
+
+
+def _reject_job_option(name: str, value: object, names: Collection[str], option: str) -> NoReturn:
+    problem = f"unknown option; {option!r} is an option of jobs: use Queue.add(..., {option}=...) or {_DEFAULTS}"
+    reject_unknown(name, value, names, problem, option)
