@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from glidemq_py._client.memory import Clock, MemoryServer
     from glidemq_py.testing.broadcast import TestBroadcast, TestBroadcastWorker
     from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
-    from glidemq_py.testing.queue import TestQueue
+    from glidemq_py.testing.in_memory import TestQueue, TestWorker
     from glidemq_py.testing.stepping import JobRun, run_until_empty, run_until_idle
-    from glidemq_py.testing.worker import TestWorker
 
 __all__ = [
     "SERVER_BINARIES",
@@ -43,11 +42,11 @@ _LATER: Final = {
     "MemoryServer": "glidemq_py._client.memory",
     "assert_enqueued": "glidemq_py.testing.enqueued",
     "assert_not_enqueued": "glidemq_py.testing.enqueued",
-    "TestQueue": "glidemq_py.testing.queue",
+    "TestQueue": "glidemq_py.testing.in_memory",
     "JobRun": "glidemq_py.testing.stepping",
     "TestBroadcast": "glidemq_py.testing.broadcast",
     "TestBroadcastWorker": "glidemq_py.testing.broadcast",
-    "TestWorker": "glidemq_py.testing.worker",
+    "TestWorker": "glidemq_py.testing.in_memory",
     "run_until_empty": "glidemq_py.testing.stepping",
     "run_until_idle": "glidemq_py.testing.stepping",
 }

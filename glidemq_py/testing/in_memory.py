@@ -1,13 +1,23 @@
-"""Base of the in-memory test classes: the server of a test queue or broadcast, and how workers find it."""
+"""`TestQueue` and `TestWorker`: an in-memory queue with assertions, and its worker, advanced step by step."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Self
 
+from typing_extensions import TypeVar
+
+from glidemq_py._api.queue import Queue
 from glidemq_py._client.memory import Clock, MemoryServer
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._job import Job
+from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
+from glidemq_py.testing.stepping import Stepping
 
-__all__ = ["InMemory", "server_of"]
+__all__ = ["InMemory", "TestQueue", "TestWorker", "server_of"]
 
 
 class InMemory:
@@ -48,3 +58,106 @@ def _own_server(server: MemoryServer | None, clock: Clock | None) -> MemoryServe
     if clock is not None:
         raise GlideMQValidationError("clock", clock, "options 'clock' and 'server' are mutually exclusive")
     return server
+
+
+class TestWorker(Stepping):
+    """A `Worker` that runs jobs only while a step is awaited: nothing happens in the background.
+
+    Handlers run by the same code as in the real worker: concurrency, timeouts, retries, signals, lifespan. Use it with
+    ``async with``, or close it.
+
+    Args:
+        queue: a queue on a `MemoryServer`, such as a `TestQueue`.
+        handler: function that runs each job; None if tasks are registered.
+        **options: options of `Worker`.
+
+    Attributes:
+        runs: all attempts made so far.
+
+    Raises:
+        GlideMQValidationError: if the queue is on a real server, or an option is invalid.
+    """
+
+    __test__ = False  # not a test class for pytest
+
+    def __init__(self, queue: Queue[Any, Any], handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
+        server = server_of("queue", queue, queue, "a queue on a MemoryServer, such as a TestQueue")
+        for name in ("prefix", "serializer", "compression"):
+            options.setdefault(name, getattr(queue.options, name))
+        super().__init__(queue.name, handler, server, **options)
+        self._step_on(server)
+
+    @classmethod
+    def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
+        """Return a test worker with the handler, tasks, options and lifespan of an existing worker.
+
+        Until the test worker is closed, jobs that the existing worker's tasks add go to ``queue``, regardless of the
+        name of the worker's own queue. The existing worker must not be running. It is not started, and can be used in
+        any number of tests.
+
+        Raises:
+            GlideMQValidationError: if it is a `BroadcastWorker` (use `TestBroadcastWorker.of`), or the queue is on a
+                real server.
+            GlideMQError: if the worker is running.
+        """
+        if not isinstance(worker, Worker):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("worker", worker, "must be a Worker")
+        if isinstance(worker, BroadcastWorker):
+            raise GlideMQValidationError("worker", worker, "is a BroadcastWorker: use TestBroadcastWorker.of")
+        test = cls(queue, worker._handler)
+        test._take_over(worker, queue)
+        return test
+
+
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
+
+
+class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
+    """An in-memory `Queue` for tests, with all features of a queue.
+
+    Its clock is frozen until the test advances it (``queue.clock.advance(...)``), so a delayed job does not become due
+    by itself, however long the test takes.
+
+    Args:
+        name: name of the queue.
+        server: a server to share with other queues; None creates one.
+        clock: the clock of the created server; None creates a frozen clock at the current time.
+        **options: options of `Queue`.
+
+    Raises:
+        EmbeddedServerError: if the extra `testing` is not installed.
+        GlideMQValidationError: if an option is invalid.
+    """
+
+    def worker(self, handler: Callable[[Any], Any] | None = None, **options: Any) -> TestWorker:
+        """Return a `TestWorker` of this queue."""
+        return TestWorker(self, handler, **options)
+
+    async def assert_enqueued(
+        self,
+        name: str | None = None,
+        data: Any = ...,
+        *,
+        contains: Mapping[str, Any] | None = None,
+        count: int | None = None,
+        job_id: str | None = None,
+        priority: int | None = None,
+        delay: Milliseconds | None = None,
+        where: Callable[[Job[Any, Any]], bool] | None = None,
+    ) -> list[Job[Any, Any]]:
+        """Call `glidemq_py.testing.assert_enqueued` for this queue."""
+        return await assert_enqueued(
+            self, name, data, contains=contains, count=count, job_id=job_id, priority=priority, delay=delay, where=where
+        )
+
+    async def assert_not_enqueued(
+        self,
+        name: str | None = None,
+        data: Any = ...,
+        *,
+        contains: Mapping[str, Any] | None = None,
+        where: Callable[[Job[Any, Any]], bool] | None = None,
+    ) -> None:
+        """Call `glidemq_py.testing.assert_not_enqueued` for this queue."""
+        await assert_not_enqueued(self, name, data, contains=contains, where=where)

@@ -35,8 +35,7 @@ from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory import MemoryServer
-    from glidemq_py.testing.queue import TestQueue
-    from glidemq_py.testing.worker import TestWorker
+    from glidemq_py.testing.in_memory import TestQueue, TestWorker
 
 __all__ = [
     "GlideMQServer",
@@ -98,7 +97,7 @@ def glidemq_queue(request: pytest.FixtureRequest, glidemq_memory: "MemoryServer"
     Its name is "test" and it has the default options; ``@pytest.mark.glidemq_queue("emails", serializer="msgpack")``
     sets another name and options of `TestQueue`.
     """
-    from glidemq_py.testing.queue import TestQueue
+    from glidemq_py.testing.in_memory import TestQueue
 
     node: pytest.Item = request.node
     mark = node.get_closest_marker("glidemq_queue")
@@ -120,7 +119,7 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
     A test that is not a coroutine must close the worker itself: ``async with glidemq_worker(handler) as worker``.
     """
     from glidemq_py._worker.worker import Worker
-    from glidemq_py.testing.worker import TestWorker
+    from glidemq_py.testing.in_memory import TestWorker
 
     closing = _closing(request)
 

@@ -26,9 +26,8 @@ from glidemq_py import (
     QueueEvents,
     Worker,
 )
-from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.async_transport import AsyncTransport, SharedClient, open_transport
 from glidemq_py._client.connect import config_of
-from glidemq_py._client.open_transport import SharedClient, open_transport
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import Raw, soon
 
