@@ -10,15 +10,14 @@ from glidemq_py._api.producer_pool import ServerlessPool, serverless_pool
 from glidemq_py._api.queue import Queue
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._api.scheduler import Scheduler
-from glidemq_py._client.address import Address
 from glidemq_py._client.connect import is_cluster_client
 from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
+from glidemq_py._client.connection_url import Address
 from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
-from glidemq_py._core.payload import JSON_SERIALIZER
+from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
 from glidemq_py._core.queue_options import JobSpec, Serializer
-from glidemq_py._core.serializers import MSGPACK_SERIALIZER
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.broadcast.message import Message
 from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from glidemq_py._core.calls import control, steering
+from glidemq_py._core.calls import control
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._core.names import parse_job_id
@@ -90,7 +90,7 @@ class QueueControl:
         link = await self._connected()
         deleted, cursor = 0, ""
         while True:
-            piece = await link.transport.call(steering.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
+            piece = await link.transport.call(control.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
             deleted, cursor = deleted + piece.deleted, piece.cursor
             if not cursor:
                 return deleted
@@ -120,7 +120,7 @@ class QueueControl:
         ids: list[str] = []
         cutoff, more = -1, most > 0
         while more:
-            call = steering.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
+            call = control.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
             cutoff, found, more = await link.transport.call(call)
             ids += found
         return ids
@@ -141,7 +141,7 @@ class QueueControl:
         link = await self._connected()
         retried, left = 0, -1
         while left:
-            call = steering.retry_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
+            call = control.retry_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
             done, left = await link.transport.call(call)
             retried += done
         return retried

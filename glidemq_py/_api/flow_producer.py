@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final, Self
 
+from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
-from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
@@ -15,8 +15,8 @@ from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
-from glidemq_py._core.serializers import serializer_of
 from glidemq_py._features.budgets.options import Budget, parse_budget
 from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag

@@ -10,9 +10,9 @@ from typing_extensions import TypeVar
 from glidemq_py._api.bulk import BulkAdd
 from glidemq_py._api.coalescer import AddCoalescer, Adder, added_job
 from glidemq_py._api.control import QueueControl
+from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
-from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row, add, encode_row
@@ -22,6 +22,7 @@ from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
+from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -30,7 +31,6 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
-from glidemq_py._core.serializers import serializer_of
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
 from glidemq_py._features.consistency.queue_api import QueueChecking

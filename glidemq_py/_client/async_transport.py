@@ -1,4 +1,4 @@
-"""The transport for an event loop, over valkey-glide."""
+"""The transport for an event loop, over valkey-glide, and sources of transports that share one client."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connect import GlideClient, GlideConfig, ServerConnection, create_async, resolve_async
+from glidemq_py._client.connect import (
+    Connection,
+    GlideClient,
+    GlideConfig,
+    ServerConnection,
+    create_async,
+    glide,
+    resolve_async,
+)
 from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, classify, translate
-from glidemq_py._client.function_load import load_arguments, loading_failed
-from glidemq_py._client.glide_modules import glide
-from glidemq_py._client.interruptions import Interruptions
-from glidemq_py._client.library_source import Library, assemble
+from glidemq_py._client.library_source import Library, assemble, load_arguments, loading_failed
 from glidemq_py._client.loop_end import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
-from glidemq_py._client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry
+from glidemq_py._client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry, Interruptions
+from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls.packing import Call
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
-__all__ = ["AsyncTransport"]
+__all__ = ["AsyncTransport", "SharedClient", "open_transport"]
 
 T = TypeVar("T")
 
@@ -331,3 +337,46 @@ def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:
     if cluster:
         return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout)
     return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)
+
+
+async def open_transport(connection: Connection, *, check: bool = True) -> Transport:
+    """Return a transport of the running loop. Raises the errors of `resolve_async`.
+
+    Args:
+        connection: the user's option.
+        check: check the server's configuration.
+    """
+    if isinstance(connection, ConnectionSource):
+        return connection.open_transport()
+    return await AsyncTransport.connect(connection, check=check)
+
+
+class SharedClient:
+    """A `ConnectionSource` whose transports share one client of the running loop. Create it with `open`.
+
+    Args:
+        transport: a transport over the client.
+    """
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    @classmethod
+    async def open(cls, connection: Connection) -> ConnectionSource:
+        """Connect, or return the connection if it is already a source. Raises GlideMQConnectionError."""
+        if isinstance(connection, ConnectionSource):
+            return connection
+        found = await resolve_async(connection)
+        return cls(AsyncTransport(found.client, found.config, owned=found.owned, busy_poll=found.busy_poll))
+
+    def open_transport(self) -> AsyncTransport:
+        """See `ConnectionSource`."""
+        return self._transport.shared()
+
+    def open_blocking_transport(self) -> ThreadTransport:
+        """See `ConnectionSource`; the transport has a client of its own."""
+        return self._transport.for_thread()
+
+    async def close(self) -> None:
+        """Close the client, unless it was given by the user."""
+        await self._transport.close()

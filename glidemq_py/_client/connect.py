@@ -1,14 +1,27 @@
-"""Turn the `connection` option of a user into a connected GLIDE client, async or blocking."""
+"""Turn the `connection` option of a user into a connected GLIDE client, async or blocking.
+
+TLS options are converted to those of GLIDE; PEM files are read and checked here, for clear error messages.
+
+GLIDE registers its old module names (``glide.config`` and others) as modules that warn at any attribute access. Tools
+that inspect every loaded module (``inspect.getmodule``, ``unittest.assertWarns``, Hypothesis, reloaders) read
+``__file__`` and other special attributes, and so cause a DeprecationWarning, an error under ``-W error``, that the
+program's own code did not cause. So GLIDE is imported from here: special attributes raise AttributeError; importing a
+name from a deprecated module warns as before.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
+import glide
+import glide_sync
 from glide_shared.config import (
     AdvancedGlideClientConfiguration,
     AdvancedGlideClusterClientConfiguration,
@@ -20,15 +33,14 @@ from glide_shared.config import (
     ReadFrom,
     ServerCredentials,
     ServiceType,
+    TlsAdvancedConfiguration,
 )
 from glide_shared.exceptions import GlideError
 
 from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import shared_embedded
-from glidemq_py._client.glide_modules import glide, glide_sync
 from glidemq_py._client.server_check import check_server
-from glidemq_py._client.tls import tls_configuration
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
@@ -46,10 +58,89 @@ __all__ = [
     "config_of",
     "create_async",
     "create_blocking",
+    "glide",
+    "glide_sync",
     "is_cluster_client",
     "resolve_async",
     "resolve_blocking",
+    "tls_configuration",
 ]
+
+
+def _ignore_special_attributes(legacy: type[Any] | None) -> None:
+    warn = getattr(legacy, "__getattr__", None)
+    if legacy is None or warn is None:  # a version of GLIDE without these modules
+        return
+
+    def get(module: Any, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        return warn(module, name)
+
+    legacy.__getattr__ = get
+
+
+_ignore_special_attributes(getattr(glide, "_LegacyModule", None))
+
+
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_KEY: Final = b"PRIVATE KEY-----"
+_ENCRYPTED: Final = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
+# valkey-glide 2.6 and later read the files of a client certificate again when they change.
+_READS_FILES: Final = "client_cert_path" in inspect.signature(TlsAdvancedConfiguration).parameters
+
+
+def tls_configuration(options: ConnectionOptions) -> TlsAdvancedConfiguration | None:
+    """Return GLIDE's TLS settings, or None if no TLS option but `tls` is set.
+
+    Raises:
+        GlideMQValidationError: if a file cannot be read, or contains no certificate or no usable key.
+    """
+    if not options.tls_insecure and options.tls_ca is None and options.tls_cert is None:
+        return None
+    given: dict[str, Any] = {"use_insecure_tls": options.tls_insecure or None}
+    if options.tls_ca is not None:
+        given["root_pem_cacerts"] = _certificates("tls_ca", options.tls_ca)
+    if options.tls_cert is not None and options.tls_key is not None:
+        certificate, key = _certificates("tls_cert", options.tls_cert), _private_key(options.tls_key)
+        if _READS_FILES and isinstance(options.tls_cert, str) and isinstance(options.tls_key, str):
+            given["client_cert_path"] = os.path.abspath(options.tls_cert)
+            given["client_key_path"] = os.path.abspath(options.tls_key)
+        else:
+            given["client_cert_pem"], given["client_key_pem"] = certificate, key
+    return TlsAdvancedConfiguration(**given)
+
+
+def _certificates(option: str, source: str | bytes) -> bytes:
+    pem = _read(option, source)
+    if _CERTIFICATE not in pem:
+        raise GlideMQValidationError(option, _shown(source), "contains no certificate in PEM format")
+    return pem
+
+
+def _private_key(source: str | bytes) -> bytes:
+    pem = _read("tls_key", source)
+    if any(mark in pem for mark in _ENCRYPTED):
+        problem = "is encrypted with a passphrase; remove it with: openssl pkey -in KEY -out PLAIN_KEY"
+        raise GlideMQValidationError("tls_key", _shown(source), problem)
+    if _KEY not in pem:
+        raise GlideMQValidationError("tls_key", _shown(source), "contains no private key in PEM format")
+    return pem
+
+
+def _read(option: str, source: str | bytes) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    try:
+        return Path(source).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise GlideMQValidationError(option, source, f"cannot be read: {reason}") from None
+
+
+def _shown(source: str | bytes) -> object:
+    return source if isinstance(source, str) else SECRET
+
 
 URL_VARIABLE = "GLIDEMQ_URL"
 """Environment variable read if no connection is given."""

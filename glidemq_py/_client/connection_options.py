@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, cast
 
-from glidemq_py._client.address import Address, parse_addresses
-from glidemq_py._client.connection_url import parse_url
+from glidemq_py._client.connection_url import Address, parse_addresses, parse_url
 from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, reject_unknown
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError

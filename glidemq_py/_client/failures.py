@@ -9,13 +9,12 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py._client.library_source import Library
 from glidemq_py.errors import (
     AmbiguousResultError,
     ClosedError,
@@ -26,6 +25,9 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     SlotMigratingError,
 )
+
+if TYPE_CHECKING:
+    from glidemq_py._client.library_source import Library
 
 __all__ = ["FUNCTION_MISSING", "CallOutcome", "Failure", "classify", "classify_reply", "meaning_of", "translate"]
 

@@ -1,7 +1,7 @@
 """List, load and delete function libraries on all primaries.
 
 For the administrator's command and for the removal of old libraries; ordinary calls load a missing library themselves
-(function_load.py). No function here replaces a library: an existing one is left unchanged.
+(library_source.py). No function here replaces a library: an existing one is left unchanged.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from glide_shared.routes import AllPrimaries, ByAddressRoute
 
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.failures import translate
-from glidemq_py._client.function_load import load_arguments, loading_failed
-from glidemq_py._client.library_source import Library
+from glidemq_py._client.library_source import Library, load_arguments, loading_failed
 
 __all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "published", "version_at"]
 

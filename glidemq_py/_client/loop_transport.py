@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.retrying import Interruptions
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core.calls.packing import Call

@@ -1,4 +1,10 @@
-"""Decide whether a failed call is retried: one rule for event loops and threads."""
+"""Whether a failed call is retried, and the interruptions that failed calls are evidence of.
+
+Interruptions are times at which the connections of a worker saw the server unreachable or its slots moving. They are
+shared by all connections derived from one another: a worker's own, its heartbeat's and its blocking reads'. Heartbeats
+do not arrive during an outage, so the recovery of stalled jobs waits after an interruption
+(_maintenance/stalled_jobs.py).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,43 @@ from typing import Final, NamedTuple
 
 from glide_shared.exceptions import GlideError
 
-from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, classify
-from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, Failure, classify
+from glidemq_py._core.logs import get_logger
 
-__all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "CallRetry", "Step"]
+__all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "CallRetry", "Interruptions", "Step"]
+
+_log = get_logger(__name__)
+
+_LOG_AFTER_S: Final = 1.0
+_LOG_EVERY_S: Final = 10.0
+
+
+class Interruptions:
+    """Time of the last transient failure or slow reply of a group of connections. Thread-safe."""
+
+    __slots__ = ("_last", "_logged")
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._logged: float | None = None
+
+    def note(self) -> None:
+        """Record that a call failed for a transient reason, or that its reply was late."""
+        self._last = time.monotonic()
+
+    def retrying(self, function: str, failure: Failure, cause: object, started: float) -> None:
+        """Record a retry of a call first sent at ``started``; log a warning if it has been retried for over 1 s."""
+        self._last = now = time.monotonic()
+        if now - started < _LOG_AFTER_S or (self._logged is not None and now - self._logged < _LOG_EVERY_S):
+            return
+        self._logged = now
+        _log.warning("%s: retrying call %s for %.1f s (%s)", failure.text, function, now - started, cause)
+
+    @property
+    def age_s(self) -> float:
+        """Return the seconds since the last interruption; infinity if there was none."""
+        return float("inf") if self._last is None else time.monotonic() - self._last
+
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 """Used for an injected client without a request timeout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, cast
 
-from glidemq_py._core.calls import steering
+from glidemq_py._core.calls import control
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -34,25 +34,25 @@ async def _change(link: QueueLink, job_id: str, call: Call[str], action: str) ->
 async def change_priority(link: QueueLink, job_id: str, priority: int) -> int:
     """Change the priority of a job that has not started, and return the validated value."""
     value = check_int("priority", priority, 0, MAX_PRIORITY)
-    await _change(link, job_id, steering.reprioritize(link.keys.meta, job_id, value), "change the priority of")
+    await _change(link, job_id, control.reprioritize(link.keys.meta, job_id, value), "change the priority of")
     return value
 
 
 async def change_delay(link: QueueLink, job_id: str, delay: Milliseconds) -> int:
     """Change the delay of a job that has not started, and return it in ms."""
     value = to_ms("delay", delay)
-    await _change(link, job_id, steering.redelay(link.keys.meta, job_id, value), "change the delay of")
+    await _change(link, job_id, control.redelay(link.keys.meta, job_id, value), "change the delay of")
     return value
 
 
 async def promote(link: QueueLink, job_id: str) -> None:
     """Make a delayed job ready to run."""
-    await _change(link, job_id, steering.promote(link.keys.meta, job_id), "promote")
+    await _change(link, job_id, control.promote(link.keys.meta, job_id), "promote")
 
 
 async def revoke(link: QueueLink, job_id: str) -> RevokeOutcome:
     """Cancel a job."""
-    return cast("RevokeOutcome", await link.transport.call(steering.revoke(link.keys.meta, job_id)))
+    return cast("RevokeOutcome", await link.transport.call(control.revoke(link.keys.meta, job_id)))
 
 
 class JobControl:

@@ -1,22 +1,78 @@
-"""Attributes of a job beyond those that every handler receives: state, parents, group, scheduler, budget.
+"""Attributes of a job beyond those that every handler receives, and reading its complete record.
 
-Access to an attribute that was not read from the server raises `JobNotLoadedError`. None means that the job has none.
+The attributes are its state, parents, group, scheduler and budget. Access to one that was not read from the server
+raises `JobNotLoadedError`. None means that the job has none.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._core.job_states import JobOutcome, JobState
-from glidemq_py._core.record import MAX_STACKTRACES
-from glidemq_py.errors import JobNotLoadedError
+from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
+from glidemq_py._features.usage.info import USAGE_FIELDS
+from glidemq_py.errors import JobNotFoundError, JobNotLoadedError
 
 if TYPE_CHECKING:
     from glidemq_py._core.record import JobRecord
     from glidemq_py._job.attempt import Attempt
+    from glidemq_py._job.link import QueueLink
 
-__all__ = ["JobDetails"]
+__all__ = ["HAS_USAGE", "LISTED_FIELDS", "RECORD_FIELDS", "JobDetails", "JobReloading", "read_record"]
+
+HAS_USAGE: Final = "usage:bucketTs"
+LISTED_FIELDS: Final = (
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
+    "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
+    "budgetKey", HAS_USAGE,
+)  # fmt: skip
+_ORIGIN: Final = (
+    "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
+    "schedulerName", "scheduledFor", "tpmTokens",
+)  # fmt: skip
+"""Read for single jobs only: most jobs have none of these fields, and each costs a search through the record."""
+RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+async def read_record(link: QueueLink, job_id: str, wanted: Sequence[str] = RECORD_FIELDS) -> JobRecord | None:
+    """Return these fields of a job's record, or None; ``wanted`` must include state and name."""
+    values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
+    fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
+    if fields["state"] is None and fields["name"] is None:
+        return None
+    return JobRecord.parse(job_id, fields)
+
+
+class JobReloading:
+    """The methods of `Job` that read it again."""
+
+    id: str
+    _link: QueueLink
+
+    if TYPE_CHECKING:
+
+        def _apply(self, record: JobRecord) -> None: ...
+
+    async def reload(self) -> None:
+        """Read the job's complete record from the server, like `Queue.get_job`.
+
+        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
+        reported.
+
+        Raises:
+            JobNotFoundError: If the job does not exist.
+        """
+        record: Any = await read_record(self._link, self.id)
+        if record is None:
+            raise JobNotFoundError(self.id)
+        self._apply(record)
 
 
 class JobDetails:

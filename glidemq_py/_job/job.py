@@ -27,9 +27,8 @@ from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.control import JobControl
-from glidemq_py._job.details import JobDetails
+from glidemq_py._job.details import JobDetails, JobReloading
 from glidemq_py._job.link import QueueLink
-from glidemq_py._job.reloading import JobReloading
 from glidemq_py._job.steps import JobSteps
 from glidemq_py.errors import (
     JobDataError,

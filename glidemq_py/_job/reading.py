@@ -15,7 +15,7 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._features.usage.info import JobUsage
 from glidemq_py._features.usage.queue_api import usages_of
 from glidemq_py._job import Job, QueueLink
-from glidemq_py._job.reloading import LISTED_FIELDS, RECORD_FIELDS, read_record
+from glidemq_py._job.details import LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [

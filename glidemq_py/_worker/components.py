@@ -13,8 +13,8 @@ from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._core.serializers import serializer_of
 from glidemq_py._features.schedulers.maintenance import SchedulerTask
 from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
 from glidemq_py._job import QueueLink

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
+from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection
-from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from glidemq_py._api.queue import Queue
+from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import Connection
-from glidemq_py._client.open_transport import SharedClient
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import validate_queue_name

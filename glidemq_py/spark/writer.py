@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_py._core.calls import steering
+from glidemq_py._core.calls import control
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
@@ -52,7 +52,7 @@ def drain_first(write: WriteId, queues: Iterable[str]) -> Steps[int]:
     for queue in sorted({write.home.name, *queues}):
         meta, here, cursor = QueueKeys(write.home.prefix, queue).meta, 0, ""
         while True:
-            piece = yield steering.drain(meta, False, cursor, _PIECE, here)
+            piece = yield control.drain(meta, False, cursor, _PIECE, here)
             here, cursor = here + piece.deleted, piece.cursor
             if not cursor:
                 break

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import control, steering, working
+from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
@@ -190,9 +190,9 @@ class Fleet:
             return
         self.random.choice((
             lambda: self.own.run(control.remove(self.own.meta, job_id)),
-            lambda: self.own.run(steering.revoke(self.own.meta, job_id)),
-            lambda: self.own.run(steering.reprioritize(self.own.meta, job_id, 1)),
-            lambda: self.own.run(steering.redelay(self.own.meta, job_id, 20)),
+            lambda: self.own.run(control.revoke(self.own.meta, job_id)),
+            lambda: self.own.run(control.reprioritize(self.own.meta, job_id, 1)),
+            lambda: self.own.run(control.redelay(self.own.meta, job_id, 20)),
         ))()  # fmt: skip
         self.tainted.add(job_id)
 

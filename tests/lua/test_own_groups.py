@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py._core.calls import control, steering, working
+from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._features.limits import queue_api as limiting
@@ -228,7 +228,7 @@ def test_requeued_job_without_turn_gets_new_sequence(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(3)))
     first = q.take_one()
-    assert q.run(steering.revoke(q.meta, "3")) == "revoked"
+    assert q.run(control.revoke(q.meta, "3")) == "revoked"
     assert q.redis("HGET", "group:k", "skip:3") == "1"
     assert q.run(control.retry(q.meta, "3")) == "ok"
     ran = []

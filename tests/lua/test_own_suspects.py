@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from glidemq_py._core.calls import control, reading, steering, working
+from glidemq_py._core.calls import control, reading, working
 from glidemq_py._core.calls.adding import row
 from tests.lua.check_support import check
 from tests.lua.own_support import NODE_CONSUMER, OwnQueue, Taken
@@ -266,12 +266,12 @@ def test_suspects_are_listed_as_waiting(q: OwnQueue) -> None:
 def test_operations_apply_to_suspects(q: OwnQueue) -> None:
     removed, revoked, moved, kept = suspects(q, 4)
     assert q.run(control.remove(q.meta, removed)) == 1
-    assert q.run(steering.revoke(q.meta, revoked)) == "revoked"
-    assert q.run(steering.reprioritize(q.meta, moved, 3)) == "ok"
+    assert q.run(control.revoke(q.meta, revoked)) == "revoked"
+    assert q.run(control.reprioritize(q.meta, moved, 3)) == "ok"
     assert list(limits(q)) == [kept]
     assert q.state(moved) == "prioritized"
     is_clean(q)
-    deleted, _ = q.run(steering.drain(q.meta, True, "", 100, 0))
+    deleted, _ = q.run(control.drain(q.meta, True, "", 100, 0))
     assert deleted == 1
     assert limits(q) == {}
     assert q.state(kept) is None

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import obliterate, remove
-from glidemq_py._core.calls.steering import revoke
+from glidemq_py._core.calls.control import obliterate, remove, revoke
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._features.outbox import outbox
 from glidemq_py._features.suspend import calls as suspending

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_py import Queue, Worker, is_cluster_client
-from glidemq_py._client.address import Address
 from glidemq_py._client.connect import check_connection
 from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
+from glidemq_py._client.connection_url import Address
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"

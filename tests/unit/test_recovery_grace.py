@@ -3,7 +3,7 @@
 import time
 from typing import Any, cast
 
-from glidemq_py._client.interruptions import Interruptions
+from glidemq_py._client.retrying import Interruptions
 from glidemq_py._core.calls.working import RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask

@@ -5,8 +5,8 @@ fakeredis), `script` (functions, by lupa), `server.lua` and `codecs.lua` (the se
 (converts replies to GLIDE's types), `transport` (connections of queues and workers), `server` (combines them).
 """
 
-from glidemq_py._client.memory.clock import Clock
 from glidemq_py._client.memory.server import MemoryServer
+from glidemq_py._client.memory.store import Clock
 from glidemq_py._client.memory.transport import MemoryBlockingTransport, MemoryTransport
 
 __all__ = ["Clock", "MemoryBlockingTransport", "MemoryServer", "MemoryTransport"]

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, cast
 
+from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection
-from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
 from glidemq_py._core.names import parse_job_id, validate_prefix, validate_queue_name

@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import URL_VARIABLE, Connection
-from glidemq_py._client.open_transport import open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import reading

@@ -23,8 +23,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.payload import decode_data, encode_data, encode_result
-from glidemq_py._core.serializers import serializer_of
+from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.current import label_log_records, running_job
 from glidemq_py._job.job import Job
