@@ -146,11 +146,13 @@ class QueueControl:
             retried += done
         return retried
 
-    async def obliterate(self, *, force: bool = False) -> int:
-        """Delete the queue with all its jobs and keys.
+    async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
+        """Delete the queue with all its jobs and keys, at a cost that depends on what the queue holds.
 
         Args:
             force: If True, delete active jobs too.
+            scan: If True, also search all keys of the server, in steps of a thousand, for keys of the queue that
+                nothing else in it names: those changed by hand, or left by a Node peer's library.
 
         Returns:
             The number of deleted jobs.
@@ -158,7 +160,7 @@ class QueueControl:
         Raises:
             JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
         """
-        return await obliterate(await self._connected(), force=force)
+        return await obliterate(await self._connected(), force=force, scan=scan)
 
     # -- single jobs --------------------------------------------------------------------------------------
 
@@ -228,25 +230,27 @@ def _id(job_id: str) -> str:
 _BATCH = 250
 
 
-async def obliterate(link: QueueLink, *, force: bool) -> int:
+async def obliterate(link: QueueLink, *, force: bool, scan: bool) -> int:
     """Delete every key of the queue and return the number of deleted jobs.
 
-    The function library deletes the jobs in the queue's own indexes. Jobs that only a Node peer's structures contain
-    (waiting parents, groups) are then found by scanning for their keys.
-
     Raises:
-        GlideMQValidationError: If ``force`` is not a bool.
+        GlideMQValidationError: If ``force`` or ``scan`` is not a bool.
         JobStateError: If jobs are active and ``force`` is False.
     """
     check_bool("force", force)
-    deleted, status = 0, "more"
+    check_bool("scan", scan)
+    registry, name = usage_registry_key(link.keys.prefix), link.keys.name
+    has_usage = bool(await link.transport.command("SISMEMBER", registry, name))
+    deleted, status, cursor = 0, "more", ""
     while status == "more":
-        status, step = await link.transport.call(control.obliterate(link.keys.meta, force or deleted > 0, _BATCH))
+        call = control.obliterate(link.keys.meta, force or deleted > 0, _BATCH, cursor, has_usage)
+        status, step, cursor = await link.transport.call(call)
         if status == "active":
-            raise _jobs_active_error(link.keys.name, step)
+            raise _jobs_active_error(name, step)
         deleted += step
-    deleted += await _sweep(link)
-    await link.transport.command("SREM", usage_registry_key(link.keys.prefix), link.keys.name)
+    if scan:
+        deleted += await _sweep(link)
+    await link.transport.command("SREM", registry, name)
     link.has_usage = False
     return deleted
 

@@ -416,11 +416,13 @@ class Queue(Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.retry_jobs(count))
 
-    def obliterate(self, *, force: bool = False) -> int:
-        """Delete the queue with all its jobs and keys.
+    def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
+        """Delete the queue with all its jobs and keys, at a cost that depends on what the queue holds.
 
         Args:
             force: If True, delete active jobs too.
+            scan: If True, also search all keys of the server, in steps of a thousand, for keys of the queue that
+                nothing else in it names: those changed by hand, or left by a Node peer's library.
 
         Returns:
             The number of deleted jobs.
@@ -428,7 +430,7 @@ class Queue(Generic[DataT, ResultT]):
         Raises:
             JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
         """
-        return run_immediately(self._core.obliterate(force=force))
+        return run_immediately(self._core.obliterate(force=force, scan=scan))
 
     def remove(self, job_id: str) -> bool:
         """Delete a job in any state, with its logs and other keys. Return False if it does not exist.

@@ -4,7 +4,7 @@
 local STATIC = {
   id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
   events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
-  list_active_ids = 'list-active-ids', list_popped = 'list-popped', wake = 'wake',
+  list_active_ids = 'list-active-ids', list_popped = 'list-popped', list_taken = 'list-taken', wake = 'wake',
   workers = 'workers', stall_watch = 'stall-watch',
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', retired = 'retired',
@@ -12,6 +12,7 @@ local STATIC = {
   outbox = 'outbox', writes = 'writes', waiting_children = 'waiting-children', remote_parents = 'remote-parents',
   remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
   suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses',
+  temporary = 'temporary', obliterating = 'obliterating',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from glidemq_py._client.library_source import Library, assemble
-from glidemq_py._core.calls import working
+from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import Row, add, row
 from glidemq_py._core.calls.packing import Call
 from glidemq_py.testing import RespClient
@@ -109,6 +109,15 @@ class OwnQueue:
 
     def finish(self, *finished: working.Finished) -> list[int]:
         return list(self.exchange(0, finished).statuses)
+
+    def obliterate(self, *, force: bool = False, batch: int = 100) -> list[tuple[str, int]]:
+        """Delete the queue; the status of each call, with the number of jobs it deleted."""
+        replies: list[tuple[str, int]] = []
+        cursor = ""
+        while not replies or replies[-1][0] == "more":
+            status, deleted, cursor = self.run(control.obliterate(self.meta, force, batch, cursor))
+            replies.append((status, deleted))
+        return replies
 
     # -- looking -------------------------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.reading import version
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import heartbeat, recover_stalled
+from glidemq_py._features.limits.calls import limit_group
+from glidemq_py._features.usage.calls import create_budget
 from glidemq_py.testing import RespError
 from tests.lua.job_places import (
     BOOKKEEPING,
@@ -277,13 +279,6 @@ def test_version(q: OwnQueue) -> None:
 # -- obliterate --------------------------------------------------------------------------------------------
 
 
-def obliterate(q: OwnQueue, *, force: bool = False, batch: int = 3) -> list[tuple[str, int]]:
-    replies = []
-    while not replies or replies[-1][0] == "more":
-        replies.append(q.run(control.obliterate(q.meta, force, batch)))
-    return replies
-
-
 def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
     for arrange in (completed, failed, waiting, lifo, delayed, prioritized, in_nodes_priority_list):
         arrange(q)
@@ -294,20 +289,20 @@ def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
     q.run(recover_stalled(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
     q.run(control.pause(q.meta))
     q.run(control.resume(q.meta))
-    replies = obliterate(q)
+    replies = q.obliterate(batch=3)
     assert replies[-1] == ("done", 0)
     assert all(deleted <= 3 for _, deleted in replies)
     assert q.key_names() == set()
-    assert obliterate(q) == [("done", 0)]
+    assert q.obliterate() == [("done", 0)]
 
 
 @pytest.mark.parametrize("arrange", [active, active_from_list])
 def test_obliterate_of_active_queue_needs_force(q: OwnQueue, arrange: object) -> None:
     arrange(q)  # type: ignore[operator]
     before = q.key_names()
-    assert obliterate(q) == [("active", 1)]
+    assert q.obliterate() == [("active", 1)]
     assert q.key_names() == before
-    assert obliterate(q, force=True)[-1] == ("done", 0)
+    assert q.obliterate(force=True)[-1] == ("done", 0)
     assert q.key_names() == set()
 
 
@@ -316,7 +311,7 @@ def test_obliterate_deletes_foreign_keys(q: OwnQueue) -> None:
     for suffix in ("completed", "lifo", "list-active", "events", "wake", "workers", "stall-watch"):
         q.redis("DEL", suffix)
         q.redis("RPUSH" if suffix == "completed" else "SADD", suffix, "foreign")
-    assert obliterate(q)[-1] == ("done", 0)
+    assert q.obliterate()[-1] == ("done", 0)
     assert q.key_names() == set()
 
 
@@ -325,16 +320,58 @@ def test_obliterate_does_not_touch_other_queues(q: OwnQueue) -> None:
     try:
         other.add_job()
         q.add_job()
-        obliterate(q)
+        q.obliterate()
         assert other.counts()["waiting"] == 1
     finally:
         other.delete_everything()
 
 
+def test_obliterate_finds_jobs_that_no_index_names(q: OwnQueue) -> None:
+    """Node's library keeps waiting parents, active jobs of lists and keys of removed jobs in no index."""
+    q.put_job("1", state="waiting-children")
+    for i in range(1_500):
+        q.redis("SADD", "deps:1", q.key(str(i + 2)))  # in this queue; most are gone
+    q.put_job("root", state="waiting-children")
+    q.redis("SADD", "deps:root", q.key("named"))
+    q.put_job("named", state="waiting", parentId="root", parentQueue=q.base[7:-1])
+    q.push_entry("named")
+    q.put_job("listed", state="active", lifo=1)
+    q.redis("SET", "list-active", 1)
+    q.redis("XADD", "events", "*", "event", "added", "jobId", "listed")
+    q.redis("RPUSH", "log:2500", "of a removed job")
+    q.redis("HSET", "budget:4000", "usedTokens", 1)
+    q.redis("SET", "id", 500_000)
+    q.put_job("499000", state="waiting-children")
+    q.put_job("dag", state="waiting")
+    q.push_entry("dag")
+    q.redis("SADD", "parents:dag", q.key("several"))
+    q.put_job("several", state="waiting-children")
+    replies = q.obliterate(force=True, batch=100)
+    assert sum(deleted for _, deleted in replies) == 7
+    assert q.key_names() == set()
+    assert len(replies) < 50
+
+
+def test_obliterate_finds_keys_that_expire(q: OwnQueue) -> None:
+    q.run(create_budget(q.meta, "1", ["maxTotalTokens", "9"]))
+    q.add_job()
+    job = q.take_one()
+    charge = (1, q.key("budget:1"), False)
+    tokens = (10, 60_000, [3])
+    q.run(working.exchange(q.meta, "py-1", 0, [job.completed(keep=1)], False, False, tokens=tokens, charges=[charge]))
+    q.run(limit_group(q.meta, "unused", 2, False, False))
+    names = q.key_names()
+    assert {"budget:1", "group:unused"} <= names
+    assert any(name.startswith("tpm:") for name in names)
+    assert q.redis("PTTL", "temporary") > 0
+    q.obliterate()
+    assert q.key_names() == set()
+
+
 def test_obliterate_deletes_foreign_entries(q: OwnQueue) -> None:
     q.redis("XADD", "stream", "*", "foreign", "entry")
     q.read_as(NODE_CONSUMER)
-    assert obliterate(q, force=True) == [("more", 0), ("done", 0)]
+    assert q.obliterate(force=True) == [("more", 0), ("done", 0)]
     assert q.key_names() == set()
 
 

@@ -58,6 +58,5 @@ def test_everything_but_adding_works(full: OwnQueue) -> None:
     assert full.run(control.unlock(full.key("lock:x"), "a")) is True
     assert full.run(leave(full.meta, "py-1")) is False
     assert full.run(control.remove(full.meta, job.id)) is True
-    while full.run(control.obliterate(full.meta, True, 100))[0] != "done":
-        pass
+    assert full.obliterate(force=True)[-1] == ("done", 0)
     assert full.key_names() == set()

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import obliterate
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled
 from glidemq_py._features.outbox import OutboxEntry, OutboxReply, dead_letters_to, outbox
@@ -263,7 +262,5 @@ def test_pages_are_bounded_in_number_and_bytes(q: OwnQueue) -> None:
 def test_obliterate_deletes_the_outbox(q: OwnQueue) -> None:
     fill(q, 1)
     read(q)
-    status = "more"
-    while status == "more":
-        status, _ = q.run(obliterate(q.meta, True, 100))
+    q.obliterate(force=True)
     assert q.key_names() <= {"lock:reclaim"}

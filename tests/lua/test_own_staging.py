@@ -323,10 +323,8 @@ def test_add_once_adds_each_number_once(place: Place) -> None:
 def test_obliterate_deletes_writes(place: Place) -> None:
     place.open()
     assert place.home.redis("EXISTS", "writes") == 1
-    from glidemq_py._core.calls.control import obliterate
-
-    place.home.run(obliterate(place.keys.meta, True, 10))
-    assert place.home.redis("EXISTS", "writes") == 0
+    place.home.obliterate()
+    assert place.home.key_names() == set()
 
 
 def test_a_full_server_publishes_later(resp: RespClient, place: Place) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import obliterate, remove, revoke
+from glidemq_py._core.calls.control import remove, revoke
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._features.outbox import outbox
 from glidemq_py._features.suspend import calls as suspending
@@ -269,9 +269,7 @@ def test_obliterate_deletes_suspended_jobs(q: OwnQueue) -> None:
     q.add_job()
     suspend(q, q.take_one())
     q.redis("RPUSH", "signals:1", "{}")
-    status, deleted = q.run(obliterate(q.meta, False, 100))
-    assert (status, deleted) == ("more", 1)
-    assert q.run(obliterate(q.meta, False, 100))[0] == "done"
+    assert q.obliterate() == [("more", 1), ("done", 0)]
     assert q.key_names() == set()
 
 

@@ -1,5 +1,5 @@
-"""What others keep on the same server costs a queue nothing: nothing but `check` and `obliterate`, which an operator
-calls, ever goes through the server's keys."""
+"""What others keep on the same server costs a queue nothing: nothing but `check` and `obliterate(scan=True)`, which an
+operator calls, ever goes through the server's keys."""
 
 import asyncio
 from collections.abc import Callable
@@ -85,7 +85,12 @@ async def test_no_operation_scans_all_keys(private_server: Callable[..., ServerP
         await queue.clean(0)
         assert not commands(server) & OF_THE_KEYSPACE
         assert (await queue.check()).ok
+        with server.client() as client:
+            client.execute("CONFIG", "RESETSTAT")
         await queue.obliterate(force=True)
+        assert not commands(server) & OF_THE_KEYSPACE
+    with server.client() as client:
+        assert client.keys("glide:{q}*") == []
 
 
 @pytest.mark.parametrize("name", ["check", "obliterate"])
@@ -98,8 +103,39 @@ async def test_scans_use_small_steps(private_server: Callable[..., ServerProcess
         await queue.add("task")
         with server.client() as client:
             client.execute("CONFIG", "RESETSTAT")
-        await (queue.check() if name == "check" else queue.obliterate())
+        await (queue.check() if name == "check" else queue.obliterate(scan=True))
     with server.client() as client:
         stats = dict(part.split("=") for part in client.info("commandstats")["cmdstat_scan"].split(","))
         assert int(stats["calls"]) >= 20
         assert float(stats["usec_per_call"]) < 5_000
+
+
+async def cost_of_obliterate(server: ServerProcess) -> tuple[dict[str, int], float]:
+    """Fill a queue and obliterate it; return the number of calls per command, and the microseconds of server time."""
+    async with Queue("q", server.url) as queue:
+        await queue.add_bulk([("ok", i, {"delay": i % 2 * 60_000}) for i in range(2_000)])
+        with server.client() as client:
+            client.execute("CONFIG", "RESETSTAT")
+        assert await queue.obliterate() == 2_000
+    with server.client() as client:
+        rows = {
+            name.removeprefix("cmdstat_"): dict(part.split("=") for part in row.split(","))
+            for name, row in client.info("commandstats").items()
+        }
+        assert client.keys("glide:*") == []
+    ours = {name: row for name, row in rows.items() if not name.startswith(("config", "info", "client", "hello"))}
+    spent = sum(float(row["usec"]) for name, row in ours.items() if name in {"fcall", "scan"})
+    return {name: int(row["calls"]) for name, row in ours.items()}, spent
+
+
+async def test_obliterate_costs_what_the_queue_holds(private_server: Callable[..., ServerProcess]) -> None:
+    server = private_server()
+    await cost_of_obliterate(server)  # loads the library
+    calls, spent = await cost_of_obliterate(server)
+    with server.client() as client:
+        for start in range(0, 200_000, 20_000):
+            client.execute("MSET", *(part for i in range(start, start + 20_000) for part in (f"another:{i}", "x")))
+    crowded_calls, crowded = await cost_of_obliterate(server)
+    assert "scan" not in crowded_calls
+    assert sum(crowded_calls.values()) < 1.2 * sum(calls.values())
+    assert crowded < 3 * spent

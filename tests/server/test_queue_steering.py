@@ -286,11 +286,18 @@ async def test_obliterate_leaves_no_key(core_url: str, queue_name: str, core_res
         # What only a Node peer writes.
         for suffix in ("deps:1", "parents:1"):
             raw.run("SADD", suffix, "x")
-        raw.run("HSET", "job:1:sub:g", "a", "1")
+        for suffix in ("log:2", "signals:2"):  # of a job that its retention has removed
+            raw.run("RPUSH", suffix, "x")
         raw.run("HSET", "dedup", "d", "1:1")
+        core_resp.execute("XGROUP", "CREATECONSUMER", raw.key("stream"), "workers", "worker-1-a")
         raw.run("SET", "w:worker-1-a", "{}")
+        raw.run("HINCRBY", "ordering", "g", 1)
         raw.run("HSET", "group:g", "active", "0")
-        raw.run("HSET", "job:parked", "id", "parked", "state", "group-waiting")
+        raw.run("ZADD", "groupq:g", 1, "parked")
+        raw.run("HSET", "job:parked", "id", "parked", "state", "group-waiting", "groupKey", "g")
+        parent = raw.run("INCR", "id")
+        raw.run("HSET", f"job:{parent}", "id", parent, "state", "waiting-children")
+        raw.run("SADD", f"deps:{parent}", "glide:{another}:1")
         before = (await queue.get_job_counts()).total
         assert await queue.obliterate() >= before
         assert core_resp.keys(f"*{{{queue_name}}}*") == []
@@ -300,6 +307,19 @@ async def test_obliterate_leaves_no_key(core_url: str, queue_name: str, core_res
         assert (await queue.add("n")).id == "1"
         await queue.obliterate()
         await other.obliterate()
+
+
+async def test_obliterate_with_scan_finds_keys_without_a_place(core_url: str, queue_name: str, core_resp: RespClient):
+    async with Queue(queue_name, core_url) as queue:
+        await queue.add("n")
+        raw = Raw(core_resp, queue_name)
+        raw.run("HSET", "job:lost", "id", "lost", "state", "waiting")
+        raw.run("HSET", "job:1:sub:g", "a", "1")
+        raw.run("SET", "clock-of-a-peer", "1")
+        with pytest.raises(GlideMQValidationError, match="scan"):
+            await queue.obliterate(scan=cast("bool", "yes"))
+        assert await queue.obliterate(scan=True) == 2
+        assert core_resp.keys(f"*{{{queue_name}}}*") == []
 
 
 @pytest.mark.parametrize("state", ["active", "active-lifo"])

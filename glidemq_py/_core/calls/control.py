@@ -82,14 +82,20 @@ def retry(meta: str, job_id: str) -> Call[str]:
     return Call("retry", meta, (job_id,), bytes.decode)
 
 
-def obliterate(meta: str, force: bool, batch: int) -> Call[tuple[str, int]]:
-    """Run one step of deleting a queue; return ('more' | 'done', jobs deleted) or ('active', active jobs)."""
-    return Call("obliterate", meta, (pack((force, batch)),), _pair, repeatable=True)
+def obliterate(
+    meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False
+) -> Call[tuple[str, int, str]]:
+    """Delete up to ``batch`` jobs of the queue; return the status, their number, and the cursor of the next call.
+
+    The status is "more" (call again), "done", or "active": jobs are active and ``force`` is False; their number is
+    returned instead. ``has_usage``: the queue may have usage that a Node peer reported.
+    """
+    return Call("obliterate", meta, (pack((force, batch, cursor, int(has_usage))),), _obliterated, repeatable=True)
 
 
-def _pair(reply: bytes) -> tuple[str, int]:
-    status, deleted = unpack(reply)
-    return status, deleted
+def _obliterated(reply: bytes) -> tuple[str, int, str]:
+    status, number, cursor = unpack(reply)
+    return str(status), int(number), str(cursor)
 
 
 def _update(meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int) -> Call[AttemptStatus]:

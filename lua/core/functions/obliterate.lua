@@ -1,54 +1,245 @@
--- obliterate: delete a queue with every key, in bounded steps.
--- KEYS 1 meta   ARGV 1 packed {force, batch}   -> packed {status, deleted jobs}
--- status: 'more' (call again), 'done', 'active' (force is off and jobs are active; nothing was changed, and the
--- number is the count of active jobs)
--- Jobs are found through the indexes, so no key of another queue is read. The client then deletes the jobs that no
--- index names (waiting-children, groups) by a SCAN bounded to this queue's own hash tag. Bound: `batch` jobs.
--- A key of a foreign type names no job; it is deleted with the rest.
+-- obliterate: delete a queue with every key, in bounded steps, at a cost that depends on what the queue holds.
+-- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1}   -> packed {status, deleted jobs, cursor}
+-- status: 'more' (call again with the cursor of the reply; '' at first), 'done', 'active' (force is off and jobs are
+-- active; nothing was changed, and the number is the count of active jobs)
+-- Jobs are found through the indexes, then through their families, the events and the ids near both ends of the id
+-- counter: a Node peer's library leaves parents that wait for their children, active jobs of lists and keys of removed
+-- jobs in no index. No key of another queue is read. Keys of a foreign type are deleted with the rest.
+-- Bound: `batch` jobs, 1,000 relatives of each, 1,000 ids that are searched, 1,000 minutes of usage.
 
--- Delete groups, found through their sequence counters: return parked jobs first, then delete the group itself.
-local function group_ids(q, count)
-  local names, ids, groups = redis.call('HSCAN', q.ordering, 0, 'COUNT', 50)[2], {}, 0
-  for i = 1, #names, 2 do
-    local parked = q.P .. 'groupq:' .. names[i]
-    local found = redis.call('ZRANGE', parked, 0, count - #ids - 1)
-    if #found > 0 then
-      redis.call('ZREM', parked, unpack(found))
-      for _, id in ipairs(found) do ids[#ids + 1] = id end
-      if #ids >= count then break end
-    else
-      redis.call('UNLINK', parked, q.P .. 'group:' .. names[i], q.P .. 'orderdone:pending:' .. names[i])
-      redis.call('HDEL', q.ordering, names[i])
-      groups = groups + 1
-    end
+local RELATIVES, GROUPS, IDS, MINUTES = 1000, 50, 1000, 1000
+local GAP = 4000 -- the search by id ends after this many ids in a row without a key
+local MINUTE_MS, USAGE_MS = 60000, 2592000000
+
+local function typed(reply) return type(reply) == 'table' and not reply.err and reply or {} end
+
+-- ------------------------------------------------------------------ jobs
+
+-- Remember the relatives of a job that are in this queue: their turn comes in a later call.
+local function add_relatives(q, members)
+  local ids = {}
+  for _, member in ipairs(members) do
+    local P, id = string.match(member, '^(.*:)([^:]*)$')
+    if P == q.P and #ids < RELATIVES then ids[#ids + 1] = id end
   end
-  return ids, groups
+  if #ids > 0 then redis.call('SADD', q.obliterating, unpack(ids)) end
 end
 
+local function delete_group(q, name)
+  redis.call('UNLINK', q.P .. 'groupq:' .. name, q.P .. 'group:' .. name, q.P .. 'orderdone:pending:' .. name)
+end
+
+-- Delete a job with all its keys. Return 1 if it existed, and how many keys it had.
+local function delete_job(q, id, subscriptions)
+  local P, key = q.P, q.J .. id
+  local h = typed(redis.pcall('HMGET', key, 'parentId', 'parentQueue', 'groupKey', 'budgetKey', 'building'))
+  if h[1] and h[2] then add_relatives(q, { G.flows.P_of(q, h[2]) .. h[1] }) end
+  local parents = typed(redis.pcall('SPOP', P .. 'parents:' .. id, RELATIVES))
+  add_relatives(q, parents)
+  local children = typed(redis.pcall('SPOP', P .. 'deps:' .. id, RELATIVES))
+  add_relatives(q, children)
+  if #children == RELATIVES then -- there may be more children: come back, with the record gone
+    redis.call('SADD', q.obliterating, id)
+  else
+    redis.call('UNLINK', P .. 'deps:' .. id)
+  end
+  -- Parked jobs of the group are in the record that is deleted here: only an empty one.
+  if h[3] and redis.pcall('ZCARD', P .. 'groupq:' .. h[3]) == 0 then delete_group(q, h[3]) end
+  if h[4] and string.sub(h[4], 1, #P) == P then redis.call('UNLINK', h[4]) end
+  if h[5] then redis.call('UNLINK', P .. 'flow:' .. h[5], P .. 'flow-mark:' .. h[5]) end
+  for _, group in ipairs(subscriptions) do redis.call('UNLINK', G.subscriptions.record_key(q, id, group)) end
+  local existed = redis.call('UNLINK', key)
+  local others = redis.call('UNLINK', P .. 'log:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id,
+    P .. 'signals:' .. id, P .. 'depvals:' .. id, P .. 'budget:' .. id, key .. ':usage-lock')
+  return existed, existed + #parents + #children + others
+end
+
+-- A member of `scheduled` may be a further attempt of one subscription: `id||group`.
+local function without_subscriptions(q, members)
+  for i, member in ipairs(members) do
+    local id, group = string.match(member, '^(.-)||(.*)$')
+    if id then
+      redis.call('UNLINK', G.subscriptions.record_key(q, id, group))
+      members[i] = id
+    end
+  end
+  return members
+end
+
+-- Return ids of jobs, `count` at most, and how many places were emptied.
 local function first_ids(q, count)
-  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects }
+  local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects,
+    q.list_popped }
   for _, key in ipairs(sets) do
-    local ids = redis.pcall('ZRANGE', key, 0, count - 1)
+    local ids = typed(redis.pcall('ZRANGE', key, 0, count - 1))
     if #ids > 0 then
       redis.call('ZREM', key, unpack(ids))
-      return ids
+      return without_subscriptions(q, ids), #ids
     end
   end
   for _, key in ipairs({ q.lifo, q.priority }) do
-    local ids = redis.pcall('LRANGE', key, 0, count - 1)
+    local ids = typed(redis.pcall('LRANGE', key, 0, count - 1))
     if #ids > 0 then
       redis.call('LTRIM', key, #ids, -1)
-      return ids
+      return ids, #ids
     end
   end
+  for _, key in ipairs({ q.list_taken, q.obliterating }) do
+    local ids = typed(redis.pcall('SPOP', key, count))
+    if #ids > 0 then return ids, #ids end
+  end
   local ids, entries = {}, {}
-  for _, e in ipairs(redis.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count)) do
+  for _, e in ipairs(typed(redis.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
     entries[#entries + 1] = e[1]
     ids[#ids + 1] = G.entry_job(e[2])
   end
   G.settle_entries(q, entries)
   return ids, #entries
 end
+
+-- Return ids of parked jobs, and how many ids and groups were removed. A group is deleted when it has no parked jobs.
+local function group_ids(q, count)
+  local page = typed(redis.pcall('HSCAN', q.ordering, 0, 'COUNT', GROUPS))
+  local names, ids, groups = page[2] or {}, {}, 0
+  for i = 1, #names, 2 do
+    local parked = q.P .. 'groupq:' .. names[i]
+    local found = typed(redis.pcall('ZRANGE', parked, 0, count - #ids - 1))
+    if #found > 0 then
+      redis.call('ZREM', parked, unpack(found))
+      for _, id in ipairs(found) do ids[#ids + 1] = id end
+    else
+      delete_group(q, names[i])
+      redis.call('HDEL', q.ordering, names[i])
+      groups = groups + 1
+    end
+    if #ids + groups >= count then break end
+  end
+  return ids, #ids + groups
+end
+
+-- ------------------------------------------------------------------ other keys, page by page; each returns how many
+
+local OTHERS = {
+  function(q, count) -- groups that only have a limit
+    local names = typed(redis.pcall('ZRANGE', q.ratelimited, 0, count - 1))
+    for _, name in ipairs(names) do delete_group(q, name) end
+    if #names > 0 then redis.call('ZREM', q.ratelimited, unpack(names)) end
+    return #names
+  end,
+  function(q, count)
+    local names = typed(redis.pcall('ZRANGE', q.workers, 0, count - 1))
+    for _, name in ipairs(names) do redis.call('UNLINK', q.P .. 'w:' .. name) end
+    if #names > 0 then redis.call('ZREM', q.workers, unpack(names)) end
+    return #names
+  end,
+  function(q, count)
+    local suffixes = typed(redis.pcall('ZRANGE', q.temporary, 0, count - 1))
+    for _, suffix in ipairs(suffixes) do redis.call('UNLINK', q.P .. suffix) end
+    if #suffixes > 0 then redis.call('ZREM', q.temporary, unpack(suffixes)) end
+    return #suffixes
+  end,
+  function(q)
+    local page = typed(redis.pcall('HSCAN', q.P .. 'flows', 0, 'COUNT', GROUPS))[2] or {}
+    for i = 1, #page, 2 do
+      redis.call('UNLINK', q.P .. 'flow:' .. page[i], q.P .. 'flow-mark:' .. page[i])
+      redis.call('HDEL', q.P .. 'flows', page[i])
+    end
+    return #page
+  end,
+  function(q)
+    local id = typed(redis.pcall('ZRANGE', q.writes, 0, 0))[1]
+    if not id then return 0 end
+    local stem = q.P .. 'write:' .. id
+    local attempts = typed(redis.pcall('SPOP', stem .. ':tried', RELATIVES))
+    for _, attempt in ipairs(attempts) do redis.call('UNLINK', stem .. ':try:' .. attempt) end
+    if #attempts < RELATIVES then
+      redis.call('UNLINK', stem, stem .. ':tried', stem .. ':won', stem .. ':queues')
+      redis.call('ZREM', q.writes, id)
+    end
+    return 1
+  end,
+}
+
+-- ------------------------------------------------------------------ searches: (q, c, batch) -> next position, or nil
+
+-- c: position in the present search; gap: ids in a row without a key; jobs and keys deleted by this call;
+-- subscriptions; usage: the queue has usage; complete: all ids were searched
+local SEARCH = {}
+
+local function found_job(q, c, id)
+  local existed, keys = delete_job(q, id, c.subscriptions)
+  c.deleted, c.keys = c.deleted + existed, c.keys + keys
+  return keys
+end
+
+-- Jobs that the latest events name.
+SEARCH.events = function(q, c, batch)
+  local from = c.position == '' and '-' or '(' .. c.position
+  local page = typed(redis.pcall('XRANGE', q.events, from, '+', 'COUNT', batch))
+  for _, entry in ipairs(page) do
+    local id = G.entry_job(entry[2])
+    if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then found_job(q, c, id) end
+  end
+  return #page == batch and page[#page][1] or nil
+end
+
+-- Ids from `position` on, in steps of 1 or -1, until GAP ids in a row have no key.
+local function search_ids(q, c, batch, step)
+  local last = G.count_of(redis.pcall('GET', q.id))
+  local at, found = tonumber(c.position) or (step > 0 and 1 or last), 0
+  for _ = 1, IDS do
+    if at < 1 or at > last then c.complete = true end
+    if c.complete or c.gap >= GAP then return nil end
+    local id = G.int(at)
+    if redis.call('EXISTS', q.J .. id, q.P .. 'budget:' .. id, G.satellites(q, id)) > 0 then
+      found_job(q, c, id)
+      c.gap, found = 0, found + 1
+    else
+      c.gap = c.gap + 1
+    end
+    at = at + step
+    if found >= batch then break end
+  end
+  return G.int(at)
+end
+
+SEARCH.newest = function(q, c, batch) return search_ids(q, c, batch, -1) end
+SEARCH.oldest = function(q, c, batch) return not c.complete and search_ids(q, c, batch, 1) or nil end
+
+-- Usage that a peer reported is in no index.
+SEARCH.usage = function(q, c)
+  if not c.usage then return nil end
+  local now = G.now(q)
+  local from, keys = tonumber(c.position) or now - now % MINUTE_MS - USAGE_MS, {}
+  for i = 0, MINUTES - 1 do keys[#keys + 1] = q.P .. 'usage:' .. G.int(from + i * MINUTE_MS) end
+  c.keys = c.keys + redis.call('UNLINK', unpack(keys))
+  from = from + MINUTES * MINUTE_MS
+  return from <= now + MINUTE_MS and G.int(from) or nil
+end
+
+local ORDER = { 'events', 'newest', 'oldest', 'usage' }
+
+-- Continue the searches until one has found something or reached its bound. Return the next cursor; nil = all ended
+-- and this call found nothing.
+local function search(q, c, cursor, batch)
+  local phase, gap, position = string.match(cursor, '^(%l+)|(%d+)|(.*)$')
+  local first = 1
+  for i, name in ipairs(ORDER) do
+    if name == phase then first = i end
+  end
+  c.position, c.gap = position or '', tonumber(gap) or 0
+  for number = first, #ORDER do
+    position = SEARCH[ORDER[number]](q, c, batch)
+    if position then return ORDER[number] .. '|' .. G.int(c.gap) .. '|' .. position end
+    c.position, c.gap = '', 0
+    -- After `newest` has reached the first id there is nothing left for `oldest`.
+    local following = c.complete and 'usage' or ORDER[number + 1]
+    if c.keys > 0 then return (following or 'usage') .. '|0|' end
+  end
+  return nil
+end
+
+-- ------------------------------------------------------------------ the call
 
 local function active_count(q)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
@@ -59,25 +250,46 @@ local function active_count(q)
   return active
 end
 
-G.export('obliterate', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local active = r[1] and 0 or active_count(q)
-  if active > 0 then return cmsgpack.pack({ 'active', active }) end
-  local ids, entries = first_ids(q, r[2])
-  if #ids == 0 and (entries or 0) == 0 then ids, entries = group_ids(q, r[2]) end
-  G.purge(q, ids)
-  if #ids > 0 or (entries or 0) > 0 then return cmsgpack.pack({ 'more', #ids }) end
-  local P = q.P
-  for _, consumer in ipairs(redis.pcall('ZRANGE', q.workers, 0, -1)) do
-    redis.call('UNLINK', P .. 'w:' .. consumer)
+-- Delete the keys that exist once per queue, and those of the consumers of its groups.
+local function delete_queue(q)
+  local P, groups = q.P, G.subscriptions.names(q)
+  for _, group in ipairs(groups) do redis.call('UNLINK', P .. 'lock:reclaim:' .. group) end
+  groups[#groups + 1] = G.GROUP
+  for _, group in ipairs(groups) do
+    for _, consumer in ipairs(typed(redis.pcall('XINFO', 'CONSUMERS', q.stream, group))) do
+      redis.call('UNLINK', P .. 'w:' .. consumer[2])
+    end
   end
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
     q.list_active, q.list_active_ids, q.wake, q.workers, q.stall_watch, q.metrics_completed, q.metrics_failed,
-    q.suspended, P .. 'dedup', P .. 'dedup-expiry', P .. 'rate', P .. 'schedulers', P .. 'ordering', P .. 'ratelimited',
+    q.suspended, q.dedup, q.dedup_expiry, q.rate, q.schedulers, q.ordering, q.ratelimited,
     P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim',
-    P .. 'list-popped', P .. 'list-taken', q.retired,
-    q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows', q.schedulers_own, q.schedulers_due,
-    P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote', q.group_watch,
-    P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses)
-  return cmsgpack.pack({ 'done', 0 })
+    q.list_popped, q.list_taken, q.retired, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
+    q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
+    q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
+    q.temporary, q.obliterating)
+end
+
+-- Delete one batch of what the indexes name. Return the deleted jobs, and false if nothing was left.
+local function delete_indexed(q, batch, subscriptions)
+  local ids, found = first_ids(q, batch)
+  if found == 0 then ids, found = group_ids(q, batch) end
+  local deleted = 0
+  for _, id in ipairs(ids) do deleted = deleted + delete_job(q, id, subscriptions) end
+  for i = 1, found == 0 and #OTHERS or 0 do found = found + OTHERS[i](q, batch) end
+  return deleted, found > 0
+end
+
+G.export('obliterate', { 'allow-oom' }, function(keys, args)
+  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local active = r[1] and 0 or active_count(q)
+  if active > 0 then return cmsgpack.pack({ 'active', active, '' }) end
+  local subscriptions, cursor = G.subscriptions.names(q), r[3]
+  local deleted, found = delete_indexed(q, r[2], subscriptions)
+  if found then return cmsgpack.pack({ 'more', deleted, cursor }) end
+  local c = { deleted = 0, keys = 0, subscriptions = subscriptions, usage = r[4] == 1 }
+  cursor = search(q, c, cursor, r[2])
+  if cursor then return cmsgpack.pack({ 'more', c.deleted, cursor }) end
+  delete_queue(q)
+  return cmsgpack.pack({ 'done', 0, '' })
 end)

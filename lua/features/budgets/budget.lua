@@ -94,6 +94,12 @@ M.barred = function(key)
   return h[2] == 'pause' and 'pause' or 'fail'
 end
 
+-- The root `id` of a flow has ended.
+M.let_expire = function(q, id, now)
+  if redis.call('EXPIRE', q.P .. 'budget:' .. id, M.KEPT_S) == 0 then return end
+  G.remember_temporary(q, 'budget:' .. id, now, M.KEPT_S * 1000)
+end
+
 local function is_own(q, key) return string.sub(key, 1, #q.P + 7) == q.P .. 'budget:' end
 
 -- Add the budget's verdict on a fetched job to the reply. 'ask': the budget is in another queue.
@@ -121,9 +127,7 @@ M.settle = function(q, charges, finished, statuses)
         passed[#passed + 1] = c[1]
       end
     end
-    if key == q.P .. 'budget:' .. id and (status == G.OK or status == G.FAILED) then
-      redis.call('EXPIRE', key, M.KEPT_S)
-    end
+    if key == q.P .. 'budget:' .. id and (status == G.OK or status == G.FAILED) then M.let_expire(q, id, G.now(q)) end
   end
   return passed
 end

@@ -191,6 +191,9 @@ G.export('flow_add', {}, function(keys, args)
   write_deps(q, token, r[4])
   for parent, members in pairs(f.members) do write_members(q, parent, members) end
   make_ready(q, token, r[5], now)
-  if token ~= '' then redis.call('SET', mark, G.int(number), 'PX', MARK_MS) end
+  if token ~= '' then
+    redis.call('SET', mark, G.int(number), 'PX', MARK_MS)
+    G.remember_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
+  end
   return cmsgpack.pack({ now, token == '' and f.ids or {}, false })
 end)

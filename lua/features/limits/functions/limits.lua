@@ -54,6 +54,8 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   elseif not known then
     redis.call('HSET', key, 'maxConcurrency', '1')
   end
+  -- `ordering` names all groups, also those without a job yet.
+  redis.call('HSETNX', q.ordering, r[1], '0')
   -- keeps the record when the group is idle (features/ordering_groups/group_idle.lua)
   redis.call('HSET', key, 'limitsKept', '1')
   if r[3] then

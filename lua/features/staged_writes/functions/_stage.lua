@@ -53,6 +53,7 @@ end
 
 S.remember_batch = function(q, query, batch, keep)
   redis.call('SET', ledger(q, query), G.int(batch), 'PX', keep)
+  G.remember_temporary(q, 'write-stream:' .. query, G.now(q), keep)
 end
 
 -- Delete the lists of some attempts. Return true if there may be more.
@@ -69,6 +70,7 @@ S.finish = function(q, w, state, keep)
   if keep > 0 then
     redis.call('HSET', w.manifest, 'state', state)
     redis.call('PEXPIRE', w.manifest, keep)
+    G.remember_temporary(q, 'write:' .. w.id, G.now(q), keep)
   else
     redis.call('UNLINK', w.manifest)
   end

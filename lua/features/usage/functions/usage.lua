@@ -62,6 +62,7 @@ G.export('report_usage', { 'allow-oom' }, function(keys, args)
   count(bucket, 1, { r[5], r[6], r[7], r[8], r[9] })
   if r[10] ~= '' then redis.call('HSET', bucket, 'costUnit', r[10]) end
   redis.call('EXPIRE', bucket, KEPT_S)
+  if first == 1 then G.remember_temporary(q, 'usage:' .. minute, now, KEPT_S * 1000 + MINUTE) end
   redis.call('HDEL', key, unpack(FIELDS))
   redis.call('HSET', key, 'usage:bucketTs', minute, unpack(r[4]))
   G.emit(q.events, 'usage', id, 'data', r[11])

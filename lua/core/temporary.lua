@@ -1,0 +1,13 @@
+-- Index keys that expire by themselves and that no job, set or stream names, so that `obliterate` finds them without a
+-- search: `P:temporary` has the part of the key after `P` as member and its expiry (epoch ms) as score.
+
+local PRUNED_A_CALL = 20
+
+-- ttl: ms. To be called whenever the key's time to live is set. The index expires with its last member.
+G.remember_temporary = function(q, suffix, now, ttl)
+  redis.call('ZADD', q.temporary, 'GT', G.int(now + ttl), suffix)
+  local over = redis.call('ZRANGEBYSCORE', q.temporary, '-inf', G.int(now), 'LIMIT', 0, PRUNED_A_CALL)
+  if #over > 0 then redis.call('ZREM', q.temporary, unpack(over)) end
+  local last = redis.call('ZRANGE', q.temporary, -1, -1, 'WITHSCORES')
+  if last[2] then redis.call('PEXPIRE', q.temporary, G.int(math.max(1, tonumber(last[2]) - now))) end
+end
