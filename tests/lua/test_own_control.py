@@ -7,7 +7,7 @@ from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.reading import version
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import heartbeat, recover_stalled
-from glidemq_py._features.limits import limit_group
+from glidemq_py._features.limits.queue_api import limit_group
 from glidemq_py._features.usage.calls import create_budget
 from glidemq_py.testing import RespError
 from tests.lua.job_places import (
