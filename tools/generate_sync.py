@@ -210,12 +210,15 @@ class _Writer:
         held = [name for name in TYPE_VARIABLES if re.search(rf"\b{name}\b", body + twin.start)]
         name = self._class.__name__ if twin.held == "_core" else f"Blocking{self._class.__name__}"
         head = [*self._imports(), *twin.head]
+        if twin.held == "_core":
+            head += ["from glidemq_py._core.misuse import BlockingOnly"]
         if held:
             head += ["from typing import Generic", "from typing_extensions import TypeVar"]
         lines = [HEAD.format(twin.title), *sorted(set(head)), "", f'__all__ = ["{name}"]', ""]
         lines += [f'{each} = TypeVar("{each}", default=Any)' for each in held]
-        generic = f"(Generic[{', '.join(held)}])" if held else ""
-        lines += [f"class {name}{generic}:", f'    """{self._class_doc()}"""', twin.start, body]
+        bases = ["BlockingOnly"] if twin.held == "_core" else []
+        bases += [f"Generic[{', '.join(held)}]"] if held else []
+        lines += [f"class {name}({', '.join(bases)}):", f'    """{self._class_doc()}"""', twin.start, body]
         if twin.held == "_core":
             lines.append("\n    def __repr__(self) -> str:\n        return repr(self._core)\n")
         return "\n".join(lines)

@@ -11,9 +11,9 @@ from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
@@ -41,7 +41,7 @@ __all__ = ["FlowProducer"]
 _MAX_READ: Final = 10**6
 
 
-class FlowProducer:
+class FlowProducer(AsyncOnly):
     """Add flows: trees and DAGs of jobs, in which parents wait for their children.
 
     A flow is added completely or not at all. Its jobs may be in different queues.

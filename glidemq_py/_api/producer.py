@@ -9,9 +9,9 @@ from typing_extensions import TypeVar
 
 from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection
-from glidemq_py._core.foreign_names import known_arguments, reject_positional_options
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._job import Job
 from glidemq_py.errors import BulkAddError
@@ -21,7 +21,7 @@ __all__ = ["Producer", "added_id", "bulk_ids"]
 DataT = TypeVar("DataT", default=Any)
 
 
-class Producer(Generic[DataT]):
+class Producer(AsyncOnly, Generic[DataT]):
     """Add jobs to a queue and return their ids.
 
     In ``Producer[DataT]``, the parameter is the type of the jobs' data. A producer connects at first use. Close it, or

@@ -17,10 +17,10 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row, add, encode_row
 from glidemq_py._core.checks import check_bool, check_int
-from glidemq_py._core.foreign_names import known_arguments, reject_positional_options
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import (
@@ -65,7 +65,7 @@ _ADDS, _SWEEP = "adds", "sweep"
 
 class Queue(
     QueueControl, QueueLimits, QueueChecking, QueueSchedulers, DeadLetters, QueueSuspension, QueueStreams,
-    QueueUsageReading, QueueVectors,
+    QueueUsageReading, QueueVectors, AsyncOnly,
     Generic[DataT, ResultT],
 ):  # fmt: skip
     """Add jobs to a queue, read them, and manage the queue.

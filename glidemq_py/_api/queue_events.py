@@ -19,9 +19,9 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Backgrou
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.callables import check_callable
 from glidemq_py._core.checks import check_choice
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
+from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, GlideMQValidationError
@@ -37,7 +37,7 @@ _REMEDY = "make another QueueEvents for another reader"
 Listener = Callable[[QueueEvent], Awaitable[None] | None]
 
 
-class QueueEvents:
+class QueueEvents(AsyncOnly):
     """Receive the events of a queue, by iteration or with listeners.
 
     ``async for event in QueueEvents("emails"): ...`` yields `QueueEvent` objects from the start of the iteration.
@@ -200,6 +200,9 @@ class QueueEvents:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __repr__(self) -> str:
+        return f"<QueueEvents {self.name!r}>"
 
     async def _dispatch(self) -> None:
         while not self._closed:

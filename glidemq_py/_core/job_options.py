@@ -13,7 +13,7 @@ from json import JSONEncoder
 from typing import Any, Final, TypedDict
 
 from glidemq_py._core.checks import check_bool, check_choice, check_int
-from glidemq_py._core.foreign_names import reject_option
+from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication import Deduplication, DeduplicationInput

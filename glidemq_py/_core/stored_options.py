@@ -65,15 +65,6 @@ def _backoff(value: Any) -> Any:
     )
 
 
-def _deduplication(value: Any) -> Any:
-    """Return a deduplication without a `ttl` that its mode does not use; peers may write one."""
-    if not isinstance(value, Mapping):
-        return value
-    given = cast("Mapping[str, Any]", value)
-    mode = given.get("mode") or "simple"
-    return {name: each for name, each in given.items() if name != "ttl" or mode != "simple"}
-
-
 def _retention(value: Any) -> Any:
     """Return a retention as glide-mq for Node reads it: 0 means keep all. This package never writes 0."""
     if not isinstance(value, Mapping):
@@ -113,7 +104,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "lockDuration": ("lock_duration", _same),
     "ordering": ("ordering", _ordering),
     "cost": ("cost", _same),
-    "deduplication": ("deduplication", _deduplication),
+    "deduplication": ("deduplication", _same),
     "fallbacks": ("fallbacks", read_fallbacks),
     "parent": ("parent", _same),
     "onFailure": ("on_failure", _same),

@@ -34,8 +34,9 @@ class Deduplication:
     Args:
         id: deduplication id, 1..256 characters.
         ttl: ms or timedelta, how long an added job counts as a duplicate. Required by "throttle", optional for
-            "debounce", rejected for "simple".
-        mode: "simple" skips an add while the previous job has not ended. "throttle" skips adds for ``ttl`` after the
+            "simple" and "debounce".
+        mode: "simple" skips an add while the previous job has not ended and, with a ``ttl``, was added less than
+            ``ttl`` ago. "throttle" skips adds for ``ttl`` after the
             last job added. "debounce" replaces the previous job if it is delayed or, with a priority, still waiting;
             it skips the add if that job is ready or active. Without a ``ttl``, "debounce" depends on the state of the
             previous job only.
@@ -55,9 +56,6 @@ class Deduplication:
         keep(self, "mode", check_choice("deduplication.mode", mode, _MODES))
         if self.mode == "throttle" and self.ttl is None:
             raise GlideMQValidationError("deduplication.ttl", None, "is required for mode 'throttle'")
-        if self.mode == "simple" and self.ttl is not None:
-            problem = "is not allowed for mode 'simple', which lasts until the job ends; use mode 'throttle'"
-            raise GlideMQValidationError("deduplication.ttl", ttl, problem)
 
     @classmethod
     def parse(cls, option: str, value: object) -> Deduplication:

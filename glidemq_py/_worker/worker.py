@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 
 from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection, check_connection
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -46,7 +46,7 @@ _SILENT_S = 30.0
 _POLL_S = 0.1
 
 
-class Worker:
+class Worker(AsyncOnly):
     """Runs the jobs of one queue in this process.
 
     A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread). It is called with the job and

@@ -9,6 +9,7 @@ from typing import Final
 from glidemq_py.errors.base import GlideMQError
 from glidemq_py.errors.invalid import (
     ColumnError,
+    ContextManagerError,
     CycleError,
     GlideMQValidationError,
     PayloadTooLargeError,
@@ -84,6 +85,7 @@ __all__ = [
     "ClosedError",
     "ColumnError",
     "ConnectionRejectedError",
+    "ContextManagerError",
     "CycleError",
     "DelayedError",
     "DuplicateJobError",

@@ -8,6 +8,7 @@ from glidemq_py.errors.base import GlideMQError, hide_urls, show_value
 
 __all__ = [
     "ColumnError",
+    "ContextManagerError",
     "CycleError",
     "GlideMQValidationError",
     "PayloadTooLargeError",
@@ -91,6 +92,30 @@ class PayloadTooLargeError(GlideMQValidationError):
 
 class SerializationError(GlideMQValidationError):
     """A value cannot be serialized, or a text cannot be deserialized."""
+
+
+class ContextManagerError(GlideMQError, TypeError):
+    """An object was used with the wrong kind of ``with`` block.
+
+    Attributes:
+        subject: the object, as text.
+        block: the block that it supports: "async with" or "with".
+        used: the block that was used.
+    """
+
+    subject: str
+    block: str
+    used: str
+
+    def __init__(self, subject: object, block: str, used: str) -> None:
+        self.subject = subject if isinstance(subject, str) else show_value(subject)
+        super().__init__(self.subject, block, used)
+        self.block = block
+        self.used = used
+
+    def __str__(self) -> str:
+        other = "blocking code uses glidemq_py.sync" if self.used == "with" else "an event loop uses glidemq_py"
+        return f"{self.subject}: use '{self.block}' instead of '{self.used}' ({other})"
 
 
 class ColumnError(GlideMQValidationError):

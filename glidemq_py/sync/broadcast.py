@@ -12,8 +12,8 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.options import PublishOptionsDict
@@ -27,7 +27,7 @@ __all__ = ["Broadcast"]
 DataT = TypeVar("DataT", default=Any)
 
 
-class Broadcast(Generic[DataT]):
+class Broadcast(BlockingOnly, Generic[DataT]):
     """Publish messages that every subscription receives.
 
     The blocking form of `glidemq_py.Broadcast`. It connects at first use. Close it, or use it in a ``with`` block.

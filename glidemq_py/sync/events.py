@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._client.runtime import iterate_now, run_immediately
-from glidemq_py._core.foreign_names import known_arguments
+from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.sync.driving import EventsCore
 
@@ -17,7 +17,7 @@ __all__ = ["QueueEvents"]
 Listener = Callable[[QueueEvent], None]
 
 
-class QueueEvents:
+class QueueEvents(BlockingOnly):
     """Receive the events of a queue, by iteration or with listeners. Listeners are called in a separate thread.
 
     ``for event in QueueEvents("emails"): ...`` yields `QueueEvent` objects from the start of the iteration, without
@@ -94,6 +94,9 @@ class QueueEvents:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._core)
 
     def close(self) -> None:
         """Stop reading and close the connection. Idempotent."""

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
-from glidemq_py._core.foreign_names import known_arguments
+from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.definition import DagNode, FlowJob
@@ -21,7 +21,7 @@ from glidemq_py.sync.driving import FlowCore, twins_by_name
 __all__ = ["FlowProducer"]
 
 
-class FlowProducer:
+class FlowProducer(BlockingOnly):
     """Add flows: trees and DAGs of jobs, in which parents wait for their children.
 
     The blocking form of `glidemq_py.FlowProducer`. A flow is added completely or not at all. Its jobs may be in

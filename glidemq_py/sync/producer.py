@@ -12,8 +12,8 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import run_immediately
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py.sync.driving import ProducerCore
 
@@ -22,7 +22,7 @@ __all__ = ["Producer"]
 DataT = TypeVar("DataT", default=Any)
 
 
-class Producer(Generic[DataT]):
+class Producer(BlockingOnly, Generic[DataT]):
     """Add jobs to a queue and return their ids.
 
     The blocking form of `glidemq_py.Producer`. A producer connects at first use. Close it, or use it in a ``with``

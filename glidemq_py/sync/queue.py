@@ -14,9 +14,9 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import iterate_now, run_immediately
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
+from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -50,7 +50,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 
-class Queue(Generic[DataT, ResultT]):
+class Queue(BlockingOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
     The blocking form of `glidemq_py.Queue`. A queue connects at first use. Close it, or use it in a ``with`` block.

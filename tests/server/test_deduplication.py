@@ -33,6 +33,31 @@ async def test_simple_skips_while_the_job_has_not_ended(url: str, queue_name: st
         assert (await queue.add("a", 5, **options)).outcome is JobOutcome.ADDED
 
 
+async def test_simple_with_ttl_expires_before_the_job_ends(url: str, queue_name: str) -> None:
+    short: Any = {"deduplication": {"id": "d", "ttl": 1}}
+    long: Any = {"deduplication": {"id": "d", "ttl": 600_000}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, **long)
+        again = await queue.add("a", 2, **long)
+        assert (again.outcome, again.id) == (JobOutcome.SKIPPED, first.id)
+        async with asyncio.timeout(5):
+            while (later := await queue.add("a", 3, **short)).outcome is not JobOutcome.ADDED:
+                assert later.id == first.id  # added within the millisecond
+        assert (await queue.get_job_counts()).waiting == 2
+        newest = await queue.add("a", 4, **long)
+        assert (newest.outcome, newest.id) == (JobOutcome.SKIPPED, later.id)
+
+
+async def test_simple_with_ttl_ends_with_the_job(url: str, queue_name: str) -> None:
+    options: Any = {"deduplication": {"id": "d", "ttl": 600_000, "mode": "simple"}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", **options)
+        async with Worker(queue_name, handle, url):
+            await first.wait_until_finished()
+        assert (await queue.add("a", **options)).outcome is JobOutcome.ADDED
+        assert (await queue.get_jobs("completed"))[0].opts["deduplication"] == options["deduplication"]
+
+
 async def test_throttle_skips_for_the_ttl_in_any_state(url: str, queue_name: str) -> None:
     options: Any = {"deduplication": {"id": "d", "mode": "throttle", "ttl": 300}}
     async with Queue(queue_name, url) as queue:
@@ -138,7 +163,7 @@ async def test_add_and_wait_rejects_a_skipped_job(url: str, queue_name: str) -> 
 
 @pytest.mark.parametrize("option", [
     {}, {"id": ""}, {"id": "d", "mode": "never"}, {"id": "d", "mode": "throttle"}, {"id": "d", "ttl": 0},
-    {"id": "d", "ttl": 60_000}, {"id": "d", "ttl": 60_000, "mode": "simple"},
+    {"id": "d", "ttl": -1}, {"id": "d", "ttl": 0, "mode": "simple"},
     {"id": "d", "x": 1}, "d", {"id": "x" * 257},
 ])  # fmt: skip
 async def test_what_cannot_be(option: Any, url: str, queue_name: str) -> None:

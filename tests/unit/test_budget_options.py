@@ -32,7 +32,7 @@ def test_refused(given: Any, option: str) -> None:
     assert raised.value.option == option
 
 
-def test_unknown_names_are_refused() -> None:
+def test_misuse_are_refused() -> None:
     with pytest.raises(UnknownOptionError):
         parse_budget({"max_total_token": 1})
 

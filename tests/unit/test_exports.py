@@ -24,7 +24,7 @@ EXPORTED = {
     "TokenLimiter", "JobRef",
     # errors
     "BatchError", "BatchMismatchError",
-    "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError",
+    "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError", "ContextManagerError",
     "EmbeddedServerError", "EventLoopError", "EventsLostError",
     "AuthenticationError", "ConnectionRejectedError", "ServerConfigurationError", "ServerModeError", "TlsError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",

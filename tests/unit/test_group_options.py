@@ -83,6 +83,7 @@ def test_lifo_and_a_group_exclude_one_another_wherever_they_come_from() -> None:
 
 @pytest.mark.parametrize(("given", "wire"), [
     ({"id": "d"}, {"id": "d", "mode": "simple"}),
+    ({"id": "d", "ttl": 60_000}, {"id": "d", "mode": "simple", "ttl": 60_000}),
     ({"id": "d", "mode": "throttle", "ttl": timedelta(seconds=2)}, {"id": "d", "mode": "throttle", "ttl": 2000}),
     (Deduplication("d", 5, "debounce"), {"id": "d", "mode": "debounce", "ttl": 5}),
 ])  # fmt: skip

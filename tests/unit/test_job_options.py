@@ -183,7 +183,7 @@ def test_an_empty_mapping_of_another_type_is_no_error_but_other_types_are():
         ("zzz", None),
     ],
 )
-def test_unknown_names_are_refused_with_a_suggestion(name, suggestion):
+def test_misuse_are_refused_with_a_suggestion(name, suggestion):
     with pytest.raises(UnknownOptionError) as caught:
         JobOptions.parse({name: 1})
     assert caught.value.option == name
@@ -343,7 +343,7 @@ def test_what_peers_store_and_we_refuse_is_read():
     stored = read_stored_options(
         '{"lifo":true,"priority":3,"deduplication":{"id":"d","ttl":5},"backoff":{"type":"fixed","delay":5}}'
     )
-    assert stored == JobOptions(priority=3, deduplication={"id": "d"}, backoff=5)
+    assert stored == JobOptions(priority=3, deduplication={"id": "d", "ttl": 5}, backoff=5)
     assert read_stored_options('{"lifo":true,"priority":0}') == JobOptions(lifo=True, priority=0)
     debounce = read_stored_options('{"deduplication":{"id":"d","ttl":5,"mode":"debounce"}}').deduplication
     assert debounce == Deduplication("d", 5, "debounce")

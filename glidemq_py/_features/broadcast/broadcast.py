@@ -13,8 +13,8 @@ from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
-from glidemq_py._core.foreign_names import known_arguments, reject_positional_options
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -40,7 +40,7 @@ __all__ = ["Broadcast"]
 DataT = TypeVar("DataT", default=Any)
 
 
-class Broadcast(BroadcastDeadLetters, Generic[DataT]):
+class Broadcast(BroadcastDeadLetters, AsyncOnly, Generic[DataT]):
     """Publishes messages that every subscription gets; ``DataT`` in ``Broadcast[DataT]`` is the type of their data.
 
     It connects on first use. Close it, or use it as ``async with``.

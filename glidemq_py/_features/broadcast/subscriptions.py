@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from glidemq_py._api.queue import Queue
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
+from glidemq_py._core.queue_options import Serializer
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.options import validate_subscription
 from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter
@@ -51,16 +53,25 @@ class Delivery:
         state: "waiting", "active" (or released), "delayed" (until the next attempt), "completed" (or skipped because
             of its subject) or "failed"; None if the state is no longer known.
         attempts_made: number of failed attempts.
-        returnvalue: the return value of the handler as serialized text; None if it returned None.
         failed_reason: message of the last failure.
         failed_type: exception type of the last failure.
     """
 
     state: DeliveryState | None
     attempts_made: int = 0
-    returnvalue: str | None = None
     failed_reason: str | None = None
     failed_type: str | None = None
+    _result_text: str | None = field(default=None, repr=False)
+    _serializer: Serializer = field(default=JSON_SERIALIZER, repr=False, compare=False)
+
+    @property
+    def returnvalue(self) -> Any:
+        """The handler's return value; None before the message is completed.
+
+        Raises:
+            SerializationError: the serializer cannot decode the stored value.
+        """
+        return None if self._result_text is None else decode_result(self._result_text, self._serializer)
 
 
 async def get_subscriptions(link: QueueLink) -> list[Subscription]:
@@ -89,8 +100,8 @@ async def get_delivery(link: QueueLink, message_id: str, subscription: str) -> D
         state = {"read": "completed", "unread": "waiting"}.get(reply.place)
     return Delivery(
         state=cast("DeliveryState | None", state), attempts_made=int(record.get("a", "0")),
-        returnvalue=record.get("returnvalue"), failed_reason=record.get("failedReason"),
-        failed_type=record.get("failedType"),
+        failed_reason=record.get("failedReason"), failed_type=record.get("failedType"),
+        _result_text=record.get("returnvalue"), _serializer=link.serializer,
     )  # fmt: skip
 
 

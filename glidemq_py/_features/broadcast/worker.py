@@ -11,8 +11,8 @@ from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
-from glidemq_py._core.foreign_names import known_arguments
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.misuse import known_arguments
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds

@@ -18,7 +18,7 @@ local function existing_job(q, dedup_id)
 end
 
 -- Return nil = add; 'skipped' and the id of the existing job; 'replaced' = add, the existing job was deleted. ttl: ms
--- for which the last added job counts as a duplicate; 0 = debounce depends on the job only.
+-- for which the last added job counts as a duplicate; 0 = simple and debounce depend on the job only.
 G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
   local id, at = existing_job(q, dedup_id)
   if not id then return nil end
@@ -27,7 +27,7 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
     return nil
   end
   if mode ~= 'simple' and mode ~= 'debounce' then return nil end
-  if mode == 'debounce' and ttl > 0 and G.window_is_over(tonumber(at), ttl, now) then return nil end
+  if ttl > 0 and G.window_is_over(tonumber(at), ttl, now) then return nil end
   local h = G.job_of(q, id)
   if not h.state or G.TERMINAL[h.state] then return nil end
   if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then

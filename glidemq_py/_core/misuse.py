@@ -1,8 +1,8 @@
-"""Unknown names of options and arguments, and what to use instead of names that other job queues use.
+"""Misuse of the API, explained: unknown names, options in the wrong place, the wrong kind of ``with`` block.
 
-The hints follow the migration pages (docs/migrate/); tests/unit/test_unknown_names.py compares the two. Names are
-looked up in snake_case without leading underscores: ``_defer_by`` of arq is ``defer_by``, ``keepLogs`` of BullMQ is
-``keep_logs``.
+The hints for names of other job queues follow the migration pages (docs/migrate/); tests/unit/test_misuse.py compares
+the two. Names are looked up in snake_case without leading underscores: ``_defer_by`` of arq is ``defer_by``,
+``keepLogs`` of BullMQ is ``keep_logs``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, Literal, NoReturn, ParamSpec, cast
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, ParamSpec, cast
 
 from glidemq_py._core.checks import nearest_option, reject_unknown, snake_case
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import ContextManagerError, GlideMQValidationError
 
-__all__ = ["FOREIGN_NAMES", "known_arguments", "reject_option", "reject_positional_options"]
+__all__ = [
+    "FOREIGN_NAMES",
+    "AsyncOnly",
+    "BlockingOnly",
+    "known_arguments",
+    "reject_option",
+    "reject_positional_options",
+]
 
 P = ParamSpec("P")
 Place = Literal["job", "queue", "worker"]
@@ -226,3 +233,27 @@ def _reject_argument(place: Place, name: str, value: object, names: Collection[s
 def _reject_job_option(name: str, value: object, names: Collection[str], option: str) -> NoReturn:
     problem = f"unknown option; {option!r} is an option of jobs: use Queue.add(..., {option}=...) or {_DEFAULTS}"
     reject_unknown(name, value, names, problem, option)
+
+
+class AsyncOnly:
+    """Base of classes with ``async with`` blocks: a ``with`` block raises `ContextManagerError`."""
+
+    if not TYPE_CHECKING:  # type checkers report the wrong block themselves
+
+        def __enter__(self) -> NoReturn:
+            raise ContextManagerError(self, "async with", "with")
+
+        def __exit__(self, *_: object) -> None:
+            """Exist, as `__enter__` is only called if both do."""
+
+
+class BlockingOnly:
+    """Base of classes with ``with`` blocks: an ``async with`` block raises `ContextManagerError`."""
+
+    if not TYPE_CHECKING:
+
+        async def __aenter__(self) -> NoReturn:
+            raise ContextManagerError(self, "with", "async with")
+
+        async def __aexit__(self, *_: object) -> None:
+            """Exist, as `__aenter__` is only called if both do."""

@@ -1,6 +1,7 @@
 """Mistakes of callers: unknown names, options in the wrong place, invalid connections and events."""
 
 import inspect
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import glidemq_py
 from glidemq_py import (
     Broadcast,
     BroadcastWorker,
+    ContextManagerError,
     FlowProducer,
     GlideMQValidationError,
     Producer,
@@ -22,8 +24,8 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py._client.event_reader import QUEUE_EVENTS
-from glidemq_py._core.foreign_names import FOREIGN_NAMES
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.misuse import FOREIGN_NAMES
 from glidemq_py._worker.listeners import WORKER_EVENTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -245,6 +247,24 @@ def test_options_of_a_worker_in_third_place_are_explained() -> None:
 def test_override_checks_the_connection() -> None:
     with pytest.raises(GlideMQValidationError, match="connection"):
         Worker("q", handle).override(connection=5)  # type: ignore[arg-type]
+
+
+# -- blocks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("create", "name"), [*zip(CREATE, IDS, strict=True)], ids=IDS)
+async def test_wrong_kind_of_block_is_explained(create: Create, name: str) -> None:
+    made = create()
+    if name.startswith("sync."):
+        with pytest.raises(ContextManagerError, match="use 'with' instead of 'async with'") as caught:
+            async with made:
+                raise AssertionError
+    else:
+        with pytest.raises(ContextManagerError, match="use 'async with' instead of 'with'") as caught, made:
+            raise AssertionError
+    assert isinstance(caught.value, TypeError)
+    assert name.removeprefix("sync.") in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 # -- events -----------------------------------------------------------------------------------------------
