@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
+import sys
 import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from types import CoroutineType
+from typing import Any, Final
 
 from glidemq_py._core.forks import new_event, new_lock
+from glidemq_py.errors import MissingAwaitError
 
-__all__ = ["Attempt"]
+__all__ = ["Attempt", "watch_calls"]
+
+_WATCHED_CALLS: Final = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +43,8 @@ class Attempt:
     discarded: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
     _cancelled: threading.Event | None = field(default=None, init=False)
+    calls: list[CoroutineType[Any, Any, Any]] | None = field(default=None, init=False)
+    """Coroutines of the job's methods that the handler called; None if it called none."""
 
     @property
     def token(self) -> tuple[int, int]:
@@ -58,6 +70,60 @@ class Attempt:
         with _creating:
             if self._cancelled is not None:
                 self._cancelled.set()
+
+    def watch(self, call: CoroutineType[Any, Any, Any]) -> None:
+        """Record a coroutine that the handler created by calling a method of the job."""
+        calls = self.calls
+        if calls is None:
+            self.calls = [call]
+            return
+        if len(calls) >= _WATCHED_CALLS and len(calls).bit_count() == 1:
+            calls[:] = filter(_is_unstarted, calls)
+        calls.append(call)
+
+    def missing_await(self) -> MissingAwaitError | None:
+        """Return the error for a method that the handler called without ``await``; None if there is none.
+
+        Call it after the handler has ended. A coroutine that has not started is no error if a task or another owner
+        still refers to it.
+        """
+        calls, self.calls = self.calls or [], None
+        forgotten = None
+        while calls:
+            call = calls.pop()
+            if _is_unstarted(call):
+                name, owned = call.cr_code.co_name, weakref.ref(call)
+                del call  # without another owner this deletes the coroutine, with a RuntimeWarning of Python
+                forgotten = name if owned() is None else forgotten
+        return None if forgotten is None else MissingAwaitError(forgotten)
+
+
+def _is_unstarted(call: CoroutineType[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(call) == inspect.CORO_CREATED
+
+
+def watch_calls(cls: type) -> None:
+    """Let the public ``async def`` methods of a job class record their coroutines in the attempt, if there is one."""
+    for name, method in inspect.getmembers(cls, inspect.iscoroutinefunction):
+        if not name.startswith("_") and not hasattr(method, "__wrapped__"):
+            setattr(cls, name, _watched(method))
+
+
+def _watched(method: Callable[..., CoroutineType[Any, Any, Any]]) -> Callable[..., CoroutineType[Any, Any, Any]]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> CoroutineType[Any, Any, Any]:
+        coroutine = method(self, *args, **kwargs)
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.watch(coroutine)
+        return coroutine
+
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(call)
+    vars(call)["_is_coroutine"] = vars(asyncio.coroutines)[
+        "_is_coroutine"
+    ]  # for asyncio.iscoroutinefunction, and mocks
+    return call
 
 
 # Events are created on first access, which may happen in the event loop or in a handler's thread.

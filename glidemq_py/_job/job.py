@@ -25,7 +25,7 @@ from glidemq_py._features.suspend.job_api import JobSuspension
 from glidemq_py._features.usage.info import read_usage
 from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
-from glidemq_py._job.attempt import Attempt
+from glidemq_py._job.attempt import Attempt, watch_calls
 from glidemq_py._job.control import JobControl
 from glidemq_py._job.details import JobDetails, JobReloading
 from glidemq_py._job.link import QueueLink
@@ -370,3 +370,6 @@ class Job(
         if outcome.state == JobState.FAILED:
             raise JobFailedError(self.id, outcome.failed_reason or "", outcome.failed_type)
         return self._decode_result(outcome.returnvalue or "null")
+
+
+watch_calls(Job)

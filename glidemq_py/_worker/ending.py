@@ -97,6 +97,9 @@ class AttemptRunner:
         if isinstance(error, (asyncio.CancelledError, EventLoopError)) and self._until_loop_ends.cancelling():
             self._release(run)  # interrupted, not failed; if the release is not delivered, the job stalls
             return
+        if run.attempt.calls is not None:
+            missing = run.attempt.missing_await()
+            error = missing if error is None else error
         if error is None:
             if inspect.isawaitable(result):
                 getattr(result, "close", lambda: None)()

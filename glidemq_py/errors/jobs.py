@@ -13,6 +13,7 @@ __all__ = [
     "JobRevokedError",
     "JobStateError",
     "JobTimeoutError",
+    "MissingAwaitError",
     "StaleAttemptError",
     "UnrecoverableError",
     "WaitTimeoutError",
@@ -112,6 +113,27 @@ class UnrecoverableError(GlideMQError):
 
 class JobDataError(UnrecoverableError):
     """The job's data does not match the parameters of its handler."""
+
+
+class MissingAwaitError(UnrecoverableError, TypeError):
+    """A handler called a method of its job without ``await``, so the call had no effect.
+
+    Attributes:
+        method: name of the method.
+    """
+
+    method: str
+
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self.method = method
+
+    def __str__(self) -> str:
+        name = self.method
+        return (
+            f"the handler called job.{name}() without await, so it had no effect: use `await job.{name}(...)` in an "
+            f"async def handler, `job.blocking.{name}(...)` in a plain one"
+        )
 
 
 class JobNotLoadedError(GlideMQError, AttributeError):

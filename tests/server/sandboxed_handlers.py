@@ -221,3 +221,8 @@ DEEDS = {
 }  # fmt: skip
 
 not_a_function = 5
+
+
+def log_without_await(job: Job) -> str:
+    _ = job.log("lost")
+    return "done"

@@ -67,6 +67,13 @@ async def test_a_plain_handler_reaches_its_queue(core_url: str, core_resp: RespC
     assert (fields["progress"], fields["data"], fields["tpmTokens"]) == ("30", '{"new":true}', "5")
 
 
+async def test_a_missing_await_fails_the_job(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Worker(queue_name, f"{HANDLERS}:log_without_await", url):
+        kind, reason = await failure(await queue.add("log", attempts=3))
+    assert kind == "MissingAwaitError"
+    assert "job.blocking.log(...)" in reason
+
+
 async def test_an_async_handler_reaches_its_queue(url: str, resp: RespClient, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, ASYNC, url):
         job = await queue.add("log", 1)

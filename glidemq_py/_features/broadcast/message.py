@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from glidemq_py._core.calls import control
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._job import Job
+from glidemq_py._job.attempt import watch_calls
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import GlideMQError
 
@@ -72,6 +73,9 @@ class Message(Job[DataT, ResultT], Generic[DataT, ResultT]):
     async def update_data(self, data: DataT) -> None:
         """Not supported for messages, whose data all subscriptions share; raises GlideMQError."""
         raise GlideMQError("the data of a message is shared by all subscriptions and cannot be replaced")
+
+
+watch_calls(Message)
 
 
 def _for_jobs(what: str) -> GlideMQError:

@@ -222,6 +222,8 @@ class _Session:
 
     def _ended(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
         text = None
+        if error is None and job._attempt is not None:
+            error = job._attempt.missing_await()
         if error is None:
             try:
                 text = self._encode(result)

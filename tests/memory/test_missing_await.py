@@ -1,0 +1,113 @@
+"""Handlers that call a method of their job without ``await``: the job fails with a hint."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from glidemq_py import Job, MissingAwaitError, UnrecoverableError
+from glidemq_py.testing import TestBroadcast, TestQueue
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'Job.*' was never awaited:RuntimeWarning")
+
+
+def log_in_plain(job: Job) -> str:
+    job.log("lost")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    return "done"
+
+
+async def log_in_async(job: Job) -> str:
+    job.log("lost")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    await job.log("kept")
+    return "done"
+
+
+async def assigned(job: Job) -> str:
+    forgotten = job.update_progress(5)
+    assert inspect.iscoroutine(forgotten)
+    return "done"
+
+
+def many_before_it(job: Job) -> None:
+    for number in range(40):
+        job.blocking.log(str(number))
+    _ = job.update_data(5)
+
+
+@pytest.mark.parametrize(
+    ("handler", "method"),
+    [
+        (log_in_plain, "log"), (log_in_async, "log"), (assigned, "update_progress"),
+        (many_before_it, "update_data"),
+    ],
+)  # fmt: skip
+async def test_job_fails_with_a_hint(handler: Callable[[Job], Any], method: str) -> None:
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        job = await queue.add("a", attempts=3)
+        run = await worker.run_one()
+        assert run is not None
+        assert run.outcome == "failed"  # without another attempt: it would repeat the work
+        assert isinstance(run.error, MissingAwaitError)
+        assert isinstance(run.error, UnrecoverableError)
+        assert run.error.method == method
+        await job.reload()
+        assert job.failed_type == "MissingAwaitError"
+        assert f"job.blocking.{method}(...)" in (job.failed_reason or "")
+
+
+async def test_batch_fails_the_job_with_the_call() -> None:
+    def handler(jobs: list[Job]) -> list[int]:
+        _ = jobs[1].log("lost")
+        return [1, 2]
+
+    async with TestQueue() as queue, queue.worker(handler, batch={"size": 2}) as worker:
+        await queue.add_bulk([("a",), ("b",)])
+        runs = await worker.run_until_idle()
+        assert [(run.job.name, run.outcome) for run in runs] == [("a", "completed"), ("b", "failed")]
+
+
+async def test_message_of_a_broadcast() -> None:
+    async with TestBroadcast() as broadcast, broadcast.worker(log_in_plain) as worker:
+        await broadcast.publish("a")
+        run = await worker.run_one()
+        assert run is not None
+        assert isinstance(run.error, MissingAwaitError)
+
+
+async def test_calls_with_an_owner_are_no_mistake() -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def handler(job: Job) -> str:
+        await asyncio.gather(*(job.log(str(number)) for number in range(40)))
+        tasks.append(asyncio.create_task(job.log("later")))  # has not started when the handler returns
+        job.log("given up").close()
+        return "done"
+
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        job = await queue.add("a")
+        run = await worker.run_one()
+        assert run is not None
+        assert (run.outcome, run.result) == ("completed", "done")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert len(await job.logs()) >= 40
+
+
+async def test_error_of_the_handler_is_kept() -> None:
+    def handler(job: Job) -> None:
+        job.log("lost")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        raise ValueError("mine")
+
+    async with TestQueue() as queue, queue.worker(handler) as worker:
+        await queue.add("a")
+        run = await worker.run_one()
+        assert run is not None
+        assert isinstance(run.error, ValueError)
+
+
+def test_methods_stay_coroutine_functions() -> None:
+    double = create_autospec(Job, instance=True)
+    assert inspect.iscoroutinefunction(double.log)
+    assert list(inspect.signature(Job.log).parameters) == ["self", "line", "keep"]
