@@ -72,6 +72,7 @@ from glidemq_py.errors.workers import (
     BatchMismatchError,
     NoHandlerError,
     SandboxCrashError,
+    SandboxStartError,
     WorkerTargetError,
 )
 
@@ -112,6 +113,7 @@ __all__ = [
     "PayloadTooLargeError",
     "RateLimitError",
     "SandboxCrashError",
+    "SandboxStartError",
     "SchedulerBusyError",
     "ScriptError",
     "SearchIndexError",

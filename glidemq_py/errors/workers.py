@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from glidemq_py.errors.base import GlideMQError
 
-__all__ = ["BatchError", "BatchMismatchError", "NoHandlerError", "SandboxCrashError", "WorkerTargetError"]
+__all__ = ["BatchError", "BatchMismatchError", "NoHandlerError", "SandboxCrashError", "SandboxStartError",
+           "WorkerTargetError"]  # fmt: skip
 
 
 class NoHandlerError(GlideMQError):
@@ -60,6 +61,26 @@ class SandboxCrashError(GlideMQError):
         except ValueError:
             name = f"signal {-self.code}"
         return f"the sandbox process was killed by {name}"
+
+
+class SandboxStartError(GlideMQError):
+    """A sandbox process did not import its handler in time, and was killed.
+
+    Attributes:
+        handler: name of the handler.
+        timeout: the ``start_timeout`` of the sandbox, in milliseconds.
+    """
+
+    handler: str
+    timeout: int
+
+    def __init__(self, handler: str, timeout: int) -> None:
+        super().__init__(handler, timeout)
+        self.handler = handler
+        self.timeout = timeout
+
+    def __str__(self) -> str:
+        return f"a sandbox process did not import handler {self.handler!r} within start_timeout ({self.timeout} ms)"
 
 
 class WorkerTargetError(GlideMQError):

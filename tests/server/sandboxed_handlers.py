@@ -137,6 +137,17 @@ def die(job: Job) -> Any:
     return None
 
 
+def die_behind_a_daemon(job: Job) -> Any:
+    daemon = os.fork()
+    if daemon == 0:
+        os.setsid()
+        time.sleep(600)
+        os._exit(0)
+    with open(job.data, "a") as file:
+        file.write(f"{daemon}\n")
+    os._exit(9)
+
+
 def hang(job: Job) -> Any:
     with open(job.data, "a") as file:
         file.write(f"{os.getpid()}\n")
@@ -215,8 +226,8 @@ def eat(job: Job) -> Any:
 DEEDS = {
     deed.__name__: deed
     for deed in (
-        echo, log, parent, use, die, hang, hang_with_child, look, fail, steps, next_steps, own_delay, limited, discard,
-        eat,
+        echo, log, parent, use, die, die_behind_a_daemon, hang, hang_with_child, look, fail, steps, next_steps,
+        own_delay, limited, discard, eat,
     )
 }  # fmt: skip
 

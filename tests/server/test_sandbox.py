@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from glidemq_py import (
     JobFailedError,
     Queue,
     SandboxOptions,
+    SandboxStartError,
     UnsupportedOptionError,
     Worker,
 )
+from glidemq_py._worker.sandbox import starting
 from glidemq_py.testing import RespClient
 from tests.server.command import Command
 from tests.server.worker_support import Raw, Told, soon, until
@@ -404,12 +407,118 @@ async def test_a_target_that_cannot_be_loaded_is_refused_at_the_start(
     await worker.close()
 
 
+HANGING_IMPORT = """
+import os, time
+from pathlib import Path
+
+if (Path(__file__).parent / "hang").exists():
+    (Path(__file__).parent / "pids").open("a").write(f"{os.getpid()}\\n")
+    time.sleep(3600)
+
+def handler(job):
+    if job.data == "die":
+        os._exit(3)
+    return job.data
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_import_that_hangs_ends_at_the_start_timeout(url: str, queue_name: str, tmp_path: Path, method: Any):
+    (tmp_path / "hanging.py").write_text(HANGING_IMPORT)
+    (tmp_path / "hang").touch()
+    handler = str(tmp_path / "hanging.py")
+    short, long = (SandboxOptions(start_method=method, start_timeout=ms) for ms in (2_000, 60_000))
+    async with asyncio.timeout(90):
+        with pytest.raises(SandboxStartError, match=r"hanging.py' within start_timeout \(2000 ms\)"):
+            await Worker(queue_name, handler, url, sandbox=short).start()
+        await until(lambda: not any(is_alive(pid) for pid in pids_in(tmp_path / "pids")))
+        (tmp_path / "hang").unlink()
+        async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url, sandbox=long) as worker:
+            assert await queue.add_and_wait("a", 1) == 1
+            if method == "spawn":
+                # Later processes too: the job's attempt fails.
+                (tmp_path / "hang").touch()
+                sandbox: Any = worker._sandbox
+                sandbox._options = short
+                assert (await failure(await queue.add("a", "die")))[0] == "SandboxCrashError"
+                assert (await failure(await queue.add("a", 2)))[0] == "SandboxStartError"
+
+
+async def test_stopped_fork_server_is_replaced(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(starting, "_EXIT_S", 2.0)
+    options = SandboxOptions(start_method="forkserver", max_workers=1)
+    async with (
+        asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options) as worker,
+    ):  # fmt: skip
+        sandbox: Any = worker._sandbox
+        os.kill(sandbox._starter._server.pid, signal.SIGSTOP)
+        # The process is lost with its server, which cannot return the exit code.
+        assert (await failure(await queue.add("die", "exit")))[0] == "SandboxCrashError"
+        assert (await queue.add_and_wait("echo"))["data"] is None
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_process_that_does_not_read_is_killed(url: str, queue_name: str, tmp_path: Path, method: Any):
+    options = SandboxOptions(start_method=method, kill_after=100)
+    async with (
+        asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options),
+    ):  # fmt: skip
+        job = await queue.add("hang", str(tmp_path / "pids"), timeout=3_000)
+        await until(lambda: pids_in(tmp_path / "pids"))
+        os.kill(pids_in(tmp_path / "pids")[0], signal.SIGSTOP)
+        assert (await failure(job))[0] == "JobTimeoutError"
+        assert (await queue.add_and_wait("echo"))["data"] is None
+        await until(lambda: not is_alive(pids_in(tmp_path / "pids")[0]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
+async def test_crash_is_noticed_while_another_process_holds_the_socket(url: str, queue_name: str, tmp_path: Path):
+    async with asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
+        dead = await queue.add("die_behind_a_daemon", str(tmp_path / "pids"))
+        try:
+            assert await failure(dead) == ("SandboxCrashError", "the sandbox process ended with exit code 9")
+        finally:
+            for pid in pids_in(tmp_path / "pids"):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(url: str, queue_name: str):
+    """A fork server's replies must go to the requests that they answer."""
+    options = SandboxOptions(start_method="forkserver", max_workers=4)
+    async with (
+        asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options) as worker,
+    ):  # fmt: skip
+        starter: Any = worker._sandbox._starter  # type: ignore[union-attr]
+        forked = starter._fork
+        entered, release = threading.Event(), threading.Event()
+
+        def slow() -> Any:
+            entered.set()
+            release.wait(30)
+            return forked()
+
+        starter._fork = slow
+        cancelled = asyncio.create_task(starter.start())
+        await asyncio.to_thread(entered.wait, 30)
+        cancelled.cancel()
+        starter._fork = forked
+        other = asyncio.create_task(starter.start())
+        await asyncio.wait({cancelled})
+        assert not other.done()  # it waits for its turn
+        release.set()
+        child, sock = await other
+        sock.close()
+        assert await child.ended() == 0
+        assert (await queue.add_and_wait("echo"))["data"] is None
+
+
 @pytest.mark.parametrize(
     ("options", "option"),
     [
         ({"max_workers": 0}, "sandbox.max_workers"), ({"memory_limit": 1}, "sandbox.memory_limit"),
         ({"start_method": "fork"}, "sandbox.start_method"), ({"recycle_after": 0}, "sandbox.recycle_after"),
-        ({"kill_after": -1}, "sandbox.kill_after"), ({"threads": True}, "sandbox.threads"), (True, "sandbox"),
+        ({"kill_after": -1}, "sandbox.kill_after"),
+        ({"start_timeout": 5}, "sandbox.start_timeout"), ({"threads": True}, "sandbox.threads"), (True, "sandbox"),
     ],
 )  # fmt: skip
 def test_sandboxes_that_cannot_be(options: Any, option: str):

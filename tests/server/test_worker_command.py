@@ -174,6 +174,97 @@ async def test_ctrl_c_reaches_the_children_once(start: Start, folder: Path, url:
         assert await job.get_state() == "completed"
 
 
+IMPATIENT = """
+    import sys
+    from glidemq_py._worker.command import supervisor
+    from glidemq_py.worker.__main__ import main
+
+    supervisor._KILL_AFTER_S, supervisor._IMPORT_S = 1.0, float(sys.argv.pop(1))
+    sys.exit(main())
+"""
+
+HANGING = """
+    import os, signal, time
+    from pathlib import Path
+
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    print(f"importing in {os.getpid()}", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def impatient(folder: Path, url: str, queue_name: str) -> Start:
+    """Return `start` with short limits: `impatient("600", "application:worker", ...)`; the first is for the import."""
+    (folder / "impatient.py").write_text(textwrap.dedent(IMPATIENT))
+
+    def run(*arguments: str) -> Command:
+        given: dict[str, str | None] = {"GLIDEMQ_URL": url, "QUEUE": queue_name}
+        return Command(folder, "impatient", *arguments, "--processes", "2", env=given)
+
+    return run
+
+
+async def test_child_that_hangs_while_importing_is_killed(impatient: Start, folder: Path) -> None:
+    (folder / "hanging.py").write_text(textwrap.dedent(HANGING))
+    with impatient("2", "hanging:worker") as command:
+        await command.says(r"child \d+ is still importing the target: killing it", seconds=60)
+        await command.says(r"child \d+ was killed by SIGKILL; restarting", seconds=60)
+
+
+async def test_child_that_ignores_sigterm_while_importing_is_killed(impatient: Start, folder: Path) -> None:
+    (folder / "hanging.py").write_text(textwrap.dedent(HANGING))
+    with impatient("600", "hanging:worker") as command:
+        (importing,) = await command.says(r"importing in (\d+)", seconds=60)
+        command.signal(signal.SIGTERM)
+        await command.says(rf"child {importing[1]} ignores SIGTERM: killing it", seconds=60)
+        await command.ends(60)
+
+
+async def test_child_that_does_not_exit_is_killed(impatient: Start, folder: Path) -> None:
+    """A thread of the program that never ends keeps the interpreter from exiting."""
+    (folder / "endless.py").write_text(
+        "import threading\nfrom application import *\nthreading.Thread(target=threading.Event().wait).start()\n"
+    )
+    with impatient("600", "endless:eager") as command:
+        await command.says("has started", times=2, seconds=60)
+        command.signal(signal.SIGTERM)
+        await command.says("has closed its workers but does not exit: killing it", times=2, seconds=60)
+        await command.ends(60)
+
+
+async def test_crash_is_noticed_while_another_process_holds_the_connection(
+    start: Start, folder: Path, url: str, queue_name: str
+) -> None:
+    (folder / "forking.py").write_text(
+        textwrap.dedent(
+            """
+            import os, time
+            from application import *
+
+            async def crash(job):
+                if os.fork() == 0:
+                    os.setsid()
+                    print(f"daemon {os.getpid()}", flush=True)
+                    time.sleep(600)
+                os.kill(os.getpid(), 9)
+
+            forking = Worker(QUEUE, crash)
+            """
+        )
+    )
+    with start("forking:forking", "--processes", "1") as command:
+        await command.says("has started", seconds=60)
+        async with Queue(queue_name, url) as queue:
+            await queue.add("a")
+            (daemon,) = await command.says(r"daemon (\d+)", seconds=60)
+            try:
+                await command.says(r"child \d+ was killed by SIGKILL; restarting", seconds=60)
+            finally:
+                os.kill(int(daemon[1]), signal.SIGKILL)
+
+
 async def test_a_signal_while_the_server_is_away_ends_it(start: Start) -> None:
     with start("application:worker", GLIDEMQ_URL="valkey://127.0.0.1:1") as command:
         await command.says("retrying in")

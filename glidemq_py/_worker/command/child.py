@@ -99,6 +99,8 @@ class _Crew:
                 code = code or 1
         if self._timer is not None:
             self._timer.cancel()
+        if self._line is not None:
+            self._line.say("ended")
         if self._hurried:
             # A normal exit would wait for the threads of handlers whose jobs were released.
             _leave(code)

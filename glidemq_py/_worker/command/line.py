@@ -3,7 +3,8 @@
 Messages instead of signals, because a repeated `drain` has no effect even if a service manager also signals every
 process of the service, and because the end of the stream shows that the other process has ended.
 
-Child: `loaded`, `server?`, `started`, `recycle REASON`, `broken JSON` (why it cannot start: a summary and a report).
+Child: `loaded`, `server?`, `started`, `recycle REASON`, `broken JSON` (why it cannot start: a summary and a report),
+`ended` (the workers are closed).
 Supervisor: `server URL`, `drain`, `hurry`.
 """
 

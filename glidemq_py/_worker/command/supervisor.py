@@ -36,7 +36,11 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 30.0
 _SETTLED_S = 10.0
 """After a child has run for this long, the restart delay is reset."""
 _KILL_AFTER_S = 15.0
-"""Time from the request to release jobs until a child is killed."""
+"""Time from the request to release jobs, or from the end of the workers, until a child is killed."""
+_IMPORT_S = 600.0
+"""Time after which a child that is still importing the target is killed."""
+_LAST_MESSAGES_S = 1.0
+"""Time for reading the last messages of a child that has ended."""
 _UNUSABLE: Final = 2
 
 
@@ -156,15 +160,29 @@ class _Supervisor:
         self._children.add(child)
         if self._requests:
             self._tell(child, self._requests)
+        asyncio.get_running_loop().call_later(_IMPORT_S, self._kill_importing, child, "is still importing the target")
         return child
 
     async def _follow(self, child: _Child) -> int:
         """Process a child's messages until it has ended, and return its exit code."""
+        listening = asyncio.create_task(self._listen(child))
+        code = await child.process.wait()
+        # A process that a handler has started may hold a copy of the connection, so its end may never be read.
+        await asyncio.wait({listening}, timeout=_LAST_MESSAGES_S)
+        listening.cancel()
+        await asyncio.wait({listening})
+        child.line.hang_up()
+        self._children.discard(child)
+        return code
+
+    async def _listen(self, child: _Child) -> None:
         while (heard := await child.line.hear())[0]:
             word, rest = heard
             if word == "loaded":
                 child.loaded = True
                 self._first_loaded.set()
+                if self._requests:
+                    self._tell(child, self._requests)  # it ignored SIGTERM while it was importing
             elif word == "started":
                 child.started = self._ever_started = True
                 self._start_crashes = 0
@@ -176,10 +194,10 @@ class _Supervisor:
                 self._complain(child, *json.loads(rest))
             elif word == "recycle":
                 child.recycling = rest
-        code = await child.process.wait()
-        child.line.hang_up()
-        self._children.discard(child)
-        return code
+            elif word == "ended":
+                asyncio.get_running_loop().call_later(
+                    _KILL_AFTER_S, self._kill, child, "has closed its workers but does not exit"
+                )
 
     async def _serve(self, child: _Child) -> None:
         """Start the private server that all children share; it ends with this process."""
@@ -220,13 +238,22 @@ class _Supervisor:
         if child.process.returncode is not None:
             return
         if level == 3:
-            _log.error("killing child %d", child.process.pid)
             self._code = self._code or 1
-            child.process.kill()
+            self._kill(child, "did not end in time")
         elif not child.loaded:
             child.process.terminate()  # it has no job, and cannot receive messages yet
+            asyncio.get_running_loop().call_later(_KILL_AFTER_S, self._kill_importing, child, "ignores SIGTERM")
         else:
             child.line.say("drain" if level == 1 else "hurry")
+
+    def _kill(self, child: _Child, why: str) -> None:
+        if child.process.returncode is None:
+            _log.error("child %d %s: killing it", child.process.pid, why)
+            child.process.kill()
+
+    def _kill_importing(self, child: _Child, why: str) -> None:
+        if not child.loaded:
+            self._kill(child, why)
 
 
 def _how(code: int) -> str:

@@ -20,6 +20,8 @@ _LEAST_MEMORY: Final = 64 * 1024**2
 _MOST_MEMORY: Final = 2**62
 _MAX_JOBS: Final = 10**9
 _MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
+_LEAST_START_MS: Final = 100
 
 
 class SandboxDict(TypedDict, total=False):
@@ -30,6 +32,7 @@ class SandboxDict(TypedDict, total=False):
     start_method: StartMethod
     recycle_after: int | None
     kill_after: Milliseconds
+    start_timeout: Milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -45,6 +48,8 @@ class SandboxOptions:
         recycle_after: Replace a process after so many jobs, 1..1_000_000_000; None: never.
         kill_after: Grace period of a handler that must stop (timeout, cancellation, close) before its process is
             killed, milliseconds or a timedelta, up to one minute; 0 kills at once.
+        start_timeout: Maximum time for importing the handler, milliseconds or a timedelta, 100 ms to one hour; then the
+            process is killed, and its job or the start of the worker fails with SandboxStartError.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The error names the option and its value.
@@ -56,6 +61,7 @@ class SandboxOptions:
     start_method: StartMethod
     recycle_after: int | None
     kill_after: int
+    start_timeout: int
 
     def __init__(
         self,
@@ -65,6 +71,7 @@ class SandboxOptions:
         start_method: StartMethod = "spawn",
         recycle_after: int | None = None,
         kill_after: Milliseconds = 1_000,
+        start_timeout: Milliseconds = _MINUTE_MS,
     ) -> None:
         if sys.platform == "win32":
             raise UnsupportedOptionError("sandbox", "win32", "sandboxes need a POSIX system")
@@ -78,3 +85,5 @@ class SandboxOptions:
         after = None if recycle_after is None else check_int("recycle_after", recycle_after, 1, _MAX_JOBS)
         keep(self, "recycle_after", after)
         keep(self, "kill_after", to_ms("kill_after", kill_after, maximum=_MINUTE_MS))
+        timeout = to_ms("start_timeout", start_timeout, minimum=_LEAST_START_MS, maximum=_HOUR_MS)
+        keep(self, "start_timeout", timeout)

@@ -19,7 +19,7 @@ from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
 from glidemq_py._worker.sandbox.process import SandboxProcess
 from glidemq_py._worker.sandbox.starting import ForkServer, Spawner, Starter
 from glidemq_py._worker.sandbox.target import parse_target
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxStartError, UnsupportedOptionError
 
 __all__ = ["Sandbox", "sandboxed"]
 
@@ -67,6 +67,7 @@ class Sandbox:
         Raises:
             GlideMQValidationError: If the handler cannot be loaded.
             SandboxCrashError: If the process died while loading it.
+            SandboxStartError: If loading it took longer than ``start_timeout``.
         """
         options, target = self._options, self._target
         self._link = link
@@ -75,7 +76,8 @@ class Sandbox:
             prefix=link.keys.prefix, queue=link.keys.name, serializer=self._serializer, compression=self._compression,
             memory_limit=options.memory_limit, job_type=[self._job_type.__module__, self._job_type.__name__],
         )  # fmt: skip
-        self._starter = Spawner() if options.start_method == "spawn" else ForkServer(self._start)
+        forks = options.start_method == "forkserver"
+        self._starter = ForkServer(self._start, options.start_timeout / 1000) if forks else Spawner()
         self._most = options.max_workers or concurrency
         self._closed = False
         self._idle.append(await self._started())
@@ -134,12 +136,15 @@ class Sandbox:
             child, sock = await self._starter.start()
             process = SandboxProcess(child, self._link)
             try:
-                await process.open(sock, self._start if self._options.start_method == "spawn" else b"")
+                async with asyncio.timeout(self._options.start_timeout / 1000):
+                    await process.open(sock, self._start if self._options.start_method == "spawn" else b"")
             except BaseException:
                 self._end(process)  # `close` waits for it, so that no process is left behind
                 raise
         except BaseException as error:
             self._count -= 1
+            if isinstance(error, TimeoutError):
+                raise SandboxStartError(self._text, self._options.start_timeout) from None
             if isinstance(error, OSError):
                 raise GlideMQError(f"a sandbox process cannot be started: {error}") from error
             if isinstance(error, GlideMQValidationError):

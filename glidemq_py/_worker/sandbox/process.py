@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import sys
 from typing import Any, Final
 
 from glidemq_py._core.calls.packing import Call
@@ -21,6 +23,8 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxCrash
 __all__ = ["SandboxProcess"]
 
 _NOT_SENT: Final = ("_link", "_attempt", "_data", "_read_result", "_usage")
+_LAST_MESSAGES_S: Final = 1.0
+"""Time for reading the last messages of a process that has ended."""
 
 
 class SandboxProcess:
@@ -38,12 +42,14 @@ class SandboxProcess:
         self._outcome: asyncio.Future[Message] | None = None
         self._closing = False
         self._writer: asyncio.StreamWriter | None = None
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._exit_descriptor = -1
+        self._ready: asyncio.Future[None] = self._loop.create_future()
         self.jobs = 0
         """Number of jobs it has run."""
         self.should_recycle = False
         """True after a MemoryError: the process is replaced."""
-        self.gone: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[int | None] = self._loop.create_future()
         """Exit code; done when the process has ended."""
 
     async def open(self, sock: socket.socket, start: bytes) -> None:
@@ -69,11 +75,13 @@ class SandboxProcess:
     async def _listen(self, sock: socket.socket, start: bytes) -> None:
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=sock)
+            self._watch_exit()
             if start:
                 self._write(start)
             while (message := await read_message(reader)) is not None:
                 self._hear(message)
         finally:
+            self._stop_watching()
             if self._writer is not None:
                 self._writer.close()
             else:
@@ -89,6 +97,29 @@ class SandboxProcess:
                     waiting.exception()  # marks it as retrieved: the waiting task may have ended
             for task in self._answering:
                 task.cancel()
+
+    # A process that the handler has started may hold a copy of the socket, so the process's exit, or its being killed,
+    # need not close the connection.
+
+    def _watch_exit(self) -> None:
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self._exit_descriptor = os.pidfd_open(self._child.pid)
+                self._loop.add_reader(self._exit_descriptor, self._exited)
+
+    def _stop_watching(self) -> None:
+        descriptor, self._exit_descriptor = self._exit_descriptor, -1
+        if descriptor >= 0:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def _exited(self) -> None:
+        self._stop_watching()
+        self._loop.call_later(_LAST_MESSAGES_S, self._disconnect)
+
+    def _disconnect(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     def _hear(self, message: Message) -> None:
         kind = message["kind"]
@@ -116,7 +147,7 @@ class SandboxProcess:
         attempt = job._attempt
         assert attempt is not None
         self.jobs += 1
-        outcome = self._outcome = asyncio.get_running_loop().create_future()
+        outcome = self._outcome = self._loop.create_future()
         if self.gone.done():
             raise SandboxCrashError(self.gone.result())
         fields = {name: value for name, value in vars(job).items() if name not in _NOT_SENT}
@@ -184,6 +215,7 @@ class SandboxProcess:
         """Kill the process."""
         if not self.gone.done():
             kill(self._child)
+            self._loop.call_later(_LAST_MESSAGES_S, self._disconnect)
 
     async def close(self, patience: float) -> None:
         """Close the connection, so that the process exits; kill it after ``patience`` seconds."""

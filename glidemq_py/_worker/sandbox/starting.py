@@ -14,7 +14,8 @@ import socket
 import struct
 import subprocess
 import sys
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 __all__ = ["Child", "ForkServer", "Spawner", "Starter", "kill"]
 
@@ -22,6 +23,10 @@ _BOOT: Final = (
     "import sys; sys.path[:] = sys.argv[3:]; from glidemq_py._worker.sandbox.{0} import main; main(int(sys.argv[1]))"
 )
 _PID: Final = struct.Struct(">q")
+_EXIT_S: Final = 15.0
+"""Longest wait for the exit code of a child of the fork server: longer than `Sandbox` lets a process run on."""
+
+T = TypeVar("T")
 
 
 class Child(Protocol):
@@ -88,12 +93,36 @@ def spawn(program: str) -> tuple[SpawnedChild, socket.socket]:
     return SpawnedChild(process), ours
 
 
+async def _to_its_end(start: Coroutine[Any, Any, tuple[Child, socket.socket]]) -> tuple[Child, socket.socket]:
+    """Start a process; if the caller is cancelled meanwhile, end the process once it has started."""
+    starting = asyncio.ensure_future(start)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_end_unused)
+        raise
+
+
+def _end_unused(starting: asyncio.Future[tuple[Child, socket.socket]]) -> None:
+    if starting.cancelled() or starting.exception() is not None:
+        return
+    child, sock = starting.result()
+    sock.close()
+    kill(child)
+    ending = asyncio.ensure_future(child.ended())
+    _ending.add(ending)
+    ending.add_done_callback(_ending.discard)
+
+
+_ending: Final[set[asyncio.Future[int | None]]] = set()
+
+
 class Spawner:
     """Starts a new interpreter for each process."""
 
     async def start(self) -> tuple[Child, socket.socket]:
         """See `Starter`."""
-        return await asyncio.to_thread(spawn, "child")
+        return await _to_its_end(asyncio.to_thread(spawn, "child"))
 
     async def close(self) -> None:
         """See `Starter`."""
@@ -121,27 +150,42 @@ class ForkServer:
 
     Args:
         start: Bytes of the message `start`, which names the handler.
+        timeout_s: Maximum time for importing the handler, in seconds.
     """
 
-    def __init__(self, start: bytes) -> None:
+    def __init__(self, start: bytes, timeout_s: float) -> None:
         self._start = start
+        self._timeout_s = timeout_s
         self._server: SpawnedChild | None = None
         self._line: socket.socket | None = None
         self._lock = asyncio.Lock()
 
     async def start(self) -> tuple[Child, socket.socket]:
-        """See `Starter`. A fork server that has died is restarted."""
+        """See `Starter`. A fork server that has died is restarted. Raises TimeoutError if the import takes too long."""
+        return await _to_its_end(self._start_one())
+
+    async def _start_one(self) -> tuple[Child, socket.socket]:
         async with self._lock:
             try:
-                return await asyncio.to_thread(self._fork)
+                return await self._request(self._fork)
+            except TimeoutError:
+                raise
             except OSError:
-                await self._stop()
-                return await asyncio.to_thread(self._fork)
+                return await self._request(self._fork)
+
+    async def _request(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a request to the fork server in a thread; stop the server if it fails, since a reply may follow."""
+        try:
+            return await asyncio.to_thread(function, *args)
+        except OSError:
+            await self._stop()
+            raise
 
     def _fork(self) -> tuple[Child, socket.socket]:
         if self._line is None:
             self._server, self._line = spawn("template")
             self._line.sendall(self._start)
+        self._line.settimeout(self._timeout_s)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -159,18 +203,18 @@ class ForkServer:
         return int(_PID.unpack(answer)[0])
 
     async def wait_for(self, pid: int) -> int | None:
-        """Return the exit code of a child that has exited or was killed; None if the fork server has died."""
+        """Return the exit code of a child that exits or was killed; None if the fork server cannot return it."""
         async with self._lock:
-            return await asyncio.to_thread(self._wait, pid)
+            with contextlib.suppress(OSError):
+                return await self._request(self._wait, pid)
+            return None
 
     def _wait(self, pid: int) -> int | None:
         if self._line is None:
             return None
-        try:
-            self._line.sendall(_PID.pack(pid))
-            return self._number()
-        except OSError:
-            return None
+        self._line.settimeout(_EXIT_S)
+        self._line.sendall(_PID.pack(pid))
+        return self._number()
 
     async def close(self) -> None:
         """See `Starter`."""
