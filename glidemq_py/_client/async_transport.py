@@ -31,6 +31,7 @@ from glidemq_py._client.replies import BusyPoll, read_replies_in
 from glidemq_py._client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry, Interruptions
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.keys import hash_tag
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
 __all__ = ["AsyncTransport", "SharedClient", "open_transport"]
@@ -132,7 +133,7 @@ class AsyncTransport:
         """Retry a call while it fails for a transient reason and is safe to repeat. Raises the last error,
         translated.
         """
-        retry = self._retry(call.function, call.repeatable, started)
+        retry = self._retry(call.function, call.repeatable, started, (call.key,))
         refused: GlideMQError | None = None
         while True:
             if self._closed:
@@ -151,10 +152,11 @@ class AsyncTransport:
             except GlideMQConnectionError as away:  # the library cannot be loaded now
                 refused = away
 
-    def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
+    def _retry(self, name: str, repeatable: bool, started: float, words: Sequence[str | bytes]) -> CallRetry:
+        tags = (hash_tag(word) for word in words) if self.is_cluster else ()
         return CallRetry(
             name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
-            interruptions=self.interruptions,
+            interruptions=self.interruptions, tag=next(filter(None, tags), None),
         )  # fmt: skip
 
     async def _load(self) -> None:
@@ -188,7 +190,7 @@ class AsyncTransport:
             return await self._client.custom_command(words)
         except GlideError as error:
             failed = error
-        retry = self._retry(str(args[0]), False, started)
+        retry = self._retry(str(args[0]), False, started, args[1:])
         while True:
             if self._closed:
                 raise ClosedError("the connection was closed") from failed
@@ -219,7 +221,7 @@ class AsyncTransport:
             if failure is FUNCTION_MISSING:
                 return await self.call(call)
             if failure.fate is not CallOutcome.PERMANENT:
-                self.interruptions.note()
+                self.interruptions.note(hash_tag(call.key) if self.is_cluster else None)
             raise translate(reply, self.library) from reply
         return call.decode(reply)
 

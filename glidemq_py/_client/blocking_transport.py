@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from glide_shared.exceptions import GlideError
@@ -14,6 +14,7 @@ from glidemq_py._client.library_source import Library, assemble, load_arguments,
 from glidemq_py._client.retrying import CallRetry, Interruptions
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.forks import call_in_child, new_lock
+from glidemq_py._core.keys import hash_tag
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 
 __all__ = ["ThreadTransport"]
@@ -74,7 +75,7 @@ class ThreadTransport:
 
     def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
         """See `AsyncTransport._recover`."""
-        retry = self._retry(call.function, call.repeatable, started)
+        retry = self._retry(call.function, call.repeatable, started, (call.key,))
         refused: GlideMQError | None = None
         while True:
             step = retry.after(error)
@@ -90,10 +91,11 @@ class ThreadTransport:
             except GlideMQConnectionError as away:  # the library cannot be loaded now
                 refused = away
 
-    def _retry(self, name: str, repeatable: bool, started: float) -> CallRetry:
+    def _retry(self, name: str, repeatable: bool, started: float, words: Sequence[str | bytes]) -> CallRetry:
+        tags = (hash_tag(word) for word in words) if self.is_cluster else ()
         return CallRetry(
             name, repeatable=repeatable, started=started, limit_ms=self.config.request_timeout,
-            interruptions=self.interruptions,
+            interruptions=self.interruptions, tag=next(filter(None, tags), None),
         )  # fmt: skip
 
     def _pause(self, seconds: float, cause: GlideError) -> None:
@@ -133,7 +135,7 @@ class ThreadTransport:
                 return self._client.custom_command(words)
             except GlideError as error:
                 failed = error
-            retry = self._retry(str(args[0]), False, started)
+            retry = self._retry(str(args[0]), False, started, args[1:])
             while True:
                 step = retry.after(failed)
                 if step is None:

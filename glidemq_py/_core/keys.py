@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_PREFIX",
     "QueueKeys",
     "flow_key",
+    "hash_tag",
     "split_budget_key",
     "split_member",
     "usage_registry_key",
@@ -27,6 +28,15 @@ __all__ = [
 
 CONSUMER_GROUP: Final = "workers"
 """Consumer group of the workers on the job stream."""
+
+
+def hash_tag(text: str | bytes) -> str | None:
+    """Return the hash tag of a key (the text in its first braces), or None if it has none."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    _, opened, rest = text.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return tag if opened and closed and tag else None
 
 
 class QueueKeys:

@@ -31,7 +31,7 @@ from glidemq_py._features.flows.calls import (
 )
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["RemoteFlows", "UnfinishedFlowsTask", "WaitingParentsTask"]
 
@@ -69,15 +69,19 @@ class RemoteFlows(PeriodicTask):
         self._empty = []
         failure: GlideMQError | None = None
         for stem in await self._link.transport.call(call):
-            prefix, _, name = stem[:-2].rpartition(":{")
-            link = QueueLink(
-                transport=self._link.transport, keys=QueueKeys(prefix, name), waiter=self._link.waiter,
-                serializer=self._link.serializer,
-            )  # fmt: skip
             try:
+                prefix, _, name = stem[:-2].rpartition(":{")
+                link = QueueLink(
+                    transport=self._link.transport, keys=QueueKeys(prefix, name), waiter=self._link.waiter,
+                    serializer=self._link.serializer,
+                )  # fmt: skip
                 told, left = await self._notify(link)
                 if told:
                     await Outbox(link, kinds=("child",)).deliver()
+            except GlideMQValidationError as error:
+                _log.warning("queue %r: removed invalid key prefix %r: %s", self._link.keys.name, stem, error)
+                self._empty.append(stem)
+                continue
             except GlideMQError as error:
                 failure = failure or error
                 continue
@@ -206,16 +210,22 @@ class WaitingParentsTask(PeriodicTask):
             by_base.setdefault(base, []).append(job_id)
         ends: list[ChildEnd] = []
         for base, ids in by_base.items():
-            for i in range(0, len(ids), _PARENTS_PAGE):
-                few = ids[i : i + _PARENTS_PAGE]
-                reply = await self._link.transport.call(child_outcomes(f"{base}:meta", few))
-                if reply.outbox_pending:  # the entries may be these outcomes; delivering them notifies the parents
-                    await self._deliver(base)
-                    break
-                for job_id, fate in zip(few, reply.rows, strict=True):
-                    if not isinstance(fate, bool):
-                        ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
+            try:
+                await self._read_ends(base, ids, ends)
+            except GlideMQError as error:  # its shard may be down; the children of other queues are delivered
+                _log.warning("queue %r: reading the children in %s failed: %s", self._link.keys.name, base, error)
         return ends
+
+    async def _read_ends(self, base: str, ids: Sequence[str], ends: list[ChildEnd]) -> None:
+        for i in range(0, len(ids), _PARENTS_PAGE):
+            few = ids[i : i + _PARENTS_PAGE]
+            reply = await self._link.transport.call(child_outcomes(f"{base}:meta", few))
+            if reply.outbox_pending:  # the entries may be these outcomes; delivering them notifies the parents
+                await self._deliver(base)
+                break
+            for job_id, fate in zip(few, reply.rows, strict=True):
+                if not isinstance(fate, bool):
+                    ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
 
     async def _deliver(self, base: str) -> None:
         """Deliver the child results in the outbox of the children's queue, which may have no workers."""
@@ -224,10 +234,10 @@ class WaitingParentsTask(PeriodicTask):
             self._outbox_pending()
             return
         prefix, _, name = base[:-1].rpartition(":{")
-        children = QueueLink(
-            transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
-        )
         try:
+            children = QueueLink(
+                transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
+            )
             await Outbox(children, kinds=("child",)).deliver()
         except GlideMQError as error:
             _log.debug("queue %r: outbox delivery for parents in %r failed: %s", name, link.keys.name, error)

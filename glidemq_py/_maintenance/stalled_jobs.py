@@ -44,12 +44,13 @@ class StalledJobsTask(PeriodicTask):
         """Check all active jobs once; do nothing if another worker does so now.
 
         After an interruption (lost connection, moved slot, failed heartbeat) this waits for one lock duration:
-        heartbeats did not arrive during it, and healthy workers must be able to renew their locks first.
+        heartbeats did not arrive during it, and healthy workers must be able to renew their locks first. In a cluster,
+        interruptions of other queues do not count: they may be on another shard.
 
         Raises:
             GlideMQError: If a call fails.
         """
-        remaining = self._grace - self._link.transport.interruptions.age_s
+        remaining = self._grace - self._link.transport.interruptions.age_s(self._link.keys.name)
         if remaining > 0:
             self._pause = min(self._every, remaining)
             return

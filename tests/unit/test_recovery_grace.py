@@ -3,9 +3,11 @@
 import time
 from typing import Any, cast
 
+import pytest
+
 from glidemq_py._client.retrying import Interruptions
 from glidemq_py._core.calls.working import RecoverStalledReply
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, hash_tag
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 
@@ -45,3 +47,30 @@ async def test_recovery_waits_one_lock_duration_after_an_interruption():
     transport.interruptions._last = time.monotonic() - 61
     await one.look()
     assert transport.calls == 1
+
+
+async def test_interruption_of_another_queue_in_a_cluster_does_not_delay_recovery():
+    transport = FakeTransport()
+    one = recovery(transport)
+    transport.interruptions.note("other")
+    await one.look()
+    assert transport.calls == 1
+    transport.interruptions.note("q")
+    await one.look()
+    assert transport.calls == 1
+
+
+def test_interruptions_of_very_many_queues_count_for_all():
+    interruptions = Interruptions()
+    for number in range(1_000):
+        interruptions.note(str(number))
+    assert interruptions.age_s("other") == float("inf")
+    interruptions.note("one more")
+    assert interruptions.age_s("other") < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("key", "tag"), [("glide:{a b}:meta", "a b"), (b"x:{y}", "y"), ("none", None), ("{}", None), ("{open", None)]
+)
+def test_hash_tags(key: str | bytes, tag: str | None):
+    assert hash_tag(key) == tag
