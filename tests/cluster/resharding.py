@@ -54,16 +54,25 @@ class SlotMover:
         target.execute("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self._ids[self.owner])
         source.execute("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self._ids[self.target()])
 
-    def move_keys(self, at_most: int = 1_000_000) -> int:
-        """MIGRATE a few keys at a time, until none is left or ``at_most`` have moved. Return the number moved."""
+    def write_at_target(self, *command: str) -> None:
+        """Execute a command at the target as a client does that was redirected by ASK."""
+        target = self._nodes[self.target()]
+        target.execute("ASKING")
+        target.execute(*command)
+
+    def move_keys(self, at_most: int = 1_000_000, *, replace: bool = False) -> int:
+        """MIGRATE a few keys at a time, until none is left or ``at_most`` have moved. Return the number moved.
+
+        Without ``replace``, a key that already exists at the target is BUSYKEY, at which a tool stops.
+        """
+        options = ("REPLACE",) if replace else ()
         source, port = self._nodes[self.owner], self._ports[self.target()]
         moved = 0
         while moved < at_most:
             keys = source.execute("CLUSTER", "GETKEYSINSLOT", self.slot, min(_KEYS_PER_STEP, at_most - moved))
             if not keys:
                 break
-            # Without REPLACE: a key that already exists at the target is BUSYKEY, at which a tool stops.
-            source.execute("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
+            source.execute("MIGRATE", "127.0.0.1", port, "", 0, 5_000, *options, "KEYS", *keys)
             moved += len(keys)
         self.moved_keys += moved
         return moved

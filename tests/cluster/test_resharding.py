@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_py import FlowJob, FlowProducer, GlideMQError, Queue, SlotMigratingError, Worker
 from glidemq_py.sync import Queue as BlockingQueue
-from glidemq_py.testing import ClusterProcess, server_binary
+from glidemq_py.testing import ClusterProcess, RespError, server_binary
 from tests.cluster.resharding import SlotMover
 from tests.server.test_faults_server import Producers, assert_each_ended_once, work
 from tests.server.worker_support import Gate, Raw, Told, soon
@@ -99,6 +99,26 @@ async def test_move_that_stops_half_way_and_is_finished_later(
                 assert len({job.id for job in held}) == 10
         assert mover.leftovers() == {}
         assert (await queue.check(recheck_after=50)).findings == ()
+
+
+async def test_move_that_stops_at_a_busy_key(own_cluster: ClusterProcess, mover: SlotMover, queue_name: str):
+    """A foreign client writes one key at the target while the source still has it: MIGRATE without REPLACE fails."""
+    async with under_load(own_cluster, mover, queue_name) as producers:
+        # Pending adds wait for the move, which takes longer than the impatient client below waits.
+        await mover.run(mover.begin)
+        events = f"glide:{{{queue_name}}}:events"
+        await mover.run(lambda: mover.write_at_target("XADD", events, "*", "event", "foreign"))
+        with pytest.raises(RespError, match="BUSYKEY"):
+            await mover.run(mover.move_keys)
+        async with Queue(queue_name, own_cluster.url + "?request_timeout=500") as impatient:
+            with pytest.raises(SlotMigratingError, match="was not executed"):
+                await impatient.add("never", 0)
+        assert events in mover.keys_at_source()
+        assert events in mover.keys_at_target()
+        # The remedy of the operations page: the source's keys replace those of the target.
+        await mover.run(lambda: mover.move_keys(replace=True))
+        await mover.run(mover.end)
+        await producers.more(40)
 
 
 async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, mover: SlotMover, queue_name: str):
