@@ -1,6 +1,5 @@
 """A job that kills its process, and a deploy that kills every process: neither fails any other job."""
 
-import asyncio
 import os
 import re
 import signal
@@ -27,25 +26,34 @@ APPLICATION = """
 
     GATE = Path(__file__).parent / "gate"
 
+    def say(line):
+        os.write(1, f"{line}\\n".encode())  # in one piece: the processes share the pipe
+
     async def run(job):
         if job.name == "poison":
-            print(f"poison {job.id} in {os.getpid()}", flush=True)
+            say(f"poison {job.id} in {os.getpid()}")
             await asyncio.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
         await asyncio.sleep(0.5)
         return job.id
 
     async def long(job):
-        print(f"began {job.id} in {os.getpid()}", flush=True)
+        say(f"began {job.id} in {os.getpid()}")
         while not GATE.exists():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+        if job.name == "poison":
+            return await run(job)
 
-    QUICK = {"concurrency": 50, "lock_duration": 1_000, "stalled_interval": 1_000}
-    poisoned = Worker(os.environ["QUEUE"], run, **QUICK)
-    deployed = Worker(os.environ["QUEUE"], long, **QUICK)
+    QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+    poisoned = Worker(os.environ["QUEUE"], run, concurrency=50, **QUICK)
+    deployed = Worker(os.environ["QUEUE"], long, concurrency=201, **QUICK)
 """
-BOUND = 5 + 1 + 1
-"""Deaths of a poison job: floor(log2(concurrency 50)), the first death alone, and max_stalled_count more."""
+
+
+def bound(concurrency: int) -> int:
+    """Return the largest number of deaths of a poison job: the halvings, one death alone, `max_stalled_count` more."""
+    return concurrency.bit_length() - 1 + 1 + 1
+
 
 Start = Callable[..., Command]
 
@@ -70,7 +78,7 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
         assert await poison.is_failed()
         assert (await queue.get_job(poison.id)).failed_reason == "job stalled more than maxStalledCount"
         deaths = len(re.findall(r"^poison", command.text, re.MULTILINE))
-        assert 1 < deaths <= BOUND
+        assert 1 < deaths <= bound(50)
     assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []
     assert raw.run("ZCARD", "suspects") == 0
 
@@ -79,21 +87,26 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
 async def test_a_deploy_that_kills_every_process_charges_no_job(
     start: Start, tmp_path: Path, core_url: str, core_resp: RespClient, queue_name: str
 ) -> None:
-    """All jobs of all processes are suspects at once; half of them run again at the same time, and all complete."""
+    """All 401 jobs are suspects at once, one of them is poison. Half run again at the same time; the 400 complete."""
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:
-        jobs = await queue.add_bulk([("long", n) for n in range(100)])
+        jobs = await queue.add_bulk([("poison" if n == 120 else "long", n) for n in range(401)])
+        poison = jobs[120]
         with start("application:deployed", "--processes", "2") as command:
-            began = await command.says(r"began (\d+) in (\d+)", times=100, seconds=60)
+            began = await command.says(r"began (\d+) in (\d+)", times=401, seconds=90)
             before = {int(match[2]) for match in began}
             assert len(before) == 2
             for pid in before:
                 os.kill(pid, signal.SIGKILL)
-            again = (await command.says(r"began (\d+) in (\d+)", times=150, seconds=60))[100:]
-            assert len({match[1] for match in again[:50]}) == 50
+            again = (await command.says(r"began (\d+) in (\d+)", times=601, seconds=90))[401:]
+            assert len({match[1] for match in again[:200]}) == 200
+            assert raw.run("ZCARD", "completed") == raw.run("ZCARD", "failed") == 0
             (tmp_path / "gate").touch()
-            await asyncio.gather(*(job.wait_until_finished() for job in jobs))
+            await until(lambda: raw.run("ZCARD", "completed") == 400 and raw.run("ZCARD", "failed") == 1)
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
-    assert raw.run("ZCARD", "failed") == 0
-    assert [job.id for job in jobs if raw.job(job.id).get("stalledCount")] == []
+        assert (await queue.get_job(poison.id)).failed_reason == "job stalled more than maxStalledCount"
+        deaths = len(re.findall(r"^poison", command.text, re.MULTILINE)) + 1  # the deploy is the first
+        assert 1 < deaths <= bound(201)
+    assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []
+    assert raw.run("ZCARD", "suspects") == 0
