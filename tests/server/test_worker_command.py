@@ -312,7 +312,7 @@ async def test_children_end_when_their_supervisor_is_killed(
 async def test_crashes_at_start_are_not_repeated_for_ever(start: Start, folder: Path) -> None:
     (folder / "broken.py").write_text("import os\nos._exit(3)\n")
     with start("broken:worker", "--processes", "3") as command:
-        assert await command.ends() == 1
+        assert await command.ends(90) == 1
         assert "giving up: children crashed during start 5 times in a row" in command.text
         pauses = [float(text) for text in re.findall(r"exit code 3; restarting in (\d+\.\d) s", command.text)]
         assert len(pauses) == 4
