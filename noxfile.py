@@ -61,7 +61,7 @@ def lint(session: "nox.Session") -> None:
 
 
 def types(session: "nox.Session") -> None:
-    """Run mypy and pyright, both strict, with all optional imports installed."""
+    """Run mypy on everything and pyright on the package, both strict (tests need no annotations), with all extras."""
     extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,test"
     session.install("-q", "-e", f".[{extras}]", *_group("types"))
     _run_all(session, ["mypy"], ["pyright"])

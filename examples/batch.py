@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from typing import Any
 
 from glidemq_py import BatchOptions, Job, JobFailedError, Queue, Worker
 
@@ -9,7 +10,7 @@ database = sqlite3.connect(":memory:")
 database.execute("CREATE TABLE measurements (sensor TEXT, value REAL)")
 
 
-async def store(jobs: list[Job[dict]]) -> list[str | BaseException]:
+async def store(jobs: list[Job[dict[str, Any], Any]]) -> list[str | BaseException]:
     answers: list[str | BaseException] = []
     rows = []
     for job in jobs:

@@ -5,7 +5,7 @@ import asyncio
 from glidemq_py import FlowJob, FlowProducer, Job, Worker
 
 
-async def shrink(job: Job) -> int:
+async def shrink(job: Job[dict[str, int], int]) -> int:
     if job.data["bytes"] == 0:
         raise ValueError("an empty picture")
     await asyncio.sleep(0.005)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from glidemq_py import Job, JobFailedError, Queue, Worker
+from glidemq_py import Job, JobFailedError, Queue, SuspendError, Worker
 
 
 async def expense(job: Job) -> str:
@@ -15,7 +15,12 @@ async def expense(job: Job) -> str:
 async def main() -> None:
     suspended = asyncio.Event()
     worker = Worker("expenses", expense, concurrency=5)
-    worker.on("suspended", lambda job, signal: (print(f"{job.name} waits: {signal.reason}"), suspended.set()))
+
+    def announce(job: Job, suspension: SuspendError) -> None:
+        print(f"{job.name} waits: {suspension.reason}")
+        suspended.set()
+
+    worker.on("suspended", announce)
     async with Queue("expenses") as queue, worker:
         hotel = await queue.add("hotel", {"amount": 120, "patience": 60_000})
         await suspended.wait()

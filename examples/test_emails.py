@@ -20,7 +20,7 @@ def test_an_email_is_sent(glidemq_url: str, glidemq_queue_name: str) -> None:
     async def scenario() -> str:
         name, url = glidemq_queue_name, glidemq_url
         async with Queue(name, url) as queue, Worker(name, send, url):
-            return await queue.add_and_wait("welcome", {"to": "a@b.c"})
+            return str(await queue.add_and_wait("welcome", {"to": "a@b.c"}))
 
     assert asyncio.run(scenario()) == "sent to a@b.c"
 

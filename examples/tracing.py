@@ -29,7 +29,7 @@ async def main() -> None:
 
     spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
     print("traces:", len({span.context.trace_id for span in spans.values()}))
-    for span in sorted(spans.values(), key=lambda span: span.start_time):
+    for span in sorted(spans.values(), key=lambda span: span.start_time or 0):
         parent = spans[span.parent.span_id].name if span.parent else "nobody"
         print(f"{span.name}, of {parent}")
 

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Job, Queue, TokenLimiter, Worker
 
 PRICES = {"small": 0.5, "large": 5.0}  # USD for a million tokens
 
@@ -26,14 +26,15 @@ async def answer(job: Job) -> str:
 async def main() -> None:
     questions = Queue[str, str]("questions")
     # No job starts while the jobs of this minute have used 100,000 tokens.
-    limiter = {"max_tokens": 100_000, "duration": 60_000}
+    limiter = TokenLimiter(max_tokens=100_000, duration=60_000)
     async with questions, Worker("questions", answer, token_limiter=limiter):
         jobs = [await questions.add(model, "why?" * 5) for model in ("small", "small", "large")]
         for job in jobs:
             await job.wait_until_finished()
 
-        last = (await questions.get_job(jobs[-1].id)).usage
-        print(f"{last.model}: {last.total_tokens} tokens, {last.total_cost:.5f} {last.cost_unit}")
+        finished = await questions.get_job(jobs[-1].id)
+        if finished and (last := finished.usage):
+            print(f"{last.model}: {last.total_tokens} tokens, {last.total_cost:.5f} {last.cost_unit}")
 
         hour = await questions.get_usage_summary(window=timedelta(hours=1))
         print(f"{hour.job_count} jobs: {hour.total_tokens:.0f} tokens, {hour.total_cost:.5f} {hour.cost_unit}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from glidemq_py import Queue
 from glidemq_py._client.child_server import ConfigValue
@@ -14,6 +15,11 @@ from glidemq_py.testing import SERVER_BINARIES, ClusterProcess, RespClient, Serv
 from glidemq_py.testing import pytest_plugin as glidemq_fixtures
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.key_leaks import KeyLeaks
+
+# Without deadlines, as a busy machine is no error. `--hypothesis-profile thorough` searches longer.
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("thorough", max_examples=2_000, deadline=None)
+settings.load_profile("quick")
 
 CORE_SERVERS = ("valkey-9.1", "valkey-8.1", "cluster", "redis")
 

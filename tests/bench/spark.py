@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class Bench:
                 if batch is None:
                     batch = client.pipeline(transaction=False)
                 job_id = f"{id(rows)}-{n}"
-                fields = {
+                fields: dict[Any, Any] = {
                     "id": job_id, "name": row.name, "data": row.data, "opts": "{}", "timestamp": "0",
                     "attemptsMade": "0",
                     "delay": "0", "priority": "0", "maxAttempts": "0", "state": "waiting",
@@ -131,7 +132,7 @@ class Bench:
         run(list(ways))  # the compilers of Java, the first imports, the function library
         for _ in range(self.rounds):
             for names in TOGETHER:
-                for name, rate in zip(names, self.alone.measure(lambda names=names: run(names)), strict=True):
+                for name, rate in zip(names, self.alone.measure(partial(run, names)), strict=True):
                     rates[name].append(rate)
         for name, found in rates.items():
             print(f"  {name:<38} {statistics.median(found):>9,.0f} rows/s   of {min(found):,.0f} to {max(found):,.0f}")
@@ -154,7 +155,7 @@ class Bench:
         """What another client of the server waits for its replies meanwhile."""
         self.save(self.frame.limit(100), "warm")
         for guarantee in ("none", "append", "atomic"):
-            runs = [self.alone.measure(lambda way=guarantee: self.beside(way)) for _ in range(self.rounds)]
+            runs = [self.alone.measure(partial(self.beside, guarantee)) for _ in range(self.rounds)]
             for name in ("p50", "p99", "max", "longest call"):
                 ms = [run[name] for run in runs]
                 text = " ".join(f"{each:.2f}" for each in ms)
@@ -211,7 +212,7 @@ class Bench:
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
         for schema in (None, "id string, data string"):
             self.read_rate(schema)
-            rates = [self.alone.measure(lambda asked=schema: self.read_rate(asked)) for _ in range(self.rounds)]
+            rates = [self.alone.measure(partial(self.read_rate, schema)) for _ in range(self.rounds)]
             name = "all fifteen columns" if schema is None else schema
             text = " ".join(f"{rate:,.0f}" for rate in rates)
             print(f"  read, {name:<22} {statistics.median(rates):>9,.0f} jobs/s; the rounds: {text}")
@@ -236,7 +237,7 @@ def raw_adds(url: str, rows: int) -> None:
     transport.call(add("glide:{raw}:meta", [["n", texts[0], "{}"]], True))
     began = time.perf_counter()
     for i in range(0, rows, BATCH_ROWS):
-        batch = [["n", text, "{}"] for text in texts[i : i + BATCH_ROWS]]
+        batch: list[list[object]] = [["n", text, "{}"] for text in texts[i : i + BATCH_ROWS]]
         transport.call(add("glide:{q}:meta", batch, True))
     print(time.perf_counter() - began)
 
@@ -246,7 +247,12 @@ def watch(url: str) -> None:
     import threading
 
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     times: list[float] = []
     with RespClient.from_url(url) as client:
         print("ready", flush=True)
@@ -277,7 +283,7 @@ def fill(url: str, rows: int) -> None:
 
 def processes(parent: int) -> list[tuple[str, int]]:
     """Name and resident bytes of all descendants."""
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     found: list[tuple[str, int]] = []
     for child in psutil.Process(parent).children(recursive=True):

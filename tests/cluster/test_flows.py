@@ -77,13 +77,13 @@ async def test_crash_between_child_completion_and_parent_notification(
             await deliver(link, to, entries)
             await lose()
 
-        monkeypatch.setitem(outbox_module._DELIVERIES, "child", carry_and_lose)  # type: ignore[misc]
+        monkeypatch.setitem(outbox_module._DELIVERIES, "child", carry_and_lose)
         async with Worker(child_queue, add_up, core_url):
             await soon(delivered.wait())
             while (await children.get_job_counts()).completed < 2:  # noqa: ASYNC110  no event reports both
                 await asyncio.sleep(0.01)
         assert Raw(core_resp, child_queue).run("XLEN", "outbox") == 2
-        monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)  # type: ignore[misc]
+        monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)
         async with Worker(child_queue, add_up, core_url), Worker(queue_name, add_up, core_url):
             assert await soon(node.job.wait_until_finished()) == 2
         assert told >= 1

@@ -26,7 +26,13 @@ async def echo(job: Job) -> Any:
 
 
 async def test_job_is_added_run_and_read(place: Place, queue: Queue) -> None:
-    data = {"text": 'grüße 🎉 / \\ "', "numbers": [1, 2.5, -3, 2**53], "nothing": None, "flag": True, "empty": {}}
+    data: dict[str, Any] = {
+        "text": 'grüße 🎉 / \\ "',
+        "numbers": [1, 2.5, -3, 2**53],
+        "nothing": None,
+        "flag": True,
+        "empty": {},
+    }
     async with Worker(queue.name, echo, place):
         job = await queue.add("n", data)
         assert await job.wait_until_finished() == data

@@ -147,6 +147,7 @@ async def test_jobs_of_node_are_read(kind: str, golden_queue: str, url: str, res
         for job in jobs:
             index = int(job.id) - 1 if job.id.isdigit() else int(job.id[-1]) if kind == "customId" else 0
             assert job.data == job_data(golden, golden_queue, index)
+            assert job.returnvalue is not None
             assert job.returnvalue["echo"] == job.data
             assert job.progress == {"pct": 50, "by": "node"}
             assert await job.logs() == ["line from node"]

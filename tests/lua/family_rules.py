@@ -37,14 +37,14 @@ class FamilyRules:
         timed=st.sampled_from(({}, {}, {}, {"delay": 30}, {"priority": 1}, {"ttl": 60}, {"lifo": True})),
         at_work=st.booleans(),
     )  # fmt: skip
-    def add_children(self, pick: int, policy: str | None, count: int, timed: dict[str, int], at_work: bool) -> None:
+    def add_children(self, pick: int, policy: str | None, count: int, timed: dict[str, Any], at_work: bool) -> None:
         active = self.model.of("active", "waiting")
         parent = active[pick % len(active)] if at_work and active else self._any_job(pick)
         if self.model.generation(parent) >= GENERATIONS:
             return
         self._add_children(parent, policy, count, timed)
 
-    def _add_children(self, parent: Job, policy: str | None, count: int, timed: dict[str, int]) -> None:
+    def _add_children(self, parent: Job, policy: str | None, count: int, timed: dict[str, Any]) -> None:
         name = self.q.base[self.q.base.index("{") + 1 : -1]
         opts = f'{{"onFailure":"{policy}"}}' if policy else "{}"
         added = self.q.add(*(row("child", "{}", opts, parent=[parent.id, name], **timed) for _ in range(count)))

@@ -1,6 +1,7 @@
 """Test add: the place and id of a job, and that a rejected row changes nothing."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,7 @@ def test_an_empty_bulk(q: OwnQueue) -> None:
         ("id", {}),
     ],
 )
-def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, options: dict[str, int]) -> None:
+def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, options: dict[str, Any]) -> None:
     q.redis("SADD", suffix, "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
         q.add_job(**options)
@@ -195,15 +196,15 @@ def test_foreign_place_fails_add_before_job_exists(q: OwnQueue, suffix: str, opt
 
 
 @pytest.mark.parametrize(("suffix", "options"), [("scheduled", {"delay": 5}), ("lifo", {"lifo": True})])
-def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: dict[str, int]) -> None:
+def test_a_bulk_is_added_whole_or_not_at_all(q: OwnQueue, suffix: str, options: dict[str, Any]) -> None:
     q.redis("SADD", suffix, "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
-        q.add(row("a", "", "{}"), row("b", "", "{}", **options))  # type: ignore[arg-type]
+        q.add(row("a", "", "{}"), row("b", "", "{}", **options))
     assert q.key_names() <= {suffix, "id"}
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": 5}, {"priority": 5}, {"lifo": True}])
-def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: dict[str, int]) -> None:
+def test_foreign_wake_and_events_keys_do_not_undo_add(q: OwnQueue, options: dict[str, Any]) -> None:
     q.redis("SADD", "wake", "foreign")
     q.redis("SADD", "events", "foreign")
     assert q.add_job(**options) == "1"

@@ -1,5 +1,7 @@
 """Test pause, remove, retry, update_job, locks and obliterate."""
 
+from typing import Any
+
 import pytest
 
 from glidemq_py._core.calls import control, working
@@ -182,7 +184,7 @@ def test_a_failed_job_runs_again_with_all_its_attempts(q: OwnQueue) -> None:
 @pytest.mark.parametrize(
     ("options", "state"), [({"lifo": True}, "waiting"), ({"priority": 3}, "prioritized"), ({"delay": 5}, "waiting")]
 )
-def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, int], state: str) -> None:
+def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any], state: str) -> None:
     job_id = q.add_job(**options)
     q.advance(5)
     q.finish(q.take_one().failed())

@@ -1,5 +1,7 @@
 """Test the fetch half of exchange: order, rejections, promotion, pause, and wake-ups of idle workers."""
 
+from typing import Any
+
 import pytest
 
 from glidemq_py._core.calls.adding import row
@@ -151,7 +153,7 @@ def test_a_revoked_job(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 1}, {"delay": 5}])
-def test_expired_job_fails_in_every_source(q: OwnQueue, options: dict[str, int]) -> None:
+def test_expired_job_fails_in_every_source(q: OwnQueue, options: dict[str, Any]) -> None:
     q.add_job(ttl=1_000, **options)
     q.advance(1_001)
     reply = q.exchange(1)

@@ -1,6 +1,7 @@
 """Test heartbeat, recover_stalled, reattach and leave."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -296,7 +297,7 @@ def test_recovery_while_paused(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize(("options", "state"), [({"lifo": True}, "waiting"), ({"priority": 2}, "prioritized")])
-def test_a_list_job_returns_to_its_source(q: OwnQueue, options: dict[str, int], state: str) -> None:
+def test_a_list_job_returns_to_its_source(q: OwnQueue, options: dict[str, Any], state: str) -> None:
     q.add_job(**options)
     job = q.take_one()
     q.advance(LOCK - 1)

@@ -626,7 +626,7 @@ def test_recovery_trims_metrics(q: OwnQueue) -> None:
     """Where peers are always the first of a minute (W71)."""
     minute = START - START % 60_000
     fields = [f"m:{minute - n * 60_000}:c" for n in range(3000)]
-    q.redis("HSET", "metrics:completed", *itertools.chain.from_iterable((field, 1) for field in fields))
+    q.redis("HSET", "metrics:completed", *(text for field in fields for text in (field, "1")))
     q.run(recover_stalled(q.meta, "py-1", 1000, 30_000, 1, False, ""))
     assert q.redis("HLEN", "metrics:completed") == 1441
     q.redis("DEL", "lock:reclaim")

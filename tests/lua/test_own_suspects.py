@@ -1,6 +1,7 @@
 """Test suspects: jobs lost together are retried in shrinking groups, and only a job lost alone counts as stalled."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_jobs_recovered_by_several_calls_count_as_one_group(q: OwnQueue) -> None
 
 @pytest.mark.parametrize("kind", ["lifo", "priority"])
 def test_jobs_without_a_stream_entry(q: OwnQueue, kind: str) -> None:
-    ids = [q.add_job(**{kind: 1}) for _ in range(4)] + [q.add_job()]
+    ids = [q.add_job(**dict[str, Any]({kind: 1})) for _ in range(4)] + [q.add_job()]
     assert sorted(die(q, fetch(q, 5)).recovered) == sorted(ids)
     # Lists are recovered first.
     assert limits(q) == dict.fromkeys(ids, 2)

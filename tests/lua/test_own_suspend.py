@@ -1,6 +1,7 @@
 """Suspending, signals, time-outs: the rows and functions one by one."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ SOURCES = [{}, {"lifo": True}, {"priority": 3}, {"lifo": True, "delay": 5}]
 
 
 @pytest.mark.parametrize("options", SOURCES)
-def test_job_of_every_source_can_suspend_and_resume(q: OwnQueue, options: dict[str, object]) -> None:
+def test_job_of_every_source_can_suspend_and_resume(q: OwnQueue, options: dict[str, Any]) -> None:
     """W25: jobs from lists and from the scheduled set too; they return to their source."""
     q.add_job(**options)
     q.advance(10)

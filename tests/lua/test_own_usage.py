@@ -30,8 +30,10 @@ def bucket(q: OwnQueue, minute: int = MINUTE) -> dict[str, str]:
 
 def test_report_is_stored_counted_and_announced(q: OwnQueue) -> None:
     job_id = q.add_job()
-    given = {"model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7}, "costs": {"input": 0.25},
-             "cost_unit": "USD", "latency": 12.5, "cached": False}  # fmt: skip
+    given: dict[str, Any] = {
+        "model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7}, "costs": {"input": 0.25},
+        "cost_unit": "USD", "latency": 12.5, "cached": False,
+    }  # fmt: skip
     assert report(q, job_id, **given) == (S.OK, True)
     fields = {name: text for name, text in q.job(job_id).items() if name.startswith("usage:")}
     assert fields == {
@@ -152,7 +154,7 @@ def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
     ids = [budgeted(q, "1") for _ in range(4)]
     taken, told = take_all(q, 2)
     assert told == [{job_id: [key, ""] for job_id in ids[:2]}, []]
-    usage = ({"input": 10, "output": 50}, {}, 60, 0)
+    usage: tuple[Any, ...] = ({"input": 10, "output": 50}, {}, 60, 0)
     row = taken[0].completed()
     reply = report_result(q, [(1, key, usage)], row, want=1)
     assert reply.budgets == [{ids[2]: [key, "pause"]}, [1]]
@@ -215,7 +217,7 @@ def test_charge_to_another_queue_goes_to_outbox(q: OwnQueue) -> None:
 
 def test_a_charge_counts_once_for_its_mark(q: OwnQueue) -> None:
     key = create(q, "9", max_total_tokens=10)
-    charge = ({"a": 8}, {}, 8, 0)
+    charge: tuple[Any, ...] = ({"a": 8}, {}, 8, 0)
     assert [q.run(charge_budget(q.meta, "9", mark, "5", charge)) for mark in ("x:5:1", "x:5:1", "x:5:2")] == [
         False, False, True,
     ]  # fmt: skip

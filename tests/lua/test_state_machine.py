@@ -9,7 +9,6 @@ says, and its consistency check finds nothing.
 
 import itertools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -79,10 +78,11 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         removes=st.sampled_from((False, False, True)),
     )
     def add(self, kind: str, ttl: int, count: int, removes: bool) -> None:
-        options = {"delay": {"delay": 50}, "priority": {"priority": 3}, "lifo": {"lifo": True},
-                   "both": {"priority": 2, "delay": 30}}.get(kind, {})  # fmt: skip
+        kinds: dict[str, dict[str, Any]] = {"delay": {"delay": 50}, "priority": {"priority": 3}, "lifo": {"lifo": True},
+                 "both": {"priority": 2, "delay": 30}}  # fmt: skip
+        options = kinds.get(kind, {})
         opts = '{"removeOnFail":true}' if removes else "{}"
-        rows = [row("task", "{}", opts, ttl=ttl, **options) for _ in range(count)]  # type: ignore[arg-type]
+        rows = [row("task", "{}", opts, ttl=ttl, **options) for _ in range(count)]
         for job_id in self.q.add(*rows):
             due = self.q.now + int(options.get("delay", 0))
             job = self.model.add(job_id, due=due, expire_at=self.q.now + ttl if ttl else None)
@@ -92,7 +92,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         key=st.sampled_from(KEYS), width=st.integers(1, 3), count=st.integers(1, 4),
         timed=st.sampled_from(({}, {}, {"delay": 40}, {"priority": 1}, {"ttl": 70})),
     )  # fmt: skip
-    def add_ordered(self, key: str, width: int, count: int, timed: dict[str, int]) -> None:
+    def add_ordered(self, key: str, width: int, count: int, timed: dict[str, Any]) -> None:
         width = WIDTHS.get(key, width)
         rate = (RATE, WINDOW) if key == RATED else (0, 0)
         ordering: list[object] = [key, width, *rate, 0, 0, 0]
@@ -101,7 +101,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             if key == RATED:
                 self.model.group(key).runtime(RATE, WINDOW)
 
-    def _added_to_group(self, job_id: str, key: str, width: int, timed: dict[str, int]) -> None:
+    def _added_to_group(self, job_id: str, key: str, width: int, timed: dict[str, Any]) -> None:
         now, ttl = self.q.now, timed.get("ttl")
         self.model.add(job_id, key, now + timed.get("delay", 0), now + ttl if ttl else None)
         self.model.groups[key].width = width
@@ -185,7 +185,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 
     def _spend(self, limiter: tuple[int, int] | None, now: int, number: int) -> None:
         """The counter belongs to the queue, even if the limit is the worker's."""
-        used = Window(*(limiter or ())) if limiter and not self.window.most else self.window
+        used = Window(*limiter) if limiter and not self.window.most else self.window
         used.start, used.count = self.window.start, self.window.count
         used.spend(now, number)
         self.window.start, self.window.count = used.start, used.count
@@ -562,7 +562,8 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 
     @rule(key=st.sampled_from((None, *KEYS, PAID)), kind=st.sampled_from(("plain", "delay", "priority", "lifo")))
     def peer_adds(self, key: str | None, kind: str) -> None:
-        options = {"delay": {"delay": 50}, "priority": {"priority": 3}, "lifo": {"lifo": 1}}.get(kind, {})
+        kinds: dict[str, dict[str, Any]] = {"delay": {"delay": 50}, "priority": {"priority": 3}, "lifo": {"lifo": 1}}
+        options = kinds.get(kind, {})
         if key is None:
             job = self.model.add(self.wire.add(**options), due=self.q.now + options.get("delay", 0))
             job.fresh = kind if kind in ("plain", "lifo") else ""
@@ -669,7 +670,7 @@ STATUS_DELAYED, STATUS_LIMITED = 8, 9
 def test_queue_state_machine(resp: RespClient) -> None:
     wire_support.load(resp)
     assert library().functions
-    machine: Callable[[], QueueMachine] = lambda: QueueMachine(resp)  # noqa: E731
+    machine: Any = lambda: QueueMachine(resp)  # noqa: E731
     run_state_machine_as_test(
         machine,
         settings=settings(

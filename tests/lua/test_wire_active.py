@@ -72,7 +72,7 @@ def test_second_entry_of_active_job_activates_nothing(wire: WireQueue) -> None:
 
 
 def test_complete(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     wire.now += 25
     assert wire.complete(job_id, entry, '"done"') == 1
     job = wire.job(job_id)
@@ -97,7 +97,7 @@ def test_a_second_completion_changes_nothing(wire: WireQueue) -> None:
 
 def test_completing_missing_job_creates_no_record(wire: WireQueue) -> None:
     """W30."""
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     assert wire.remove(job_id) == 1
     assert wire.complete(job_id, entry) == 1
     assert wire.fail(job_id, entry) == "failed"
@@ -105,7 +105,7 @@ def test_completing_missing_job_creates_no_record(wire: WireQueue) -> None:
 
 
 def test_a_late_worker_cannot_finish_a_newer_attempt(wire: WireQueue) -> None:
-    job_id, old = wire.add() and wire.take_id()
+    job_id, old = wire.add_and_take()
     wire.now += 60_000
     assert wire.recover_stalled() == 1
     _, entry = wire.take_id()
@@ -124,7 +124,7 @@ def test_a_late_worker_cannot_finish_a_newer_attempt(wire: WireQueue) -> None:
 def test_retention_deletes_all_keys_of_a_job(wire: WireQueue, retention: tuple[object, ...], kept: int) -> None:
     """W69."""
     for i in range(3):
-        job_id, entry = wire.add() and wire.take_id()
+        job_id, entry = wire.add_and_take()
         wire.redis("RPUSH", f"log:{job_id}", "line")
         wire.complete(job_id, entry, retention=retention if i == 2 else ("0", 0, 0))
         wire.now += 2000
@@ -169,7 +169,7 @@ def test_fail_retries_until_the_attempts_are_spent(wire: WireQueue) -> None:
     assert wire.events(job_id)[-1] == retrying
     wire.now += 100
     wire.promote()
-    wire.activate(*wire.pop(), "")
+    wire.activate(wire.pop()[0], "")
     assert wire.fail(job_id, "", "second", 2, 100) == "failed"
     job = wire.job(job_id)
     assert (job["state"], job["attemptsMade"], job["failedReason"]) == ("failed", "2", "second")
@@ -179,7 +179,7 @@ def test_fail_retries_until_the_attempts_are_spent(wire: WireQueue) -> None:
 
 
 def test_fail_without_attempts_is_final(wire: WireQueue) -> None:
-    job_id, entry = wire.add(attempts=0) and wire.take_id()
+    job_id, entry = wire.add_and_take(attempts=0)
     assert wire.fail(job_id, entry, retention=("true", 0, 0)) == "failed"
     assert wire.redis("EXISTS", f"job:{job_id}", wire.key("failed")) == 0
     assert wire.event_names(job_id) == ["added", "failed"]
@@ -255,7 +255,7 @@ def test_fetch_next_returns_revoked_jobs(wire: WireQueue) -> None:
 
 
 def test_fetch_next_of_a_late_worker_completes_nothing(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     wire.redis("HSET", f"job:{job_id}", "processedOn", START + 1)
     assert wire.complete_and_fetch(job_id, entry, started=START) == ["NEXT_NONE", job_id]
     assert wire.state(job_id) == "active"
@@ -263,7 +263,7 @@ def test_fetch_next_of_a_late_worker_completes_nothing(wire: WireQueue) -> None:
 
 def test_fetch_next_checks_group_limits_for_list_jobs(wire: WireQueue) -> None:
     """W9: the rate window too."""
-    blocker, entry = wire.add() and wire.take_id()
+    blocker, entry = wire.add_and_take()
     limits = {"ordering": "k", "concurrency": 5, "rate_max": 1, "rate_duration": 1000, "priority": 1}
     first, second = wire.add(**limits), wire.add(**limits)
     wire.promote()
@@ -275,7 +275,7 @@ def test_fetch_next_checks_group_limits_for_list_jobs(wire: WireQueue) -> None:
 
 def test_fetch_next_carries_a_hash_of_any_size(wire: WireQueue) -> None:
     """W50."""
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     big = wire.add(lifo=1)
     for i in range(0, 9000, 1000):
         wire.redis("HSET", f"job:{big}", *(text for j in range(i, i + 1000) for text in (f"depdone:{j}", "1")))
@@ -297,7 +297,7 @@ def test_global_concurrency(wire: WireQueue) -> None:
     assert concurrency(wire) == -1
     wire.redis("HSET", "meta", "globalConcurrency", 3)
     assert concurrency(wire) == 3
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     lifo = [wire.add(lifo=1) for _ in range(4)]
     assert concurrency(wire) == 2
     assert reserve(wire, 10) == [lifo[3], lifo[2]]
@@ -320,7 +320,7 @@ def test_defer(wire: WireQueue, from_list: bool) -> None:
     job_id = wire.add(lifo=int(from_list))
     if from_list:
         entry = ""
-        wire.activate(*wire.pop(), "")
+        wire.activate(wire.pop()[0], "")
     else:
         _, entry = wire.take_id()
     assert wire.call("deferActive", ["stream", f"job:{job_id}", "list-active"], job_id, entry, GROUP, 0) == 1
@@ -335,7 +335,7 @@ def test_a_popped_job_that_was_never_activated_returns(wire: WireQueue) -> None:
     wire.redis("ZADD", "list-popped", 1, job_id)  # popped long ago
     assert wire.reclaim_lists() == 1
     assert (wire.redis("LRANGE", "lifo", 0, -1), wire.list_active()) == ([job_id], 0)
-    assert isinstance(wire.activate(*wire.pop(), ""), dict)
+    assert isinstance(wire.activate(wire.pop()[0], ""), dict)
     assert wire.redis("EXISTS", "list-popped") == 0
     assert wire.complete(job_id, "") == 1
     assert (wire.list_active(), wire.redis("EXISTS", "list-taken")) == (0, 0)

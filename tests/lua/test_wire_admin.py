@@ -54,7 +54,7 @@ def test_remove_deletes_all_keys_of_a_job(wire: WireQueue) -> None:
 
 def test_remove_an_active_list_job(wire: WireQueue) -> None:
     job_id = wire.add(lifo=1)
-    wire.activate(*wire.pop(), "")
+    wire.activate(wire.pop()[0], "")
     assert wire.remove(job_id) == 1
     assert wire.list_active() == 0
     wire.complete(job_id, "")
@@ -63,7 +63,7 @@ def test_remove_an_active_list_job(wire: WireQueue) -> None:
 
 def test_clean(wire: WireQueue) -> None:
     for _ in range(3):
-        wire.complete(*(wire.add() and wire.take_id()))
+        wire.complete(*wire.add_and_take())
         wire.now += 10
     keys = ["completed", "events", "id"]
     assert wire.call("clean", keys, wire.now, 0) == []
@@ -94,7 +94,7 @@ def test_retry_jobs(wire: WireQueue) -> None:
     keys = ["failed", "scheduled", "events", "id"]
     jobs = []
     for _ in range(3):
-        job_id, entry = wire.add(attempts=1) and wire.take_id()
+        job_id, entry = wire.add_and_take(attempts=1)
         wire.fail(job_id, entry)
         jobs.append(job_id)
         wire.now += 1
@@ -121,7 +121,7 @@ def test_revoke(wire: WireQueue) -> None:
         assert (job["state"], job["failedReason"], job["revoked"]) == ("failed", "revoked", "1")
         assert wire.event_names(job_id) == ["added", "revoked"]
     assert (wire.entries(), wire.scores("scheduled"), len(wire.scores("failed"))) == ([], {}, 3)
-    active, entry = wire.add() and wire.take_id()
+    active, entry = wire.add_and_take()
     assert [wire.revoke(active), wire.state(active)] == ["flagged", "active"]
     wire.complete(active, entry)
     assert [wire.revoke(active), wire.state(active)] == ["flagged", "completed"]
@@ -208,7 +208,7 @@ def test_a_full_server_can_be_drained(private_server: Callable[..., ServerProces
     with RespClient.from_url(private_server(name).url) as resp:
         load(resp)
         wire = WireQueue(resp, "full")
-        job_id, entry = wire.add() and wire.take_id()
+        job_id, entry = wire.add_and_take()
         other = wire.add()
         resp.execute("CONFIG", "SET", "maxmemory", "1")
         for refused in (wire.add, lambda: wire.dedup("d", "simple")):

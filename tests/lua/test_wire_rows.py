@@ -123,7 +123,7 @@ def test_repeated_child_completion_counts_once(wire: WireQueue) -> None:
 
 
 def test_registering_failed_child_releases_no_parent(wire: WireQueue) -> None:
-    child, entry = wire.add() and wire.take_id()
+    child, entry = wire.add_and_take()
     wire.fail(child, entry)
     parent = add_flow(wire)
     keys = [f"job:{child}", f"parents:{child}", f"deps:{parent}", f"job:{parent}", "stream", "events"]
@@ -133,7 +133,7 @@ def test_registering_failed_child_releases_no_parent(wire: WireQueue) -> None:
 
 
 def test_fetch_next_notifies_parents(wire: WireQueue) -> None:
-    child, entry = wire.add() and wire.take_id()
+    child, entry = wire.add_and_take()
     one, other = add_flow(wire, wire.key(child)), add_flow(wire, wire.key(child))
     wire.redis("SADD", f"parents:{child}", wire.key(other))
     keys = ["stream", "completed", "events", f"job:{child}", "metrics:completed"]
@@ -227,7 +227,7 @@ def test_token_limit_reply_has_precedence_over_rate_limit(wire: WireQueue) -> No
 
 def test_returning_job_is_charged_again(wire: WireQueue) -> None:
     options = {"ordering": "k", "concurrency": 9, "rate_max": 5, "rate_duration": 9000, "capacity": 3000, "refill": 1}
-    job_id, entry = wire.add(**options) and wire.take_id()
+    job_id, entry = wire.add_and_take(**options)
     wire.fail(job_id, entry, limit=5)
     wire.promote()
     wire.take_id()
@@ -249,7 +249,7 @@ def test_a_bucket_that_is_not_refilled(wire: WireQueue) -> None:
 
 
 def test_fetch_next_reads_three_candidates_per_source(wire: WireQueue) -> None:
-    done, entry = wire.add() and wire.take_id()
+    done, entry = wire.add_and_take()
     lists = [wire.add(lifo=1, ttl=1) for _ in range(4)]
     stream = [wire.add(ttl=1) for _ in range(4)]
     wire.now += 5
@@ -259,7 +259,7 @@ def test_fetch_next_reads_three_candidates_per_source(wire: WireQueue) -> None:
 
 
 def test_a_broadcast_fetches_nothing(wire: WireQueue) -> None:
-    done, entry = wire.add() and wire.take_id()
+    done, entry = wire.add_and_take()
     wire.add(lifo=1)
     keys = ["stream", "completed", "events", f"job:{done}", "metrics:completed"]
     args = [done, entry, "7", wire.now, GROUP, CONSUMER, "true", 0, 0, "", "", "", "", "", 1, "", "", 0, 0]
@@ -268,7 +268,7 @@ def test_a_broadcast_fetches_nothing(wire: WireQueue) -> None:
 
 
 def test_quiet_and_no_metrics(wire: WireQueue) -> None:
-    first, entry = wire.add(quiet=1) and wire.take_id()
+    first, entry = wire.add_and_take(quiet=1)
     following = wire.add(lifo=1, quiet=1)
     keys = ["stream", "completed", "events", f"job:{first}", "metrics:completed"]
     args = [first, entry, "7", wire.now, GROUP, CONSUMER, "0", 0, 0, "", "", "__", 0, "__", 0, START, 0, 1, 1]
@@ -330,7 +330,7 @@ def test_list_job_rate_limits_its_group(wire: WireQueue) -> None:
 
 
 def test_longer_rate_limit_stays(wire: WireQueue) -> None:
-    job_id, entry = wire.add(ordering="k") and wire.take_id()
+    job_id, entry = wire.add_and_take(ordering="k")
     wire.redis("ZADD", "ratelimited", START + 9000, "k")
     args = (job_id, entry, GROUP, 500, wire.now, 0, "requeue", "front", "max")
     assert wire.call("rateLimitGroup", [f"job:{job_id}", "stream"], *args) == str(START + 9000)

@@ -31,7 +31,7 @@ def signal(wire: WireQueue, job_id: str, name: str, data: str = "") -> str:
 
 
 def test_delay_an_active_job(wire: WireQueue) -> None:
-    job_id, entry = wire.add(priority=0) and wire.take_id()
+    job_id, entry = wire.add_and_take(priority=0)
     wire.redis("HSET", f"job:{job_id}", "stalledCount", 1)
     assert delay(wire, job_id, entry, START + 300, '{"step":2}') == "ok"
     job = wire.job(job_id)
@@ -44,7 +44,7 @@ def test_delay_an_active_job(wire: WireQueue) -> None:
 
 
 def test_delay_until_past_means_now(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     assert delay(wire, job_id, entry, START - 5) == "ok"
     assert (wire.scores("scheduled"), wire.job(job_id)["delay"]) == ({job_id: START}, "0")
 
@@ -52,7 +52,7 @@ def test_delay_until_past_means_now(wire: WireQueue) -> None:
 def test_active_list_job_can_be_delayed(wire: WireQueue) -> None:
     job_id = wire.add(priority=2)
     wire.promote()
-    wire.activate(*wire.pop(), "")
+    wire.activate(wire.pop()[0], "")
     assert wire.list_active() == 1
     assert delay(wire, job_id, "", START + 10) == "ok"
     assert (wire.list_active(), wire.scores("scheduled")) == (0, {job_id: 2 * BAND + START + 10})
@@ -60,7 +60,7 @@ def test_active_list_job_can_be_delayed(wire: WireQueue) -> None:
 
 def test_delay_affects_only_its_subscription(wire: WireQueue) -> None:
     """W34."""
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     assert delay(wire, job_id, entry, START + 10, broadcast=1) == "ok"
     assert wire.scores("scheduled") == {f"{job_id}||{GROUP}": START + 10}
     wire.now += 10
@@ -69,7 +69,7 @@ def test_delay_affects_only_its_subscription(wire: WireQueue) -> None:
 
 
 def test_stale_worker_cannot_move_job(wire: WireQueue) -> None:
-    job_id, old = wire.add() and wire.take_id()
+    job_id, old = wire.add_and_take()
     wire.now += 60_000
     wire.recover_stalled()
     wire.take_id()
@@ -80,7 +80,7 @@ def test_stale_worker_cannot_move_job(wire: WireQueue) -> None:
 
 
 def test_waiting_for_children(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     wire.add(parent_id=job_id, parent_queue=wire.name, deps=f"deps:{job_id}")
     assert await_children(wire, job_id, entry) == "ok"
     assert (wire.state(job_id), wire.event_names(job_id)[-1]) == ("waiting-children", "waiting-children")
@@ -95,13 +95,13 @@ def test_waiting_for_children(wire: WireQueue) -> None:
 
 def test_no_children_to_wait_for(wire: WireQueue) -> None:
     """W48."""
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     assert await_children(wire, job_id, entry) == "completed"
     assert wire.take_id()[0] == job_id
 
 
 def test_suspend_and_signal(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     assert suspend(wire, job_id, entry, "approval") == "ok"
     job = wire.job(job_id)
     assert (job["state"], job["suspendedAt"], job["suspendReason"]) == ("suspended", str(START), "approval")
@@ -122,7 +122,7 @@ def test_suspend_and_signal(wire: WireQueue) -> None:
 
 
 def test_suspension_times_out(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     suspend(wire, job_id, entry, timeout=100)
     wire.redis("ZADD", "suspended", 1, "gone")
     keys = ["suspended", "events", "failed", "metrics:failed"]
@@ -140,7 +140,7 @@ def test_suspension_times_out(wire: WireQueue) -> None:
 
 
 def test_a_stalled_job_runs_again_then_fails(wire: WireQueue) -> None:
-    job_id, entry = wire.add() and wire.take_id()
+    job_id, entry = wire.add_and_take()
     wire.now += 30_000
     assert wire.recover_stalled() == 1
     job = wire.job(job_id)
@@ -173,7 +173,7 @@ def test_healthy_jobs_stay_with_their_worker(wire: WireQueue) -> None:
 
 
 def test_lock_duration_of_the_job_is_used(wire: WireQueue) -> None:
-    job_id, _ = wire.add(opts='{"lockDuration":60000}') and wire.take_id()
+    job_id, _ = wire.add_and_take(opts='{"lockDuration":60000}')
     wire.now += 59_999
     assert (wire.recover_stalled(), wire.state(job_id)) == (1, "active")
     wire.now += 1
@@ -198,14 +198,14 @@ def test_leftover_entries_create_no_records(wire: WireQueue) -> None:
 
 
 def test_a_stalled_job_can_have_expired(wire: WireQueue) -> None:
-    job_id, _ = wire.add(ttl=100) and wire.take_id()
+    job_id, _ = wire.add_and_take(ttl=100)
     wire.now += 101
     assert wire.recover_stalled() == 1
     assert (wire.job(job_id)["failedReason"], wire.entries()) == ("expired", [])
 
 
 def test_stalled_grouped_job_keeps_its_slot(wire: WireQueue) -> None:
-    job_id, _ = wire.add(ordering="k") and wire.take_id()
+    job_id, _ = wire.add_and_take(ordering="k")
     wire.redis("HDEL", f"job:{job_id}", "slot")  # activated by another library
     wire.now += 60_000
     wire.recover_stalled()
@@ -257,7 +257,7 @@ def test_stalled_list_jobs(wire: WireQueue, known: bool) -> None:
     assert (wire.redis("LRANGE", "lifo", 0, -1), wire.redis("LRANGE", "priority", 0, -1)) == ([lifo], [urgent])
     assert (wire.list_active(), wire.job(lifo)["stalledCount"]) == (0, "1")
     assert wire.reclaim_lists() == 0
-    wire.activate(*wire.pop(), "")
+    wire.activate(wire.pop()[0], "")
     wire.now += 1000
     assert wire.reclaim_lists() == 1
     assert (wire.state(urgent), wire.list_active()) == ("failed", 0)

@@ -118,6 +118,11 @@ class WireQueue:
         assert isinstance(reply, dict), reply
         return job_id, entry
 
+    def add_and_take(self, **options: object) -> tuple[str, str]:
+        """Add a job, read and activate it: (job id, entry)."""
+        self.add(**options)
+        return self.take_id()
+
     def pop(self, count: int = 1) -> list[str]:
         """popLists and the count that a worker keeps of it."""
         ids = self.call("popLists", ["priority", "lifo"], count)

@@ -293,7 +293,7 @@ async def test_lifespan_is_entered_and_exited() -> None:
     seen: list[str] = []
 
     @asynccontextmanager
-    async def lifespan(_: Worker):  # type: ignore[no-untyped-def]
+    async def lifespan(_: Worker):
         seen.append("in")
         yield "context"
         seen.append("out")

@@ -322,10 +322,11 @@ def bound_objects(url: str, name: str) -> Any:
         await worker.start()
         await events.wait_until_ready()
         found: dict[str, str] = {}
-        for what, work in (
+        calls: tuple[tuple[str, Any], ...] = (
             ("client", queue.add("a")), ("start", worker.start()), ("close", worker.close()),
             ("ready", worker.wait_until_ready()), ("events", anext(aiter(events))),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for what, work in calls:
             found[what] = await asyncio.to_thread(refused, work)
         await asyncio.to_thread(worker.pause)
         await asyncio.to_thread(worker.resume)
@@ -434,7 +435,7 @@ def jobs_of_a_closing_loop(url: str, name: str) -> Any:
     outcome: list[str] = []
     log = logging.getLogger("glidemq_py.failures")
     log.addHandler(handler := logging.Handler())
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[method-assign,assignment]
 
     def in_thread(job: Job[Any, Any]) -> None:
         try:

@@ -181,7 +181,7 @@ def fail(job: Job) -> Any:
     if kind == "exit":
         sys.exit(3)
     if kind == "keys":
-        return {}["absent"]
+        return dict[str, str]()["absent"]
     if kind == "result":
         return object()
     if kind == "awaitable":

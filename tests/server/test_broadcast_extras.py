@@ -293,7 +293,7 @@ async def test_tokens_are_limited(url: str, queue_name: str):
 )
 def test_options_that_cannot_be(options: dict[str, Any], option: str):
     with pytest.raises(GlideMQValidationError) as raised:
-        BroadcastWorker("b", **({"handler": fail, "subscription": "s"} | options))
+        BroadcastWorker("b", **dict[str, Any]({"handler": fail, "subscription": "s"} | options))
     assert raised.value.option == option
 
 

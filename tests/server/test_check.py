@@ -64,7 +64,7 @@ async def test_busy_queue_has_no_findings(url: str, queue_name: str):
             failed_once.add(job.id)
             raise ValueError("once")
 
-    options = [
+    options: list[dict[str, Any]] = [
         {}, {"priority": 2}, {"lifo": True}, {"delay": 5}, {"ordering": "a"},
         {"ordering": {"key": "b", "concurrency": 3}},
     ]  # fmt: skip

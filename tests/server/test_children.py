@@ -131,7 +131,7 @@ async def test_parent_gets_every_child_outcome(url: str, parents: Queue, childre
     job = await parents.add("wait")
 
     async def handle(job: Job) -> None:
-        options = {"delay": 20, "ttl": 10} if how == "expire" else {"delay": 60_000}
+        options: dict[str, Any] = {"delay": 20, "ttl": 10} if how == "expire" else {"delay": 60_000}
         await children.add("child", parent=job, job_id="c", **options)
         await job.move_to_waiting_children()
 
@@ -297,7 +297,7 @@ async def test_options_that_cannot_be(parents: Queue) -> None:
         {"on_failure": "explode"}, {"parent": job, "deduplication": {"id": "x"}},
     ):  # fmt: skip
         with pytest.raises(GlideMQValidationError):
-            await parents.add("n", **options)  # type: ignore[arg-type]
+            await parents.add("n", **options)
     with pytest.raises(UnsupportedOptionError):
         await parents.add("n", parents=[job])  # type: ignore[call-arg]
     with pytest.raises(GlideMQValidationError):

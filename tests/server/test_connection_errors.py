@@ -235,8 +235,8 @@ async def test_tls_with_a_custom_authority(start_tls: StartTls, certificates: Ce
 
 async def test_mutual_tls(start_tls: StartTls, certificates: Certificates, connect: Connect):
     _, port = start_tls(tls_auth_clients="yes")
-    pair = {"tls_cert": certificates.client, "tls_key": certificates.client_key}
-    contents = {name: path.read_bytes() for name, path in pair.items()}
+    pair: dict[str, Any] = {"tls_cert": certificates.client, "tls_key": certificates.client_key}
+    contents: dict[str, Any] = {name: path.read_bytes() for name, path in pair.items()}
     for connection in (
         f"valkeys://localhost:{port}?tls_ca={certificates.ca}&tls_cert={certificates.client}"
         f"&tls_key={certificates.client_key}",

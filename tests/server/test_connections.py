@@ -259,5 +259,5 @@ async def test_busy_poll_is_a_connection_option(server, query: str, wanted: bool
             assert isinstance(each, AsyncTransport)
             assert each._poll._possible == (wanted and len(os.sched_getaffinity(0)) > 1)
     finally:
-        for each in (transport, dedicated, shared):
-            await each.close()
+        for opened in (transport, dedicated, shared):
+            await opened.close()

@@ -202,7 +202,7 @@ async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):
         ]  # fmt: skip
     for arguments in ((-1,), (1.5,), (0, -1), (0, True), (0, 1, "waiting")):
         with pytest.raises(GlideMQValidationError):
-            await queue.clean(*arguments)  # type: ignore[arg-type]
+            await queue.clean(*arguments)
 
 
 async def test_drain_while_a_worker_runs(url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks):
@@ -348,7 +348,7 @@ async def until_number(search: AsyncIterator[Job], last: int) -> AsyncIterator[J
 async def test_search_compares_serialized_values(url: str, queue_name: str):
     async with Queue(queue_name, url, serializer="msgpack") as queue:
         await queue.add("a", {7: b"bytes", "k": (1, 2)})
-        assert len(await queue.search_jobs(data={7: b"bytes"})) == 1
+        assert len(await queue.search_jobs(data={7: b"bytes"})) == 1  # type: ignore[dict-item]
         assert len(await queue.search_jobs(data={"7": b"bytes"})) == 0
         assert len(await queue.search_jobs(data={"k": [1, 2]})) == 1
 

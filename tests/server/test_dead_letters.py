@@ -26,7 +26,7 @@ from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import Gate, Raw, Told, soon, until
 
-QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 
 
 async def fail(job: Job) -> None:
@@ -43,7 +43,7 @@ def open_queue(name: str, url: str, **options: Any) -> Queue:
 
 async def failed_job(queue: Queue, url: str, data: Any = None, handler: Any = fail, **options: Any) -> Job:
     """A job that a worker has failed for good."""
-    worker_options = {"serializer": queue.options.serializer, "compression": queue.options.compression}
+    worker_options: dict[str, Any] = {"serializer": queue.options.serializer, "compression": queue.options.compression}
     async with Worker(queue.name, handler, url, **worker_options):
         job = await queue.add("mail", data, **options)
         with pytest.raises((JobFailedError, JobNotFoundError)):
@@ -467,7 +467,7 @@ def test_what_cannot_be_is_refused(holder: Any, value: Any, named: str):
 
 def test_unknown_option_is_named():
     with pytest.raises(UnknownOptionError, match="maxRetries"):
-        Queue("q", dead_letter_queue={"name": "x", "maxRetries": 1})  # type: ignore[typeddict-unknown-key]
+        Queue("q", dead_letter_queue={"name": "x", "maxRetries": 1})  # type: ignore[arg-type]
 
 
 def test_the_forms_of_the_option():

@@ -12,7 +12,7 @@ async def test_each_retry_has_the_next_fallback(core_url: str, queue_name: str) 
 
     async def handle(job: Job) -> Any:
         fallback = job.current_fallback
-        seen.append((job.fallback_index, fallback and fallback.model))
+        seen.append((job.fallback_index, fallback.model if fallback else None))
         raise ValueError(job.fallback_index)
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:

@@ -223,7 +223,7 @@ async def test_reads_and_management_calls_are_retried(url: str, queue_name: str,
             ("_workers", queue.get_workers), ("_remove", lambda: queue.remove(job.id)),
         ):  # fmt: skip
             proxy.lose(part)
-            await soon(call())  # type: ignore[operator]
+            await soon(call())
         assert proxy.lost == 5
 
 

@@ -26,7 +26,7 @@ async def still_works(queue: Queue, raw: Raw) -> None:
 @pytest.mark.parametrize("missing", ["name", "data", "opts"])
 async def test_incomplete_job_record_fails(core_url: str, core_resp: RespClient, queue_name: str, missing: str):
     raw = Raw(core_resp, queue_name)
-    raw.put_job("broken", **{missing: None})
+    raw.put_job("broken", **dict[str, Any]({missing: None}))
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
         await still_works(queue, raw)
         record = raw.job("broken")

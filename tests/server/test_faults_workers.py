@@ -15,7 +15,7 @@ from tests.server.worker_support import Gate, Raw, Told, soon, until
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 
-QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 OPTIONS: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 2}}
 
 
@@ -150,7 +150,7 @@ async def test_a_frozen_worker_that_wakes_while_the_job_runs_elsewhere_changes_n
 
 
 async def test_a_frozen_worker_that_wakes_in_time_keeps_its_job(url: str, resp: RespClient, queue_name: str):
-    options = {"lock_duration": 20_000, "stalled_interval": 1_000}
+    options: dict[str, Any] = {"lock_duration": 20_000, "stalled_interval": 1_000}
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **options) as child:
         job = await queue.add("n")
         await child.line("began")

@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import ConnectionOptions, Queue, Worker, library
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.library_source import Face, assemble
+from glidemq_py._client.library_source import Face, Library, assemble
 from glidemq_py._maintenance import libraries as library_sweep
 from glidemq_py._maintenance.libraries import LOCK_KEY, REGISTRY, UNUSED_MS, UnusedLibrariesTask
 from glidemq_py.testing import RespClient, ServerProcess
@@ -63,9 +63,7 @@ def test_dump_can_be_loaded(face: Face, private_server: PrivateServer) -> None:
 
 
 @pytest.mark.parametrize("face", [OWN, WIRE], ids=["own", "wire"])
-def test_load_and_check(
-    face: library.Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_load_and_check(face: Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]) -> None:
     url, client = place
     kind = "wire" if face is WIRE else "own"
     nodes = len(client.primaries())

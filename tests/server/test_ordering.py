@@ -319,7 +319,7 @@ async def test_rate_limit_group_requires_a_group(url: str, queue_name: str) -> N
 
 
 async def test_cost_above_the_bucket_capacity_is_rejected(url: str, queue_name: str) -> None:
-    ordering = {"key": "k", "token_bucket": {"capacity": 2, "refill_rate": 1}}
+    ordering: Any = {"key": "k", "token_bucket": {"capacity": 2, "refill_rate": 1}}
     async with Queue(queue_name, url) as queue:
         with pytest.raises(JobCostError, match=r"cost 2\.5 .* group 'k'") as caught:
             await queue.add("a", None, ordering=ordering, cost=2.5)

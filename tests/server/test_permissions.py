@@ -67,7 +67,7 @@ async def produce(url: str) -> None:
         job = await queue.add("a", {"x": 1})
         await queue.add_bulk([("b", 1)] * 3)
         for options in ({"delay": 50}, {"priority": 3}, {"lifo": True}, {"ttl": 60_000}, {"job_id": "mine"}):
-            await queue.add("c", **options)  # type: ignore[arg-type]
+            await queue.add("c", **options)
         assert (await queue.add("c", job_id="mine")).outcome == "duplicate"
         await queue.add("c", job_id="77")
         for mode in ("throttle", "debounce"):
@@ -114,7 +114,7 @@ async def work(url: str) -> None:
             while await completed.get() != removed.id:
                 pass
         for options in ({"priority": 2}, {"lifo": True}, {"timeout": 50}):
-            await (await queue.add("a", **options)).wait_until_finished()  # type: ignore[arg-type]
+            await (await queue.add("a", **options)).wait_until_finished()
         failed = await queue.add("fails", attempts=2, backoff=10, remove_on_fail={"count": 5})
         with pytest.raises(GlideMQError, match="ValueError"):
             await failed.wait_until_finished()

@@ -76,7 +76,9 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
         assert await poison.is_failed()
-        assert (await queue.get_job(poison.id)).failed_reason == "job stalled more than maxStalledCount"
+        failed = await queue.get_job(poison.id)
+        assert failed is not None
+        assert failed.failed_reason == "job stalled more than maxStalledCount"
         deaths = len(re.findall(r"^poison", command.text, re.MULTILINE))
         assert 1 < deaths <= bound(50)
     assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []

@@ -185,7 +185,7 @@ async def test_skipped_positions_are_not_read(url: str, queue_name: str):
             requested_slots.extend([row for row in reply.rows if row != 1])
             return reply
 
-        link.transport.call = counted  # type: ignore[method-assign]
+        link.transport.call = counted  # type: ignore[method-assign,assignment]
         for state in ("waiting", "delayed"):
             requested_slots.clear()
             assert len(await queue.get_jobs(state, 2_490, 2_492)) == 3
@@ -397,7 +397,7 @@ async def test_exclude_data(url: str, queue_name: str) -> None:
 
 async def test_origin_attributes(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
-        bucket = {"key": "k", "token_bucket": {"capacity": 5, "refill_rate": 1}}
+        bucket: Any = {"key": "k", "token_bucket": {"capacity": 5, "refill_rate": 1}}
         plain = await queue.get_job((await queue.add("n", ttl=60_000, ordering=bucket, cost=2.5)).id)
         assert plain is not None
         assert plain.expire_at == plain.timestamp + 60_000

@@ -37,6 +37,9 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
         yield queue
 
 
+BAD_RETENTION: list[Any] = [-1, "yes", {"age": -1}, {"ages": 1}, {}, []]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -48,7 +51,7 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
         *(("ttl", bad) for bad in (0, -1)),
         *(("timeout", bad) for bad in (0, -1, 0.5)),
         *(("lock_duration", bad) for bad in (999, 10**9)),
-        *(("remove_on_complete", bad) for bad in (-1, "yes", {"age": -1}, {"ages": 1}, {}, [])),
+        *(("remove_on_complete", bad) for bad in BAD_RETENTION),
         *(("remove_on_fail", bad) for bad in (-1, {"count": -1})),
         *(("lifo", bad) for bad in (1, "yes")),
         *(("run_at", bad) for bad in (1_800_000_000_000, "2026-01-01")),
@@ -85,7 +88,7 @@ async def test_run_at_and_delay_exclude_each_other(queue: Queue):
 )
 async def test_unknown_option_is_rejected_with_a_suggestion(queue: Queue, option: str, suggestion: str | None):
     with pytest.raises(UnknownOptionError) as caught:
-        await queue.add("n", **{option: 1})
+        await queue.add("n", **dict[str, Any]({option: 1}))
     assert isinstance(caught.value, TypeError)
     assert (caught.value.option, caught.value.suggestion) == (option, suggestion)
     assert suggestion is None or f"did you mean '{suggestion}'?" in str(caught.value)
@@ -142,7 +145,7 @@ async def test_a_bulk_with_one_bad_row_sends_none(queue: Queue):
     def rows(bad: Any) -> list[Any]:
         return [bad if i == 777 else ("n", i) for i in range(1_000)]
 
-    refused = (
+    refused: tuple[Any, ...] = (
         ("n", 1, {"delay": -1}),
         ("n", 1, {"atempts": 2}),
         ("n", object()),
@@ -230,7 +233,7 @@ async def test_invalid_job_id_is_rejected(url: str, queue_name: str, method: str
 async def test_add_and_wait_rejects_remove_options(queue: Queue, url: str, queue_name: str):
     for options in ({"remove_on_complete": True}, {"remove_on_fail": 0}, {"remove_on_complete": {"age": 1}}):
         with pytest.raises(UnsupportedOptionError, match="add_and_wait"):
-            await queue.add_and_wait("n", **options)  # type: ignore[arg-type]
+            await queue.add_and_wait("n", **options)
     async with Queue(queue_name, url, default_job_options={"remove_on_complete": 3}) as other:
         with pytest.raises(UnsupportedOptionError, match="add_and_wait"):
             await other.add_and_wait("n")

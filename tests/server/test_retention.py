@@ -12,7 +12,7 @@ from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import Gate, Raw, Told, soon, until
 
-QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 SATELLITES = ("log", "deps", "parents", "jstream", "signals")
 numbers = itertools.count()
 OPTION = {"completed": "remove_on_complete", "failed": "remove_on_fail"}
@@ -161,7 +161,8 @@ async def test_revoked_jobs(url: str, raw: Raw, queue_name: str, form: Any, kept
 
 @pytest.mark.parametrize("how", ["delayed", "waiting", "grouped"])
 async def test_expired_jobs(url: str, raw: Raw, queue_name: str, how: str):
-    options: dict[str, Any] = {"delayed": {"delay": 5}, "grouped": {"ordering": {"key": "g"}}}.get(how, {})
+    cases: dict[str, dict[str, Any]] = {"delayed": {"delay": 5}, "grouped": {"ordering": {"key": "g"}}}
+    options = cases.get(how, {})
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", ttl=1, remove_on_fail=True, **options)
         put_satellites(raw, job.id)
@@ -203,7 +204,7 @@ async def test_stalled_jobs(url: str, raw: Raw, queue_name: str):
 
 
 async def test_a_parked_job_that_its_group_cannot_pay_for(url: str, raw: Raw, queue_name: str):
-    bucket = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
+    bucket: Any = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", ordering=bucket, cost=5, remove_on_fail=True)
         put_satellites(raw, job.id)

@@ -230,7 +230,7 @@ def test_closing_while_threads_are_inside(url: str, queue_name: str) -> None:
 
 
 def test_a_client_of_the_user_is_not_closed(url: str, queue_name: str) -> None:
-    client = glide_sync.GlideClient.create(config_of(ConnectionOptions.from_url(url)))  # type: ignore[arg-type]
+    client = glide_sync.GlideClient.create(config_of(ConnectionOptions.from_url(url)))
     with sync.Queue(queue_name, client) as queue:
         queue.add("n")
         with sync.QueueEvents(queue_name, client, last_event_id="0") as events:
@@ -338,7 +338,7 @@ async def _asks_for_a_loop() -> None:
         def __await__(self) -> Iterator[None]:
             yield
 
-    await Never()
+    await Never()  # type: ignore[misc]
 
 
 # -- producers -------------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ async def test_the_context_stands_in_the_opts_where_peers_pass_it_by(
             assert read is not None
             traceparent = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-"
             assert read.opts["otel"]["traceparent"].startswith(traceparent)
+        assert read is not None
         assert read.opts["attempts"] == 3
 
 
@@ -276,6 +277,7 @@ def test_what_was_written_into_opts_can_be_cut_out_again(opts: str) -> None:
 
 
 def test_junk_in_place_of_a_context() -> None:
+    junk: dict[str, Any]
     for junk in ({}, {"otel": 5}, {"otel": {}}):
         assert context_of(junk) is None
     assert context_of({"otel": {"traceparent": 5}}) is not None

@@ -63,7 +63,8 @@ async def test_close_hands_back_what_it_may_not_wait_for(
     core_url: str, core_resp: RespClient, queue_name: str, how: str
 ):
     gate = Gate()
-    options: dict[str, Any] = {"force": {"force": True}, "timeout": {"timeout": 50}, "zero": {"timeout": 0}}[how]
+    cases: dict[str, dict[str, Any]] = {"force": {"force": True}, "timeout": {"timeout": 50}, "zero": {"timeout": 0}}
+    options = cases[how]
     async with Queue(queue_name, core_url) as queue:
         worker = Worker(queue_name, gate, core_url, concurrency=4)
         await worker.start()
@@ -414,7 +415,7 @@ async def test_a_lifespan_that_fails_at_its_end_does_not_hang_the_close(url: str
 
 
 async def test_an_injected_client_is_used_and_left_open(url: str, queue_name: str):
-    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))  # type: ignore[arg-type]
+    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))
     try:
 
         async def handle(job: Job) -> str:
@@ -428,7 +429,7 @@ async def test_an_injected_client_is_used_and_left_open(url: str, queue_name: st
 
 
 async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: str, queue_name: str):
-    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))  # type: ignore[arg-type]
+    client = await glide.GlideClient.create(config_of(ConnectionOptions.from_url(url)))
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, client)

@@ -63,7 +63,8 @@ async def test_running_jobs_run_on_and_retries_wait_while_the_queue_is_paused(ur
 
 @pytest.mark.parametrize("kind", ["stream", "lifo", "priority"])
 async def test_idle_workers_are_woken_by_resume(url: str, queue_name: str, kind: str, without_polling: None):
-    options: dict[str, Any] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}[kind]
+    cases: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}
+    options = cases[kind]
 
     async def handle(job: Job) -> str:
         return job.id
@@ -151,7 +152,8 @@ async def test_a_busy_worker_is_healthy(url: str, queue_name: str):
 async def test_removing_an_active_job(core_url: str, core_resp: RespClient, queue_name: str, kind: str):
     """Its handler's result is dropped; nothing of the job comes back; nothing pends."""
     gate = Gate()
-    options: dict[str, Any] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}[kind]
+    cases: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}
+    options = cases[kind]
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url) as worker:
         told = Told(worker)
         job = await queue.add("n", **options)

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark import TaskContext
 
@@ -29,7 +30,7 @@ def note(folder, name, text=""):
 
 def wait_for(folder, name, patience=PATIENCE):
     deadline = time.monotonic() + patience
-    while not list(Path(folder).glob(f"{name}-*")):
+    while not list(Path(str(folder)).glob(f"{name}-*")):
         if time.monotonic() > deadline:
             raise TimeoutError(name)
         time.sleep(0.02)
@@ -38,6 +39,7 @@ def wait_for(folder, name, patience=PATIENCE):
 def failing(batches, faults):
     """The batches, with what is to go wrong."""
     context, rows = TaskContext.get(), 0
+    assert context is not None
     mine = context.partitionId() == int(faults.get("faultpartition", 0))
     doomed = mine and context.attemptNumber() < int(faults.get("faultattempts", 1))
     if mine and not doomed and faults.get("fault") == "hang":
@@ -65,10 +67,18 @@ def failing(batches, faults):
         note(faults["folder"], "copied", f"{context.partitionId()} {context.attemptNumber()}")
 
 
-class Faulty:
+class _Writer(Protocol):
+    """The writers that `Faulty` is mixed into."""
+
+    def write(self, iterator: Any) -> Any: ...
+    def commit(self, messages: Any, *batch: Any) -> None: ...
+    def abort(self, messages: Any, *batch: Any) -> None: ...
+
+
+class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
     """Mixed into a writer."""
 
-    faults: dict
+    faults: dict[str, Any]
 
     def write(self, iterator):
         folder = self.faults.get("folder")
@@ -86,7 +96,7 @@ class Faulty:
 
     def commit(self, messages, *batch):
         when, folder = self.faults.get("commit"), self.faults.get("folder")
-        if when is None or list(Path(folder).glob("crashed-*")):
+        if when is None or list(Path(str(folder)).glob("crashed-*")):
             return super().commit(messages, *batch)
         note(folder, "crashed")
         if when == "before":
@@ -106,11 +116,12 @@ class Faulty:
                 calls += 1
                 reply = transport.call(call)
 
-        writer.run_blocking = run
+        module: Any = writer
+        module.run_blocking = run
         try:
             super().commit(messages, *batch)
         finally:
-            writer.run_blocking = writes.run_blocking
+            module.run_blocking = writes.run_blocking
         raise RuntimeError("commit crashed after it was done")
 
 

@@ -36,7 +36,7 @@ class SteppedLoop:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
     stepped = SteppedLoop()
-    monkeypatch.setattr(replies.asyncio, "get_running_loop", lambda: stepped)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: stepped)
     monkeypatch.setattr(replies, "_processors", lambda: 2)
     return stepped
 

@@ -60,26 +60,26 @@ def test_what_cannot_be_called_is_refused(function: Any, why: str) -> None:
 
 REFUSED: dict[str, Any] = {
     "lifespan": [
-        lambda: Worker("q", takes_one, lifespan=takes_none),
-        lambda: Worker("q", takes_one, lifespan=yields),
-        lambda: BroadcastWorker("q", takes_one, subscription="s", lifespan=takes_two),
+        lambda: Worker("q", takes_one, lifespan=takes_none),  # type: ignore[arg-type]
+        lambda: Worker("q", takes_one, lifespan=yields),  # type: ignore[arg-type]
+        lambda: BroadcastWorker("q", takes_one, subscription="s", lifespan=takes_two),  # type: ignore[arg-type]
     ],
     "handler": [
-        lambda: Worker("q", takes_none),
-        lambda: Worker("q", takes_two, batch={"size": 2}),
+        lambda: Worker("q", takes_none),  # type: ignore[arg-type]
+        lambda: Worker("q", takes_two, batch={"size": 2}),  # type: ignore[arg-type]
         lambda: Worker("q", yields),
-        lambda: BroadcastWorker("q", takes_two, subscription="s"),
-        lambda: BroadcastWorker("q", 5, subscription="s"),
+        lambda: BroadcastWorker("q", takes_two, subscription="s"),  # type: ignore[arg-type]
+        lambda: BroadcastWorker("q", 5, subscription="s"),  # type: ignore[arg-type]
     ],
     "listener": [
         lambda: Worker("q").on("completed", takes_one),
         lambda: Worker("q").on("drained", takes_one),
         lambda: Worker("q").on("error", takes_none),
-        lambda: QueueEvents("q").on("added", takes_two),
-        lambda: sync.QueueEvents("q").on("*", takes_none),
+        lambda: QueueEvents("q").on("added", takes_two),  # type: ignore[arg-type]
+        lambda: sync.QueueEvents("q").on("*", takes_none),  # type: ignore[arg-type]
     ],
-    "backoff_strategies.mine": [lambda: Worker("q", backoff_strategies={"mine": takes_one})],
-    "serializer.serialize": [lambda: Queue("q", serializer=Method), lambda: sync.Queue("q", serializer=Method)],
+    "backoff_strategies.mine": [lambda: Worker("q", backoff_strategies={"mine": takes_one})],  # type: ignore[dict-item]
+    "serializer.serialize": [lambda: Queue("q", serializer=Method), lambda: sync.Queue("q", serializer=Method)],  # type: ignore[arg-type]
 }
 
 

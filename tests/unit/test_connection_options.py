@@ -249,6 +249,7 @@ def test_bad_iam_credentials(wrong):
 
 def test_iam():
     options = ConnectionOptions(["h"], tls=True, iam=IAM)
+    assert options.iam is not None
     assert options.iam.service == "elasticache"
 
 
@@ -321,13 +322,13 @@ def test_no_error_of_other_arguments_shows_the_password():
     for build in (
         lambda: ConnectionOptions([f"valkey://u:{SECRET_TEXT}@h"]),
         lambda: ConnectionOptions([("u:" + SECRET_TEXT + "@h", 1)]),
-        lambda: ConnectionOptions(password=SECRET_TEXT.encode()),
+        lambda: ConnectionOptions(password=SECRET_TEXT.encode()),  # type: ignore[arg-type]
         lambda: ConnectionOptions(password=SECRET_TEXT * 1000),
         lambda: ConnectionOptions(password=SECRET_TEXT, username="u", iam=IAM, tls=True),
         lambda: ConnectionOptions(password=SECRET_TEXT, client_name="a b"),
         lambda: ConnectionOptions.parse({"Password": SECRET_TEXT}),
-        lambda: ConnectionOptions(iam={"password": SECRET_TEXT}),
-        lambda: ConnectionOptions.parse([("password", SECRET_TEXT)]),
+        lambda: ConnectionOptions(iam={"password": SECRET_TEXT}),  # type: ignore[arg-type]
+        lambda: ConnectionOptions.parse([("password", SECRET_TEXT)]),  # type: ignore[arg-type]
     ):
         with pytest.raises(GlideMQValidationError) as caught:
             build()
@@ -366,19 +367,19 @@ def test_no_error_shows_the_password_of_a_url_in_the_wrong_place(before: list[st
     for give in (
         lambda: Queue(url),
         lambda: Queue("q", prefix=url + "*"),
-        lambda: check_connection({"url": url}),  # type: ignore[arg-type]
-        lambda: check_connection(url.encode()),  # type: ignore[arg-type]
-        lambda: Worker("q", print, concurrency=url),
-        lambda: ConnectionOptions.from_url(url.encode()),
+        lambda: check_connection({"url": url}),
+        lambda: check_connection(url.encode()),
+        lambda: Worker("q", print, concurrency=url),  # type: ignore[arg-type]
+        lambda: ConnectionOptions.from_url(url.encode()),  # type: ignore[arg-type]
         lambda: ConnectionOptions.parse({"Url": url}),
         lambda: ConnectionOptions.parse({url: 1}),
         lambda: ConnectionOptions(client_name=url + " "),
         lambda: ConnectionOptions([url + "@"]),
-        lambda: ConnectionOptions([("h", url)]),
+        lambda: ConnectionOptions([("h", url)]),  # type: ignore[list-item]
         lambda: ConnectionOptions([(url, 1)]),
-        lambda: ConnectionOptions([url.encode()]),
-        lambda: ConnectionOptions(database_id=url),
-        lambda: ConnectionOptions(read_from=url),
+        lambda: ConnectionOptions([url.encode()]),  # type: ignore[list-item]
+        lambda: ConnectionOptions(database_id=url),  # type: ignore[arg-type]
+        lambda: ConnectionOptions(read_from=url),  # type: ignore[arg-type]
     ):
         with pytest.raises(GlideMQValidationError) as caught:
             give()
@@ -429,5 +430,5 @@ def test_which_client_is_one_of_a_cluster():
     assert is_cluster_client(object.__new__(glide.GlideClusterClient))
     assert is_cluster_client(object.__new__(glide_sync.GlideClusterClient))
     assert is_cluster_client(object.__new__(type("GlideClusterClient", (), {})))
-    assert not is_cluster_client(object.__new__(glide.GlideClient))
+    assert not is_cluster_client(object.__new__(glide.GlideClient))  # type: ignore[type-abstract]
     assert not is_cluster_client(None)

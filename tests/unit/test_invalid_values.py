@@ -19,6 +19,7 @@ def test_one_is_not_several(value: Any) -> None:
 
 
 def test_several() -> None:
+    value: Any
     for value in ([], (1,), {1}, (each for each in "ab")):
         assert check_iterable("option", value, "things") is value
 

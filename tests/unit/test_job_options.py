@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -165,6 +166,7 @@ def test_good_ids(job_id):
 
 
 def test_an_empty_mapping_of_another_type_is_no_error_but_other_types_are():
+    wrong: Any
     for wrong in ([], "", 0, (), [("delay", 1)], "delay"):
         with pytest.raises(GlideMQValidationError, match="must be a mapping"):
             JobOptions.parse(wrong)
@@ -199,12 +201,12 @@ def test_options_not_honoured_are_refused_as_such(name):
 
 def test_an_option_name_must_be_text():
     with pytest.raises(GlideMQValidationError, match="must be str"):
-        JobOptions.parse({1: 2})
+        JobOptions.parse({1: 2})  # type: ignore[dict-item]
 
 
 def test_options_do_not_change():
     with pytest.raises(FrozenInstanceError):
-        JobOptions(delay=1).delay = 2
+        JobOptions(delay=1).delay = 2  # type: ignore[misc]
 
 
 # -- run_at -------------------------------------------------------------------------------------------------
@@ -226,6 +228,7 @@ def test_run_at_excludes_delay():
 
 
 def test_keeping_none_is_removing_at_once():
+    none: Any
     for none in (0, True, {"count": 0}, {"count": 0, "age": 60}):
         options = JobOptions(remove_on_complete=none)
         assert options.remove_on_complete is True
@@ -234,7 +237,7 @@ def test_keeping_none_is_removing_at_once():
 
 def test_retention_by_age():
     options = JobOptions(remove_on_fail=KeepJobs(age=timedelta(hours=1)))
-    assert options == JobOptions(remove_on_fail={"age": 3600, "count": None})
+    assert options == JobOptions(remove_on_fail={"age": 3600, "count": None})  # type: ignore[arg-type]
     assert options.to_wire() == {"removeOnFail": {"age": 3600}}
     with pytest.raises(GlideMQValidationError):
         KeepJobs()

@@ -32,7 +32,7 @@ CODECS = {
 }
 
 
-@pytest.fixture(params=CODECS.values(), ids=CODECS)
+@pytest.fixture(params=list(CODECS.values()), ids=list(CODECS))
 def codec(request):
     return request.param
 
@@ -160,7 +160,7 @@ LOOP.append({"again": LOOP})
         ([lambda: 1], r"at data\[0\]: objects of type function cannot"),
         ({(1, 2): 3}, r"at data\[tuple\]: a dict key of type tuple cannot"),
         ({math.nan: 3}, "a dict key must not be NaN"),
-        ({"x": Line(Point(1), Point(set()))}, r"at data\.x\.end\.x: objects of type set cannot"),
+        ({"x": Line(Point(1), Point(set()))}, r"at data\.x\.end\.x: objects of type set cannot"),  # type: ignore[arg-type]
         (Broken(), "not today"),
         (LOOP, r"at data\[1\]\.again: it contains itself"),
         (_deep(5000), "nested"),
@@ -296,6 +296,8 @@ def test_reading_never_raises_anything_else(text):
 def test_without_orjson_the_standard_library_does_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "orjson", None)
     spec = importlib.util.spec_from_file_location("json_without_orjson", json.__file__)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module._orjson is None

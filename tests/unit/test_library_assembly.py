@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -88,14 +89,14 @@ def test_an_error_that_names_no_line() -> None:
 def test_the_sources_are_found_in_a_checkout_and_in_an_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     assert lua_root() == Path(library.__file__).resolve().parents[2] / "lua"
     (tmp_path / "_lua").mkdir()
     assert lua_root() == tmp_path / "_lua"
 
 
 def test_missing_sources_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     monkeypatch.setattr(library, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(FileNotFoundError, match="Lua sources of glidemq_py are missing"):
         lua_root()

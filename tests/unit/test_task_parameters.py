@@ -92,7 +92,7 @@ def test_refused(worker: Worker, function: Any, message: str) -> None:
 def test_positional_only_parameters_are_refused_but_for_the_job(worker: Worker) -> None:
     task = worker.task(positional)
     with pytest.raises(GlideMQValidationError, match="positional-only"):
-        task.spec(1)
+        task.spec(1)  # type: ignore[call-arg]
 
     def second(job: Job, a: int, /) -> None: ...
 
@@ -201,7 +201,7 @@ async def test_data_becomes_arguments(worker: Worker) -> None:
 
 def test_which_parameter_is_the_job(worker: Worker) -> None:
     @worker.task
-    def unannotated(job, a=None):  # type: ignore[no-untyped-def]
+    def unannotated(job, a=None):
         return job, a
 
     @worker.task

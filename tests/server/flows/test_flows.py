@@ -167,7 +167,7 @@ class Dying:
 async def test_abandoned_committed_flow_is_finished(url: str, queue: Queue, flows: FlowProducer, calls: int) -> None:
     other = f"{queue.name}-2"
     children = [FlowJob("leaf", (queue.name, other)[i % 2], 1) for i in range(700)]
-    flows._transport = Dying(await flows._connected(), "flow_add", calls)
+    flows._transport = Dying(await flows._connected(), "flow_add", calls)  # type: ignore[assignment]
     with pytest.raises(AmbiguousResultError, match="accepted"):
         await flows.add(FlowJob("root", queue.name, 0, {"job_id": "r"}, children))
     link = await queue._connected()
@@ -182,7 +182,7 @@ async def test_abandoned_committed_flow_is_finished(url: str, queue: Queue, flow
 
 
 async def test_uncommitted_flow_adds_nothing(queue: Queue, flows: FlowProducer, resp: RespClient) -> None:
-    flows._transport = Dying(await flows._connected(), "flow_stage", 0)
+    flows._transport = Dying(await flows._connected(), "flow_stage", 0)  # type: ignore[assignment]
     with pytest.raises(GlideMQConnectionError):
         await flows.add(FlowJob("root", queue.name, 0, children=[FlowJob("leaf", queue.name)] * 900))
     assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).look() == 0
@@ -193,7 +193,7 @@ async def test_repeated_steps_have_no_effect(url: str, queue: Queue, flows: Flow
     """Two finish the same flow; children that have gone meanwhile do not come back."""
     options = {"remove_on_complete": True}
     children = [FlowJob("leaf", queue.name, 1, options) for _ in range(450)]
-    flows._transport = Dying(await flows._connected(), "flow_done", 0)
+    flows._transport = Dying(await flows._connected(), "flow_done", 0)  # type: ignore[assignment]
     await flows.add(FlowJob("root", queue.name, 0, {"job_id": "r"}, children))
     root = await queue.get_job("r")
     assert root is not None
@@ -352,7 +352,7 @@ async def test_retried_parent_takes_one_group_slot(
     url: str, queue: Queue, flows: FlowProducer, concurrency: int
 ) -> None:
     """It takes one turn of its group, not two of which one is never used."""
-    ordering = {"ordering": {"key": "k", "concurrency": concurrency}}
+    ordering: dict[str, Any] = {"ordering": {"key": "k", "concurrency": concurrency}}
     node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
     leaf = node.children[0].job
     async with Worker(queue.name, Adder(), url) as worker:

@@ -126,7 +126,7 @@ async def test_producer_dies_between_two_calls(
         handler = Counting()
         workers = [Worker(name, handler, url, concurrency=20) for name in (a, b)]
         async with FlowProducer(url) as flows, Queue(a, url) as first, Queue(b, url) as second:
-            transport = flows._transport = Deadly(await flows._connected(), number, after=after)
+            transport = flows._transport = Deadly(await flows._connected(), number, after=after)  # type: ignore[assignment]
             if at_work:
                 await asyncio.gather(*(worker.start() for worker in workers))
             try:
@@ -171,7 +171,7 @@ async def main(url, queue, number):
                 return await call(one)
             def __getattr__(self, name):
                 return getattr(transport, name)
-        flows._transport = Deadly()
+        flows._transport = Deadly()  # type: ignore[assignment]
         await flows.add(FlowJob("job", queue, 250, {"job_id": "root"}, leaves))
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
@@ -263,10 +263,10 @@ async def test_flow_is_added_again_after_producer_died(url: str, queue_name: str
     handler = Counting()
     async with FlowProducer(url) as flows:
         transport = await flows._connected()
-        flows._transport = Deadly(transport, number)
+        flows._transport = Deadly(transport, number)  # type: ignore[assignment]
         with pytest.raises(Killed):
             await flows.add(with_ids(queue_name, queue_name))
-        flows._transport = transport
+        flows._transport = transport  # type: ignore[assignment]
         if number == 3:  # before its first step
             await flows.add(with_ids(queue_name, queue_name))
         else:
@@ -282,7 +282,7 @@ async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, qu
     """A graph's job that cannot be added fails all who wait for it, and touches nobody else."""
     gate = asyncio.Event()
     async with FlowProducer(url) as flows:
-        transport = flows._transport = Deadly(await flows._connected(), 4, gate=gate)
+        transport = flows._transport = Deadly(await flows._connected(), 4, gate=gate)  # type: ignore[assignment]
         nodes: list[dict[str, Any]] = [
             {"name": "taken", "queue": queue_name, "options": {"job_id": "taken"}},
             *({"name": f"filler {i}", "queue": queue_name} for i in range(150)),
@@ -321,7 +321,7 @@ async def test_children_finish_before_the_flow_is_complete(
         return 1
 
     async with FlowProducer(url) as flows, Worker(queue_name, handle, url, concurrency=10):
-        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)
+        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)  # type: ignore[assignment]
         adding = asyncio.create_task(flows.add(flow))
         await soon(transport.there.wait())
         for i in range(60):
@@ -349,7 +349,7 @@ async def test_jobs_removed_during_add_leave_no_keys(
     gate = asyncio.Event()
     middle = [job(queue_name, [job(queue_name)] * 3) for _ in range(120)]
     async with FlowProducer(url) as flows:
-        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)
+        transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)  # type: ignore[assignment]
         adding = asyncio.create_task(flows.add(FlowJob("root", queue_name, 1, {"job_id": "r"}, middle)))
         await soon(transport.there.wait())
         await (queue.remove("r") if what == "remove the root" else queue.obliterate())
@@ -393,7 +393,7 @@ async def test_server_out_of_memory_during_add(url: str, queue_name: str, queue:
         flows._transport = Full()  # type: ignore[assignment]
         with pytest.raises(AmbiguousResultError, match="accepted"):
             await flows.add(with_ids(queue_name, queue_name))
-        flows._transport = transport
+        flows._transport = transport  # type: ignore[assignment]
     assert await finish(queue) == 1
     async with Worker(queue_name, handler, url, concurrency=20):
         await soon(all_done(queue))
@@ -405,10 +405,10 @@ async def test_unfinishable_flow_does_not_block_others(url: str, queue_name: str
     async with FlowProducer(url) as flows:
         transport = await flows._connected()
         for i in range(6):
-            flows._transport = Deadly(transport, 3)
+            flows._transport = Deadly(transport, 3)  # type: ignore[assignment]
             with pytest.raises(Killed):
                 await flows.add(with_ids(queue_name, queue_name, f"root-{i}" if i else None))
-        flows._transport = transport
+        flows._transport = transport  # type: ignore[assignment]
     tokens = [field.decode() for field in await link.transport.command("HKEYS", f"{link.keys.stem}flows")]
     await link.transport.command("LSET", f"{link.keys.stem}flow:{tokens[0]}", "1", "junk")
     with pytest.raises(GlideMQError):

@@ -312,6 +312,7 @@ def test_missing_or_wrong_token_is_401(url: str, queue_name: str) -> None:
 
 
 def test_invalid_options_are_rejected() -> None:
+    wrong: dict[str, Any]
     for wrong in (
         {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"queues": "one"}, {"queues": ["a:b"]},
         {"prefix": "{"}, {"compression": "zip"}, {"max_body": 0}, {"keep_alive": 1}, {"events": 1},
@@ -319,7 +320,7 @@ def test_invalid_options_are_rejected() -> None:
         {"max_response": 0}, {"on_error": 1}, {"on_error": lambda error: None},
     ):  # fmt: skip
         with pytest.raises(GlideMQValidationError) as caught:
-            create_proxy_app("valkey://127.0.0.1", **wrong)  # type: ignore[arg-type]
+            create_proxy_app("valkey://127.0.0.1", **wrong)
         assert TOKEN not in str(caught.value)
     assert TOKEN not in repr(ProxyOptions(tokens=[TOKEN]))
 

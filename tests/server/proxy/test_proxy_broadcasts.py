@@ -76,7 +76,12 @@ async def test_undelivered_message_is_released() -> None:
 
     handlers: list[Any] = []
     worker: Any = SimpleNamespace(start=AsyncMock(), close=AsyncMock())
-    hub = SubscriptionHub(lambda handler: (handlers.append(handler), worker)[1], lambda: None)
+
+    def open_worker(handler: Any) -> Any:
+        handlers.append(handler)
+        return worker
+
+    hub = SubscriptionHub(open_worker, lambda: None)
     message = SimpleNamespace(id="1", subject="s", data=1, timestamp=2, move_to_delayed=put_back)
     with pytest.raises(PutBackError):
         await handlers[0](message)

@@ -138,7 +138,7 @@ def test_graph_is_added_and_read(http: httpx.Client, queue_name: str, other: str
 
 
 def test_size_of_a_diamond_chain_is_linear(http: httpx.Client, queue_name: str) -> None:
-    nodes = [{"name": "0", "queueName": queue_name}]
+    nodes: list[dict[str, Any]] = [{"name": "0", "queueName": queue_name}]
     for i in range(1, 41):
         below = str(i - 1)
         nodes += [{"name": f"{i}{side}", "queueName": queue_name, "deps": [below]} for side in "lr"]

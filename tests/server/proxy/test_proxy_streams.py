@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 import glidemq_py
-from glidemq_py._api.queue_events import EventReader
+from glidemq_py._client.event_reader import EventReader
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.proxy.support import frames_of, running_proxy, worked_off
 
