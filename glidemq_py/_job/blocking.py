@@ -28,9 +28,10 @@ __all__ = ["BlockingJob"]
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
+ContextT = TypeVar("ContextT", default=Any)
 
 
-class BlockingJob(Generic[DataT, ResultT]):
+class BlockingJob(Generic[DataT, ResultT, ContextT]):
     """A `Job` with blocking methods. Attributes, arguments and errors are those of `Job`.
 
     Handlers that are plain functions get it as `Job.blocking`, and the queues of `glidemq_py.sync` return it. In an
@@ -39,7 +40,7 @@ class BlockingJob(Generic[DataT, ResultT]):
 
     __slots__ = ("_job",)
 
-    def __init__(self, job: Job[DataT, ResultT]) -> None:
+    def __init__(self, job: Job[DataT, ResultT, ContextT]) -> None:
         """Create a blocking job; for queues and jobs only."""
         self._job = job
 
@@ -138,7 +139,7 @@ class BlockingJob(Generic[DataT, ResultT]):
         return self._job.progress
 
     @property
-    def context(self) -> Any:
+    def context(self) -> ContextT:
         """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
         return self._job.context
 

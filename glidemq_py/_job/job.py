@@ -46,6 +46,7 @@ __all__ = ["LOG_LINES_KEPT", "Job"]
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
+ContextT = TypeVar("ContextT", default=Any)
 
 LOG_LINES_KEPT = 1_000
 """Log lines kept per job by default."""
@@ -56,11 +57,12 @@ _UNREAD: Any = object()
 
 class Job(
     JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobDetails, JobReloading, JobStreams,
-    JobUsageReports, JobVectors, Generic[DataT, ResultT],
+    JobUsageReports, JobVectors, Generic[DataT, ResultT, ContextT],
 ):  # fmt: skip
     """A job: one unit of work in a queue.
 
-    Queues return jobs, and workers pass them to handlers. Times are epoch ms of the server's clock; durations are ms.
+    Queues return jobs, and workers pass them to handlers. In ``Job[DataT, ResultT, ContextT]``, the parameters are the
+    types of its data, its result and `context`. Times are epoch ms of the server's clock; durations are ms.
 
     Attributes:
         id: Id of the job, unique in its queue.
@@ -199,9 +201,9 @@ class Job(
         return decode_progress(self._progress_text)
 
     @property
-    def context(self) -> Any:
+    def context(self) -> ContextT:
         """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
-        return None if self._attempt is None else self._attempt.context
+        return cast("ContextT", None if self._attempt is None else self._attempt.context)
 
     @property
     def cancelled(self) -> threading.Event:
@@ -214,7 +216,7 @@ class Job(
         return self._attempt.cancelled
 
     @property
-    def blocking(self) -> BlockingJob[DataT, ResultT]:
+    def blocking(self) -> BlockingJob[DataT, ResultT, ContextT]:
         """This job with blocking methods, for handlers that are plain functions."""
         from glidemq_py._job.blocking import BlockingJob
 

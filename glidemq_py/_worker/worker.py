@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, cast
+
+from typing_extensions import TypeVar
 
 from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection, check_connection
@@ -40,13 +42,18 @@ __all__ = ["Worker"]
 
 Listener = TypeVar("Listener", bound=Callable[..., Any])
 
-Lifespan = Callable[["Worker"], AbstractAsyncContextManager[Any]]
+ContextT = TypeVar("ContextT", default=Any)
+
+Handler = Callable[[Job[Any, Any, ContextT]], Any] | Callable[[list[Job[Any, Any, ContextT]]], Any]
+"""A function that runs a job, or with the option ``batch`` a list of jobs."""
+Lifespan = Callable[["Worker[Any]"], AbstractAsyncContextManager[ContextT]]
+"""A function that returns the context manager of a worker's lifespan."""
 
 _SILENT_S = 30.0
 _POLL_S = 0.1
 
 
-class Worker(AsyncOnly):
+class Worker(AsyncOnly, Generic[ContextT]):
     """Runs the jobs of one queue in this process.
 
     A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread). It is called with the job and
@@ -55,6 +62,9 @@ class Worker(AsyncOnly):
 
     ``await worker.run()`` runs the worker until it is closed or the process gets SIGTERM or SIGINT.
     ``async with worker:`` runs it for the duration of the block.
+
+    In ``Worker[ContextT]``, the parameter is the type of `Job.context`: what ``lifespan`` yields. Type checkers infer
+    it, and compare it with handlers that are annotated with ``Job[DataT, ResultT, ContextT]``.
 
     Durations are milliseconds or a timedelta.
 
@@ -94,7 +104,7 @@ class Worker(AsyncOnly):
     def __init__(
         self,
         queue_name: str,
-        handler: Callable[[Any], Any] | str | None = None,
+        handler: Handler[ContextT] | str | None = None,
         connection: Connection = None,
         *,
         concurrency: int = 1,
@@ -109,7 +119,7 @@ class Worker(AsyncOnly):
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
         batch: BatchOptions | BatchDict | None = None,
         sandbox: SandboxOptions | SandboxDict | None = None,
-        lifespan: Lifespan | None = None,
+        lifespan: Lifespan[ContextT] | None = None,
         serializer: Serializer | SerializerName | None = None,
         compression: Compression = "none",
         dead_letter_queue: DeadLetterInput = None,
@@ -132,7 +142,7 @@ class Worker(AsyncOnly):
         )  # fmt: skip
         self._keys = QueueKeys(prefix, queue_name)
         self._sandbox = sandboxed(handler, sandbox, self.options, self._queue_options, self._job_type)
-        self._handler: Callable[[Any], Any] | None = handler if self._sandbox is None else self._sandbox  # type: ignore[assignment]
+        self._handler = cast("Callable[[Any], Any] | None", handler if self._sandbox is None else self._sandbox)
         self._tasks = TaskRegistry(self)
         self._connection = connection
         self._lifespan = None if lifespan is None else check_lifespan(lifespan)

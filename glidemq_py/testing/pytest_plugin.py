@@ -129,7 +129,7 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
             if options:
                 name, value = next(iter(options.items()))
                 raise GlideMQValidationError(name, value, "must be set on the given worker")
-            made = TestWorker.of(handler, on)
+            made = TestWorker.of(handler, on)  # pyright: ignore[reportUnknownArgumentType]
         else:
             made = TestWorker(on, handler, **options)
         closing.append(made)

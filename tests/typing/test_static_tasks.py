@@ -37,7 +37,7 @@ async def inspect_it(job: Job, /, image: Image) -> dict[str, int]:
 
 
 @worker.task("resize", attempts=3)
-def resize(job: Job[str, int], image: Image) -> Image:
+def resize(job: Job[str, int, None], image: Image) -> Image:
     return image
 
 

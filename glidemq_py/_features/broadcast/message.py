@@ -17,9 +17,10 @@ __all__ = ["Message", "MessageRun"]
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
+ContextT = TypeVar("ContextT", default=Any)
 
 
-class Message(Job[DataT, ResultT], Generic[DataT, ResultT]):
+class Message(Job[DataT, ResultT, ContextT], Generic[DataT, ResultT, ContextT]):
     """A message delivered to a subscription: a `Job` whose `name` is its subject.
 
     `attempts_made` and `stalled_count` are per subscription. Progress and log are shared by all subscriptions.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls import working
@@ -34,7 +35,7 @@ from glidemq_py._worker.run import Run
 from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
 from glidemq_py._worker.source import BLOCK_MS, QueueSource
 from glidemq_py._worker.tasks import TaskDecorator
-from glidemq_py._worker.worker import Worker
+from glidemq_py._worker.worker import Lifespan, Worker
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
 
 __all__ = ["BroadcastWorker", "SubscriptionSource"]
@@ -152,7 +153,13 @@ class SubscriptionSource(QueueSource):
         )  # fmt: skip
 
 
-class BroadcastWorker(Worker):
+ContextT = TypeVar("ContextT", default=Any)
+
+MessageHandler = Callable[[Message[Any, Any, ContextT]], Any] | Callable[[list[Message[Any, Any, ContextT]]], Any]
+"""A function that runs a message, or with the option ``batch`` a list of messages."""
+
+
+class BroadcastWorker(Worker[ContextT], Generic[ContextT]):
     """Processes the messages of one subscription of a broadcast, each at least once.
 
     Every subscription gets every message; the workers of one subscription share its messages. Use it like a `Worker`:
@@ -182,7 +189,7 @@ class BroadcastWorker(Worker):
     def __init__(
         self,
         name: str,
-        handler: Callable[[Any], Any] | str,
+        handler: MessageHandler[ContextT] | str,
         connection: Connection = None,
         *,
         subscription: str,
@@ -200,7 +207,7 @@ class BroadcastWorker(Worker):
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
         batch: BatchOptions | BatchDict | None = None,
         sandbox: SandboxOptions | SandboxDict | None = None,
-        lifespan: Callable[[Worker], AbstractAsyncContextManager[Any]] | None = None,
+        lifespan: Lifespan[ContextT] | None = None,
         serializer: Serializer | SerializerName | None = None,
         compression: Compression = "none",
         dead_letter_queue: DeadLetterInput = None,
@@ -214,7 +221,7 @@ class BroadcastWorker(Worker):
         self.subjects = parse_subjects("subjects", subjects)
         self.start_from = validate_start(start_from)
         super().__init__(
-            name, handler, connection, concurrency=concurrency, prefix=prefix, lock_duration=lock_duration,
+            name, cast("Any", handler), connection, concurrency=concurrency, prefix=prefix, lock_duration=lock_duration,
             stalled_interval=stalled_interval, max_stalled_count=max_stalled_count, retry_on=retry_on,
             no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
             token_limiter=token_limiter, batch=batch, sandbox=sandbox, lifespan=lifespan, serializer=serializer,

@@ -50,7 +50,7 @@ def load_workers(arguments: WorkerArguments) -> list[Worker]:
 
 def _workers(target: str, found: Any, arguments: WorkerArguments) -> list[Worker]:
     if isinstance(found, Worker):
-        return _configured(target, [found], arguments)
+        return _configured(target, [found], arguments)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(found, (list, tuple)):
         members = cast("tuple[Any, ...]", found)
         if not members:
