@@ -65,7 +65,7 @@ def start(tmp_path: Path, core_url: str, queue_name: str) -> Start:
     return lambda *arguments: Command(tmp_path, "glidemq_py.worker", *arguments, env=environment)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1_000)
 async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: RespClient, queue_name: str) -> None:
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:
@@ -85,7 +85,7 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
     assert raw.run("ZCARD", "suspects") == 0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1_000)
 async def test_a_deploy_that_kills_every_process_charges_no_job(
     start: Start, tmp_path: Path, core_url: str, core_resp: RespClient, queue_name: str
 ) -> None:

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(item.fspath).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(1_000))
             # One Spark session is enough: with pytest-xdist all of them run in the same process.
             item.add_marker(pytest.mark.xdist_group("spark"))
 

@@ -15,7 +15,7 @@ from glidemq_py._client.child_server import free_port
 from glidemq_py.testing import RespClient
 from tests.spark.conftest import ROOT, Written, environment, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_000)]
 
 PROGRAM = """
 import sys, tempfile
@@ -84,7 +84,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
 def test_connect(remote: str, url: str, resp: RespClient, queue_name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, remote, url, queue_name], cwd=ROOT, env=os.environ | environment(),
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["500 jobs", "True that it is refused", "2 found by id", "500 events"]

@@ -14,7 +14,7 @@ import pytest
 from glidemq_py.testing import RespClient
 from tests.spark.conftest import ROOT, Written, environment, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_000)]
 
 FILES, ROWS, KILLS = 14, 60, 2
 
