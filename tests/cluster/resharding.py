@@ -105,7 +105,7 @@ class SlotMover:
         """Run CLUSTER MIGRATESLOTS of Valkey 9, and wait until the target owns the slot."""
         source, new = self._nodes[self.owner], self.target()
         source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", self._ids[new])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not all(self._owned_by(client, new) for client in self._nodes):
             if time.monotonic() > deadline:
                 raise TimeoutError(str(source.execute("CLUSTER", "GETSLOTMIGRATIONS")))

@@ -200,7 +200,7 @@ def leaks(url: str, name: str) -> Any:
 
     def settled(files: int) -> tuple[int, int]:
         # A heartbeat thread detects the end of its loop at its next beat; GLIDE frees sockets in its own thread.
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while True:
             clients, now = asyncio.run(count())
             if (clients <= 2 and now <= files) or time.monotonic() > deadline:

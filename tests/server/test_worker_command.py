@@ -85,7 +85,7 @@ def alive(pid: int) -> bool:
 
 async def gone(pid: int) -> None:
     """A process that is not our child has no end that could be waited for."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while alive(pid):
         assert time.monotonic() < deadline, f"process {pid} still runs"
         await asyncio.sleep(0.02)

@@ -15,7 +15,7 @@ from glidemq_py.testing import RespClient
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which something that was waited for counts as not happening."""
 
 

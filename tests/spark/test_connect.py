@@ -71,7 +71,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
         server = subprocess.Popen(
             command, cwd=tmp_path, env=os.environ | environment(), stdout=file, stderr=file, start_new_session=True
         )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while "Spark Connect server started" not in log.read_text(errors="replace"):
         assert server.poll() is None, log.read_text(errors="replace")
         assert time.monotonic() < deadline, log.read_text(errors="replace")
