@@ -12,7 +12,7 @@ from glidemq_py._core.stored_options import read_stored_options
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
-from glidemq_py.telemetry.producing import CONTEXT_START, without_context
+from glidemq_py.telemetry.context import CONTEXT_START, without_context
 
 __all__ = ["Run"]
 

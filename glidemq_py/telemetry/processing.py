@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
-from glidemq_py.telemetry.producing import context_of, fail
+from glidemq_py.telemetry.context import context_of
+from glidemq_py.telemetry.producing import fail
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:

@@ -1,85 +1,18 @@
-"""Telemetry state of the process, and its OpenTelemetry meter.
-
-Without a tracer or meter, `TELEMETRY.on` is False and nothing is recorded.
-"""
+"""Telemetry state of the process. Without a tracer or meter, `TELEMETRY.on` is False and nothing is recorded."""
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-from opentelemetry import metrics
+from typing import TYPE_CHECKING, Final, Protocol
 
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.telemetry import names
 from glidemq_py.telemetry.names import TRACER_NAME
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-__all__ = ["TELEMETRY", "Meter", "OtelMeter", "Telemetry", "is_tracing_enabled", "otel_meter", "set_tracer"]
-
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""Bucket bounds recommended by the conventions."""
-
-
-class OtelMeter:
-    """A `Meter` over instruments of the global provider."""
-
-    def __init__(self) -> None:
-        meter = metrics.get_meter(names.TRACER_NAME)
-        self._sent = meter.create_counter(
-            names.SENT, "{message}", "Number of messages producer attempted to send to the broker."
-        )
-        self._consumed = meter.create_counter(
-            names.CONSUMED, "{message}", "Number of messages that were delivered to the application."
-        )
-        self._operation = meter.create_histogram(
-            names.OPERATION_DURATION, "s", "Duration of messaging operation initiated by a client.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )  # fmt: skip
-        self._process = meter.create_histogram(
-            names.PROCESS_DURATION,
-            "s",
-            "Duration of processing operation.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-
-    def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
-        """See `Meter`."""
-        attributes = _attributes(operation, "send", queue, error)
-        self._sent.add(jobs, attributes)
-        self._operation.record(seconds, attributes)
-
-    def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
-        """See `Meter`."""
-        self._consumed.add(jobs, _attributes("process", "process", queue, None))
-
-    def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
-        """See `Meter`."""
-        self._process.record(seconds, _attributes("process", "process", queue, error))
-
-    def settled(self, queue: str, outcome: str) -> None:
-        """Do nothing: the conventions have no such metric."""
-
-    def stalled(self, queue: str, recovered: int, failed: int) -> None:
-        """Do nothing: the conventions have no such metric."""
-
-
-def _attributes(operation: str, kind: str, queue: str, error: str | None) -> dict[str, Any]:
-    attributes = names.attributes(operation, kind, queue)
-    if error is not None:
-        attributes[names.ERROR_TYPE] = error
-    return attributes
-
-
-@cache
-def otel_meter() -> OtelMeter:
-    """Return the meter of this process; its instruments are created once."""
-    return OtelMeter()
-
+__all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
 _PROXIES: Final = frozenset({"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"})
 """Types of OpenTelemetry's global providers if none is set."""
@@ -153,6 +86,8 @@ class Telemetry:
 
             tracer = trace.get_tracer(TRACER_NAME)
         if _has_provider("metrics", "METER"):
+            from glidemq_py.telemetry.otel_meter import otel_meter
+
             meters = (*meters, otel_meter())
         self.tracer = tracer
         self.meters = meters

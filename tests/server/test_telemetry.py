@@ -25,8 +25,9 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.telemetry import is_tracing_enabled, set_tracer
-from glidemq_py.telemetry.producing import context_of, with_context, without_context
-from glidemq_py.telemetry.state import TELEMETRY, OtelMeter
+from glidemq_py.telemetry.context import context_of, with_context, without_context
+from glidemq_py.telemetry.otel_meter import OtelMeter
+from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Told
 

@@ -1,0 +1,71 @@
+"""OpenTelemetry metrics of the messaging conventions."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from opentelemetry import metrics
+
+from glidemq_py.telemetry import names
+
+__all__ = ["OtelMeter", "otel_meter"]
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+"""Bucket bounds recommended by the conventions."""
+
+
+class OtelMeter:
+    """A `Meter` over instruments of the global provider."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter(names.TRACER_NAME)
+        self._sent = meter.create_counter(
+            names.SENT, "{message}", "Number of messages producer attempted to send to the broker."
+        )
+        self._consumed = meter.create_counter(
+            names.CONSUMED, "{message}", "Number of messages that were delivered to the application."
+        )
+        self._operation = meter.create_histogram(
+            names.OPERATION_DURATION, "s", "Duration of messaging operation initiated by a client.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )  # fmt: skip
+        self._process = meter.create_histogram(
+            names.PROCESS_DURATION,
+            "s",
+            "Duration of processing operation.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+
+    def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
+        """See `Meter`."""
+        attributes = _attributes(operation, "send", queue, error)
+        self._sent.add(jobs, attributes)
+        self._operation.record(seconds, attributes)
+
+    def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
+        """See `Meter`."""
+        self._consumed.add(jobs, _attributes("process", "process", queue, None))
+
+    def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
+        """See `Meter`."""
+        self._process.record(seconds, _attributes("process", "process", queue, error))
+
+    def settled(self, queue: str, outcome: str) -> None:
+        """Do nothing: the conventions have no such metric."""
+
+    def stalled(self, queue: str, recovered: int, failed: int) -> None:
+        """Do nothing: the conventions have no such metric."""
+
+
+def _attributes(operation: str, kind: str, queue: str, error: str | None) -> dict[str, Any]:
+    attributes = names.attributes(operation, kind, queue)
+    if error is not None:
+        attributes[names.ERROR_TYPE] = error
+    return attributes
+
+
+@cache
+def otel_meter() -> OtelMeter:
+    """Return the meter of this process; its instruments are created once."""
+    return OtelMeter()
