@@ -40,7 +40,7 @@ from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.calls import Signal, SuspendInfo
-from glidemq_py._features.usage.info import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
+from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
 from glidemq_py._features.usage.queue_api import get_usage_summary
 from glidemq_py._features.vectors.options import VectorField, VectorMatch
 from glidemq_py._job import BlockingJob, Job, current_job, current_job_id

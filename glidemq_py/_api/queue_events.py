@@ -17,8 +17,7 @@ from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_choice
+from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments

@@ -24,11 +24,18 @@ from glidemq_py._client.connect import (
     glide,
     resolve_async,
 )
-from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome, classify, translate
+from glidemq_py._client.failures import (
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    FUNCTION_MISSING,
+    CallOutcome,
+    CallRetry,
+    Interruptions,
+    classify,
+    translate,
+)
 from glidemq_py._client.library_source import Library, assemble, load_arguments, loading_failed
-from glidemq_py._client.loop_end import close_at_loop_end
+from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
-from glidemq_py._client.retrying import DEFAULT_REQUEST_TIMEOUT_MS, CallRetry, Interruptions
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import hash_tag

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._client.connect import BlockingConnection, resolve_blocking
-from glidemq_py._client.retrying import Interruptions
+from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.server_check import check_blocking
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource
 from glidemq_py._core.calls.packing import Call

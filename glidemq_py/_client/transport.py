@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from glidemq_py._client.retrying import Interruptions
+from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls.packing import Call
 
 __all__ = ["BlockingTransport", "ConnectionSource", "Transport"]

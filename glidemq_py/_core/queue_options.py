@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
-from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_bool, check_choice
+from glidemq_py._core.checks import check_bool, check_callable, check_choice
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue

@@ -18,7 +18,7 @@ from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.calls import Signal
-from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
 from glidemq_py._job.control import RevokeOutcome
 from glidemq_py._job.job import LOG_LINES_KEPT, Job

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
-from glidemq_py._features.usage.info import USAGE_FIELDS
+from glidemq_py._features.usage.calls import USAGE_FIELDS
 from glidemq_py.errors import JobNotFoundError, JobNotLoadedError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from glidemq_py._features.fallbacks import JobFallbacks
 from glidemq_py._features.flows.job_api import JobFamily
 from glidemq_py._features.streams.job_api import JobStreams
 from glidemq_py._features.suspend.job_api import JobSuspension
-from glidemq_py._features.usage.info import read_usage
+from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
 from glidemq_py._job.attempt import Attempt, watch_calls

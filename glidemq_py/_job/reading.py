@@ -12,7 +12,7 @@ from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._features.usage.queue_api import usages_of
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._job.details import LISTED_FIELDS, RECORD_FIELDS, read_record

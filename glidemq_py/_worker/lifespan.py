@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
-from glidemq_py._core.callables import check_callable
+from glidemq_py._core.checks import check_callable
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["LifespanTask", "check_lifespan", "entered"]

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_choice
+from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.logs import get_logger
 
 __all__ = ["WORKER_EVENTS", "Listeners"]

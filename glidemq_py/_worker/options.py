@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_bool, check_int, parse_nested
+from glidemq_py._core.checks import check_bool, check_callable, check_int, parse_nested
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict, parse_limit
 from glidemq_py._worker.batch_options import BatchDict, BatchOptions

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_py._core.callables import check_callable
+from glidemq_py._core.checks import check_callable
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["Handler", "Route", "Routes", "check_handler", "is_async"]

@@ -6,11 +6,11 @@ All exceptions derive from `GlideMQError`, and also from the standard exception 
 
 from typing import Final
 
-from glidemq_py.errors.base import GlideMQError
-from glidemq_py.errors.invalid import (
+from glidemq_py.errors.base import (
     ColumnError,
     ContextManagerError,
     CycleError,
+    GlideMQError,
     GlideMQValidationError,
     PayloadTooLargeError,
     SerializationError,
@@ -20,16 +20,22 @@ from glidemq_py.errors.invalid import (
 from glidemq_py.errors.jobs import (
     BudgetExceededError,
     ChildFailedError,
+    DelayedError,
+    GroupRateLimitError,
     JobDataError,
     JobFailedError,
     JobNotFoundError,
     JobNotLoadedError,
     JobRevokedError,
+    JobSignal,
     JobStateError,
     JobTimeoutError,
     MissingAwaitError,
+    RateLimitError,
     StaleAttemptError,
+    SuspendError,
     UnrecoverableError,
+    WaitingChildrenError,
     WaitTimeoutError,
 )
 from glidemq_py.errors.queues import (
@@ -58,14 +64,6 @@ from glidemq_py.errors.server import (
     ServerOutOfMemoryError,
     SlotMigratingError,
     TlsError,
-)
-from glidemq_py.errors.signals import (
-    DelayedError,
-    GroupRateLimitError,
-    JobSignal,
-    RateLimitError,
-    SuspendError,
-    WaitingChildrenError,
 )
 from glidemq_py.errors.workers import (
     BatchError,

@@ -1,12 +1,26 @@
-"""The base class of all errors, and the display of invalid values in messages."""
+"""The base class of all errors, the display of invalid values in messages, and errors of invalid arguments."""
 
 from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["SECRET", "GlideMQError", "hide_urls", "show_value"]
+__all__ = [
+    "SECRET",
+    "ColumnError",
+    "ContextManagerError",
+    "CycleError",
+    "GlideMQError",
+    "GlideMQValidationError",
+    "PayloadTooLargeError",
+    "SerializationError",
+    "UnknownOptionError",
+    "UnsupportedOptionError",
+    "hide_urls",
+    "show_value",
+]
 
 _VALUE_WIDTH: Final = 80
 _SECRET: Final = "***"
@@ -68,3 +82,139 @@ class GlideMQError(Exception):
 def _message_of(kind: type[BaseException]) -> str:
     doc = kind.__doc__ or kind.__name__
     return doc.strip().split("\n", 1)[0].rstrip(".")
+
+
+class GlideMQValidationError(GlideMQError, ValueError):
+    """An option or argument is invalid; nothing was sent to the server.
+
+    The message is ``option 'attempts' = -1: must be an integer from 0 to 1,000,000``.
+
+    Args:
+        option: name of the option, as the caller writes it.
+        value: the invalid value.
+        problem: what is wrong or what is allowed, such as "must be an integer from 0 to 10" or "requires 'parent'".
+    """
+
+    option: str
+    value: object
+    problem: str
+
+    def __init__(self, option: str, value: object, problem: str) -> None:
+        if isinstance(option, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            option = hide_urls(option)
+        if isinstance(value, str):
+            # A URL in the wrong place (a queue name, an unknown option) must not show its password.
+            value = hide_urls(value)
+        super().__init__(option, value, problem)
+        self.option = option
+        self.value = value
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"option {self.option!r} = {show_value(self.value)}: {self.problem}"
+
+
+class UnknownOptionError(GlideMQValidationError, TypeError):
+    """The option does not exist.
+
+    Attributes:
+        suggestion: the most similar existing option, or None.
+    """
+
+    suggestion: str | None
+
+    def __init__(self, option: str, value: object, problem: str = "", suggestion: str | None = None) -> None:
+        text = problem or "unknown option"
+        if suggestion is not None and not problem:
+            text = f"{text}; did you mean {suggestion!r}?"
+        super().__init__(option, value, text)
+        self.suggestion = suggestion
+
+
+class UnsupportedOptionError(GlideMQValidationError):
+    """The option exists, but is not supported here or together with the other options."""
+
+
+class PayloadTooLargeError(GlideMQValidationError):
+    """The serialized text exceeds the size limit.
+
+    Attributes:
+        size: size of the text in UTF-8 bytes, before compression.
+        limit: the maximum size in bytes.
+    """
+
+    size: int
+    limit: int
+
+    def __init__(self, option: str, size: int, limit: int) -> None:
+        super().__init__(option, size, f"{size:,} bytes exceed the limit of {limit:,} bytes")
+        self.args = (option, size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"option {self.option!r}: {self.problem}"
+
+
+class SerializationError(GlideMQValidationError):
+    """A value cannot be serialized, or a text cannot be deserialized."""
+
+
+class ContextManagerError(GlideMQError, TypeError):
+    """An object was used with the wrong kind of ``with`` block.
+
+    Attributes:
+        subject: the object, as text.
+        block: the block that it supports: "async with" or "with".
+        used: the block that was used.
+    """
+
+    subject: str
+    block: str
+    used: str
+
+    def __init__(self, subject: object, block: str, used: str) -> None:
+        self.subject = subject if isinstance(subject, str) else show_value(subject)
+        super().__init__(self.subject, block, used)
+        self.block = block
+        self.used = used
+
+    def __str__(self) -> str:
+        other = "blocking code uses glidemq_py.sync" if self.used == "with" else "an event loop uses glidemq_py"
+        return f"{self.subject}: use '{self.block}' instead of '{self.used}' ({other})"
+
+
+class ColumnError(GlideMQValidationError):
+    """A column of a Spark data frame has an invalid type or value.
+
+    Attributes:
+        option: name of the column.
+        row: number of the invalid row in its partition, or None if the whole column is invalid.
+    """
+
+    row: int | None
+
+    def __init__(self, option: str, value: object, problem: str, row: int | None = None) -> None:
+        super().__init__(option, value, problem)
+        self.args = (option, value, problem, row)
+        self.row = row
+
+    def __str__(self) -> str:
+        if self.row is None:
+            return f"column {self.option!r} {self.problem}"
+        return f"column {self.option!r}, row {self.row} of its partition = {show_value(self.value)}: {self.problem}"
+
+
+class CycleError(GlideMQValidationError):
+    """The jobs of a DAG depend on each other in a cycle.
+
+    Attributes:
+        cycle: names of the jobs in the cycle; the first name is repeated at the end.
+    """
+
+    cycle: tuple[str, ...]
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        super().__init__("nodes", tuple(cycle), "must not depend on each other in a cycle")
+        self.args = (tuple(cycle),)
+        self.cycle = tuple(cycle)

@@ -9,8 +9,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_bool, check_int, check_iterable
+from glidemq_py._core.checks import check_bool, check_callable, check_int, check_iterable
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
 
 from glidemq_py._core.checks import reject_unknown
-from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.proxy.camel import camel

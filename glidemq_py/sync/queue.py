@@ -38,7 +38,7 @@ from glidemq_py._features.schedulers.options import Misfire
 from glidemq_py._features.schedulers.queue_api import TemplateInput
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.calls import SuspendInfo
-from glidemq_py._features.usage.info import FlowBudget, FlowUsage, UsageSummary
+from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job import BlockingJob as Job
 from glidemq_py._job.control import RevokeOutcome

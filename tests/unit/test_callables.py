@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import BroadcastWorker, GlideMQValidationError, Queue, QueueEvents, Worker, sync
-from glidemq_py._core.callables import check_callable
+from glidemq_py._core.checks import check_callable
 
 
 def takes_none() -> None: ...

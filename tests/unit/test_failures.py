@@ -7,8 +7,15 @@ from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py._client.failures import CallOutcome, classify, classify_reply, meaning_of, translate
-from glidemq_py._client.retrying import CallRetry, Interruptions
+from glidemq_py._client.failures import (
+    CallOutcome,
+    CallRetry,
+    Interruptions,
+    classify,
+    classify_reply,
+    meaning_of,
+    translate,
+)
 from glidemq_py.errors import (
     AmbiguousResultError,
     ClosedError,

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from glidemq_py._client.retrying import Interruptions
+from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls.working import RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys, hash_tag
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask

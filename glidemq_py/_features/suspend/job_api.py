@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from glidemq_py._core.callables import check_callable
-from glidemq_py._core.checks import check_text
+from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.suspend.calls import Signal, parse_signals, parse_signals_field
 from glidemq_py.errors import JobSignal, SuspendError, UnsupportedOptionError

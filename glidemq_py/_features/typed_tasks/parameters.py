@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from glidemq_py._core.callables import signature_of
+from glidemq_py._core.checks import signature_of
 from glidemq_py._features.typed_tasks.typed_values import Codec, Mismatch
 from glidemq_py._job import Job
 from glidemq_py._job.steps import STEP_KEY

@@ -1,26 +1,218 @@
-"""Calls for usage: reports, totals, budgets of flows."""
+"""Calls for usage (reports, totals, budgets of flows), and the values that they return."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core.calls.control import NO_TOKEN
 from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 
 __all__ = [
+    "BUCKET_MS",
+    "USAGE_FIELDS",
     "Charge",
+    "FlowBudget",
+    "FlowUsage",
+    "JobUsage",
+    "QueueUsage",
     "UsageRow",
+    "UsageSummary",
     "UsageSums",
+    "add_amounts",
     "charge_budget",
     "check_budget",
     "create_budget",
+    "read_amounts",
+    "read_budget",
+    "read_usage",
     "report_usage",
     "usage_minutes",
     "usages",
 ]
+
+BUCKET_MS: Final = 60_000
+"""Length of a usage bucket: one minute."""
+USAGE_FIELDS: Final = ("model", "provider", "tokens", "costs", "totalTokens", "totalCost", "costUnit", "latencyMs",
+                       "cached")  # fmt: skip
+"""Usage fields of a job hash, without their prefix ``usage:``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUsage:
+    """Usage of a job, as of its last `Job.report_usage`.
+
+    Attributes:
+        model: name of the model.
+        provider: provider of the model.
+        tokens: tokens by category, such as ``{"input": 812, "output": 64}``.
+        total_tokens: as reported, or the sum of ``tokens``.
+        costs: costs by category.
+        total_cost: as reported, or the sum of ``costs``.
+        cost_unit: such as "USD".
+        latency: response time of the model, ms.
+        cached: whether the response came from a cache.
+    """
+
+    model: str | None = None
+    provider: str | None = None
+    tokens: Mapping[str, float] = field(default_factory=dict[str, float])
+    total_tokens: float = 0
+    costs: Mapping[str, float] = field(default_factory=dict[str, float])
+    total_cost: float = 0
+    cost_unit: str | None = None
+    latency: float | None = None
+    cached: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSums:
+    """Total usage of several jobs.
+
+    Attributes:
+        job_count: number of jobs that reported usage.
+        tokens: tokens by category.
+        total_tokens: sum of the jobs' total tokens.
+        costs: costs by category.
+        total_cost: sum of the jobs' total costs.
+        cost_unit: the last one reported, or None.
+        models: number of jobs per model.
+    """
+
+    job_count: int = 0
+    tokens: Mapping[str, float] = field(default_factory=dict[str, float])
+    total_tokens: float = 0
+    costs: Mapping[str, float] = field(default_factory=dict[str, float])
+    total_cost: float = 0
+    cost_unit: str | None = None
+    models: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowUsage(UsageSums):
+    """Total usage of a job and its direct children. The attributes are those of `UsageSums`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueUsage(UsageSums):
+    """Usage of one queue within the range of a `UsageSummary`. The attributes are those of `UsageSums`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSummary(UsageSums):
+    """Total usage of queues over a time range, by the time of the reports.
+
+    The attributes of `UsageSums` are totals over all queues. Totals of different cost units are meaningless.
+
+    Attributes:
+        start_time: start of the range, epoch ms; its whole minute is included.
+        end_time: end of the range, epoch ms; its whole minute is included.
+        bucket_size: length of a bucket, ms.
+        queues: names of the queues, those without usage included.
+        per_queue: usage of each queue that has any.
+    """
+
+    start_time: int
+    end_time: int
+    bucket_size: int = BUCKET_MS
+    queues: tuple[str, ...] = ()
+    per_queue: Mapping[str, QueueUsage] = field(default_factory=dict[str, QueueUsage])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowBudget:
+    """The budget of a flow and its usage so far.
+
+    Attributes:
+        max_total_tokens: see `Budget`.
+        max_tokens: see `Budget`.
+        token_weights: see `Budget`.
+        max_total_cost: see `Budget`.
+        max_costs: see `Budget`.
+        cost_unit: see `Budget`.
+        on_exceeded: see `Budget`.
+        used_tokens: weighted tokens used so far.
+        used_cost: total cost so far.
+        used_tokens_by_category: tokens used so far by category, unweighted.
+        used_costs_by_category: costs so far by category.
+        exceeded: True once a limit has been exceeded; it stays True.
+    """
+
+    max_total_tokens: float | None = None
+    max_tokens: Mapping[str, float] = field(default_factory=dict[str, float])
+    token_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    max_total_cost: float | None = None
+    max_costs: Mapping[str, float] = field(default_factory=dict[str, float])
+    cost_unit: str | None = None
+    on_exceeded: str = "fail"
+    used_tokens: float = 0
+    used_cost: float = 0
+    used_tokens_by_category: Mapping[str, float] = field(default_factory=dict[str, float])
+    used_costs_by_category: Mapping[str, float] = field(default_factory=dict[str, float])
+    exceeded: bool = False
+
+
+def add_amounts(sums: dict[str, float], amounts: Mapping[str, float]) -> None:
+    """Add amounts to the sums of their categories."""
+    for name, amount in amounts.items():
+        sums[name] = sums.get(name, 0) + amount
+
+
+def _number(text: object) -> float | None:
+    try:
+        number = float(cast("str", text))
+    except (TypeError, ValueError):
+        return None
+    if not math.isfinite(number):
+        return None
+    return int(number) if number == int(number) else number
+
+
+def read_amounts(text: str | None) -> dict[str, float]:
+    """Parse a stored JSON object of numbers by category; skip values that are not numbers."""
+    try:
+        stored: Any = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(stored, dict):
+        return {}
+    read = {str(name): _number(value) for name, value in cast("dict[object, object]", stored).items()}
+    return {name: number for name, number in read.items() if number is not None}
+
+
+def read_usage(fields: Mapping[str, str] | None) -> JobUsage | None:
+    """Parse the usage fields of a job hash (names without ``usage:``); None if there are none. Never raises."""
+    if not fields:
+        return None
+    get = fields.get
+    cached = get("cached")
+    return JobUsage(
+        model=get("model"), provider=get("provider"), tokens=read_amounts(get("tokens")),
+        total_tokens=_number(get("totalTokens")) or 0, costs=read_amounts(get("costs")),
+        total_cost=_number(get("totalCost")) or 0, cost_unit=get("costUnit"), latency=_number(get("latencyMs")),
+        cached=None if cached is None else cached == "1",
+    )  # fmt: skip
+
+
+def read_budget(fields: Mapping[str, str]) -> FlowBudget:
+    """Parse the hash of a budget. Never raises."""
+    get = fields.get
+
+    def used(prefix: str) -> dict[str, float]:
+        return {name[len(prefix) :]: _number(text) or 0 for name, text in fields.items() if name.startswith(prefix)}
+
+    return FlowBudget(
+        max_total_tokens=_number(get("maxTotalTokens")), max_tokens=read_amounts(get("maxTokens")),
+        token_weights=read_amounts(get("tokenWeights")), max_total_cost=_number(get("maxTotalCost")),
+        max_costs=read_amounts(get("maxCosts")), cost_unit=get("costUnit"), on_exceeded=get("onExceeded") or "fail",
+        used_tokens=_number(get("usedTokens")) or 0, used_cost=_number(get("usedCost")) or 0,
+        used_tokens_by_category=used("usedTokens:"), used_costs_by_category=used("usedCost:"),
+        exceeded=get("exceeded") == "1",
+    )  # fmt: skip
 
 
 def create_budget(meta: str, flow_id: str, fields: Sequence[str]) -> Call[str]:
@@ -42,7 +234,7 @@ def check_budget(meta: str, flow_id: str) -> Call[str]:
     return Call("check_budget", meta, (flow_id,), bytes.decode, repeatable=True)
 
 
-class UsageSums(NamedTuple):
+class MinuteSums(NamedTuple):
     """Reply of `usage_minutes`: totals over minutes."""
 
     jobs: int
@@ -94,15 +286,15 @@ def usages(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[li
     return Call("usages", meta, (pack((ids, fields)),), unpack, repeatable=True)
 
 
-def usage_minutes(meta: str, first: int, minutes: int) -> Call[UsageSums]:
+def usage_minutes(meta: str, first: int, minutes: int) -> Call[MinuteSums]:
     """Return totals over ``minutes`` minutes; the first one starts at ``first`` (epoch ms)."""
     return Call("usage_minutes", meta, (pack((first, minutes)),), _summed, repeatable=True)
 
 
-def _summed(reply: bytes) -> UsageSums:
+def _summed(reply: bytes) -> MinuteSums:
     jobs, tokens, cost, unit, *by_name = unpack(reply)
     models, by_token, by_cost = ({} if not flat else dict(zip(flat[::2], flat[1::2], strict=True)) for flat in by_name)
-    return UsageSums(int(jobs), tokens, cost, unit, models, by_token, by_cost)
+    return MinuteSums(int(jobs), tokens, cost, unit, models, by_token, by_cost)
 
 
 Charge = tuple[Mapping[str, float], Mapping[str, float], float, float]

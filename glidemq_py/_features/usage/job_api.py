@@ -14,7 +14,7 @@ from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._features.budgets.options import amounts_text, check_amount, check_amounts, number_text
 from glidemq_py._features.usage import calls
-from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

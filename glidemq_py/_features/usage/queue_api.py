@@ -17,7 +17,7 @@ from glidemq_py._core.names import parse_job_id, validate_prefix, validate_queue
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.usage import calls
-from glidemq_py._features.usage.info import (
+from glidemq_py._features.usage.calls import (
     BUCKET_MS,
     USAGE_FIELDS,
     FlowBudget,
@@ -210,7 +210,7 @@ class _Sums:
                 models = {} if usage.model is None else {usage.model: 1}
                 self._add(1, usage.total_tokens, usage.total_cost, usage.cost_unit, usage.tokens, usage.costs, models)
 
-    def add(self, sums: calls.UsageSums) -> None:
+    def add(self, sums: calls.MinuteSums) -> None:
         self._add(
             sums.jobs, sums.total_tokens, sums.total_cost, sums.unit or None, sums.tokens, sums.costs, sums.models
         )

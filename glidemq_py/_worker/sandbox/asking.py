@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from glidemq_py._client.retrying import Interruptions
+from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys

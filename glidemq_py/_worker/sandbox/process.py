@@ -12,7 +12,7 @@ from typing import Any, Final
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_result
-from glidemq_py._features.usage.info import JobUsage
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.sandbox.crossing import pack_error, unpack_error
