@@ -172,8 +172,8 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     ),
     "W79": ("server/test_schedulers.py::every_option_of_a_template_is_applied",),
     "W80": (
-        "unit/test_cron.py::what_is_refused",
-        "unit/test_cron.py::both_day_fields_must_match_unless_one_is_to_be_enough",
+        "unit/test_cron.py::invalid_patterns_are_rejected",
+        "unit/test_cron.py::both_day_fields_must_match_unless_either_day_is_set",
     ),
     "W83": ("server/test_producer.py::partly_failed_bulk_has_a_result_per_position",),
     "W89": ("server/proxy/test_proxy.py::status_does_not_depend_on_error_message",),
