@@ -33,6 +33,7 @@ from glidemq_py.errors import (
     ServerNotReadyError,
     ServerOutOfMemoryError,
     SlotMigratingError,
+    UnsupportedFeatureError,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ _OUT_OF_MEMORY = _permanent(
 )
 _DENIED = _permanent("denied", LibraryError, "permission denied")
 _OTHER = _permanent("other", GlideMQError)
+_FEATURE = _permanent("feature", UnsupportedFeatureError)
 _CLOSED = _permanent("closed", ClosedError, "the connection is closed")
 _TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
 _LOST = Failure(
@@ -139,6 +141,8 @@ _WRAPPED = re.compile(r"^(?:An error was signalled by the server: - )?(?:Respons
 _DENIED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 _NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
+_UNKNOWN_FEATURE: Final = "unknown feature "
+_FEATURE_OF_QUEUE = re.compile(_UNKNOWN_FEATURE + r"(?P<name>.*?)(?::(?P<version>[^:]*))? of queue (?P<base>.*)", re.DOTALL)
 _IN_SCRIPT = ("user_function", "script:")
 
 
@@ -156,6 +160,8 @@ def classify(error: GlideError) -> Failure:
 def classify_reply(text: str) -> Failure:
     """Return the table row for an error reply, in the server's or GLIDE's spelling."""
     bare = _WRAPPED.sub("", text)
+    if bare.startswith(_UNKNOWN_FEATURE):
+        return _FEATURE
     if any(phrase in bare for phrase in _NO_FUNCTION):
         return FUNCTION_MISSING
     if any(phrase in bare for phrase in _NO_MEMORY):
@@ -183,6 +189,9 @@ def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
     if failure is _SCRIPT:
         location = library.locate_error(bare) if library is not None else None
         return ScriptError(bare, None if location is None else str(location))
+    if failure is _FEATURE and (found := _FEATURE_OF_QUEUE.search(bare)):
+        queue = found["base"].rpartition("{")[2].removesuffix("}")
+        return UnsupportedFeatureError(queue, found["name"], found["version"] or "")
     if failure is _OTHER:
         return GlideMQError(bare)
     if failure is _DENIED:

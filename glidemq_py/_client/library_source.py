@@ -168,7 +168,8 @@ def assemble(face: Face = Face.OWN, *, settable_clock: bool = False, root: Path 
     whole.generated(
         f"#!lua name={name}",
         f"local G = {{ VERSION = '{version}' }}",
-        "G.export = function(name, flags, callback)",
+        "G.export = function(name, flags, callback, guards_itself)",
+        "  callback = guards_itself and callback or G.guarded(callback)",
         f"  redis.register_function{{ function_name = '{prefix}' .. name, callback = callback, flags = flags }}",
         "end",
     )

@@ -132,6 +132,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     heartbeat = Heartbeat(
         connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
         running=runner.running, lost=runner.lost, unresponsive_seconds=lambda: exchange.unresponsive_seconds,
+        unsupported=exchange.recovery.refuse,
     )  # fmt: skip
     exchange.answers.short_lock = heartbeat.expect
     stack.push_async_callback(heartbeat.close)

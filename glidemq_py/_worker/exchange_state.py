@@ -20,8 +20,13 @@ from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.throttle import Throttle
+from glidemq_py.errors import UnsupportedFeatureError
 
 __all__ = ["ExchangeState"]
+
+
+def _ignore(_: UnsupportedFeatureError) -> None:
+    pass
 
 
 class ExchangeState:
@@ -78,7 +83,9 @@ class ExchangeState:
         """True if one of this worker's jobs may be a suspect."""
         self.recovering: asyncio.Task[None] | None = None
         self.disconnected = False
-        """True once the connection was closed by something other than this worker."""
+        """True once the connection was closed by something other than this worker, or the queue cannot be used."""
+        self.on_unsupported: Callable[[UnsupportedFeatureError], None] = _ignore
+        """Closes the worker: the queue uses a feature that this version does not have."""
         self.changed = asyncio.Event()
         """Set whenever the pump ran or a reply was processed."""
         self.answered_at = self.loop.time()

@@ -21,7 +21,7 @@ from glidemq_py._core.forks import new_event
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.source import QueueSource
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, UnsupportedFeatureError
 
 __all__ = ["Heartbeat"]
 
@@ -44,6 +44,7 @@ class Heartbeat:
         running: The running jobs; read from the heartbeat thread.
         lost: Called on the loop with (run, status) for a job that this attempt no longer owns.
         unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
+        unsupported: Called on the loop, once, if the queue uses a feature that this version does not have.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Heartbeat:
         running: set[Run],
         lost: Callable[[Run, int], None],
         unresponsive_seconds: Callable[[], float],
+        unsupported: Callable[[UnsupportedFeatureError], None],
     ) -> None:
         self._connect = connect
         self._source = source
@@ -64,6 +66,7 @@ class Heartbeat:
         self._running = running
         self._lost = lost
         self._unresponsive_seconds = unresponsive_seconds
+        self._unsupported = unsupported
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: BlockingTransport | None = None
@@ -89,6 +92,9 @@ class Heartbeat:
             began, pause = time.monotonic(), None
             try:
                 self._beat()
+            except UnsupportedFeatureError as error:
+                self._tell(self._unsupported, error)
+                self._stopping = True
             except GlideMQError as error:
                 _log.warning("worker %s: heartbeat failed: %s", self._consumer, error)
                 if isinstance(error, GlideMQConnectionError):
@@ -99,6 +105,8 @@ class Heartbeat:
             interval = min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S)
             if self._transport is not None and (pause is not None or time.monotonic() - began > interval):
                 self._transport.interruptions.note()  # other workers' heartbeats may not have arrived either
+            if self._stopping:
+                break
             self._hurry.wait(interval if pause is None else min(interval, pause))
             self._hurry.clear()
         if self._transport is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from glidemq_py._worker.components import Parts, WorkerComponents, open_parts
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, UnsupportedFeatureError
 
 __all__ = ["Lifecycle"]
 
@@ -38,6 +38,8 @@ class Lifecycle:
         self._closed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop it was started in."""
+        self._failure: UnsupportedFeatureError | None = None
+        self._failing: asyncio.Task[None] | None = None
 
     def check_loop(self) -> None:
         """Raise EventLoopError if the worker was started in another event loop."""
@@ -93,8 +95,14 @@ class Lifecycle:
 
     async def _start(self, opening: WorkerComponents) -> None:
         self.parts = await open_parts(opening, self._stack)
+        self.parts.exchange.on_unsupported = self._fail
         if not self.is_paused:
             self.resume()
+
+    def _fail(self, error: UnsupportedFeatureError) -> None:
+        """Close the worker, without waiting for its jobs, whose results would be rejected."""
+        self._failure = error
+        self._failing = asyncio.create_task(self.close(None, force=True), name=f"glidemq-fail-{self._name}")
 
     def pause(self) -> None:
         """Stop fetching jobs."""
@@ -163,7 +171,9 @@ class Lifecycle:
                 self._closed.set()
 
     async def wait_until_closed(self) -> None:
-        """Wait until the worker is closed."""
+        """Wait until the worker is closed. Raises the error that closed it, if there is one."""
         if self._closed is not None and not self._closed.is_set():
             self.check_loop()
             await self._closed.wait()
+        if self._failure is not None:
+            raise self._failure

@@ -15,7 +15,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.exchange_replies import ExchangeReplies
 from glidemq_py._worker.exchange_state import ExchangeState
 from glidemq_py._worker.finished import FinishedAttempt
-from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, ScriptError, UnsupportedFeatureError
 
 __all__ = ["Reconnection"]
 
@@ -52,6 +52,10 @@ class Reconnection:
     def failed(self, batch: list[FinishedAttempt], error: GlideMQError) -> None:
         """Handle a failed call that reported ``batch``; the server may have executed it."""
         x = self._state
+        if isinstance(error, UnsupportedFeatureError):
+            x.return_unsent(batch)
+            self.refuse(error)
+            return
         _log.warning("queue %r: exchange failed: %s", x.link.keys.name, error)
         x.listeners.tell("error", error)
         self.keep(batch, error)
@@ -67,6 +71,19 @@ class Reconnection:
             "not reported (their jobs will stall and be recovered)", x.link.keys.name, len(x.finished),
         )  # fmt: skip
         x.listeners.tell("error", error)
+
+    def refuse(self, error: UnsupportedFeatureError) -> None:
+        """Stop every call about the queue and close the worker: every call would be rejected. Idempotent."""
+        x = self._state
+        if x.disconnected:
+            return
+        x.disconnected = True
+        _log.critical(
+            "%s; the worker closes, and %d pending results are not reported (their jobs will stall and be recovered by "
+            "newer workers)", error, len(x.finished),
+        )  # fmt: skip
+        x.listeners.tell("error", error)
+        x.on_unsupported(error)
 
     def keep(self, batch: list[FinishedAttempt], error: GlideMQError) -> None:
         """Keep results to report again. The fencing token makes a second report harmless."""
@@ -103,6 +120,9 @@ class Reconnection:
                 await self._forget_ahead()
             except ClosedError as error:
                 self.give_up(error)
+                break
+            except UnsupportedFeatureError as error:
+                self.refuse(error)
                 break
             except GlideMQConnectionError as error:
                 _log.warning("queue %r: reconnecting failed, will be retried: %s", x.link.keys.name, error)

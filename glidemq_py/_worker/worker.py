@@ -293,6 +293,9 @@ class Worker(AsyncOnly, Generic[ContextT]):
         The first SIGTERM or SIGINT closes it gracefully, a second one releases the running jobs at once. If one worker
         runs like this in the main thread, signals close every worker of the process that runs like this, in any
         thread. A signal repeated within one second counts once, because terminals and service managers repeat signals.
+
+        Raises:
+            UnsupportedFeatureError: If the queue uses, or begins to use, a feature of a later version of this package.
         """
         with closing_on_signals(self) as closing:
             try:
@@ -304,7 +307,11 @@ class Worker(AsyncOnly, Generic[ContextT]):
         await self.close()  # raises the error of the lifespan's exit
 
     async def wait_until_closed(self) -> None:
-        """Wait until the worker is closed."""
+        """Wait until the worker is closed.
+
+        Raises:
+            UnsupportedFeatureError: If it was closed because its queue now uses a feature of a later version.
+        """
         await self._life.wait_until_closed()
 
     async def __aenter__(self) -> Self:

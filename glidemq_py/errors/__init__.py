@@ -45,6 +45,7 @@ from glidemq_py.errors.queues import (
     JobCostError,
     SchedulerBusyError,
     StagedWriteError,
+    UnsupportedFeatureError,
 )
 from glidemq_py.errors.server import (
     AmbiguousResultError,
@@ -128,6 +129,7 @@ __all__ = [
     "TlsError",
     "UnknownOptionError",
     "UnrecoverableError",
+    "UnsupportedFeatureError",
     "UnsupportedOptionError",
     "WaitTimeoutError",
     "WaitingChildrenError",

@@ -14,6 +14,7 @@ __all__ = [
     "JobCostError",
     "SchedulerBusyError",
     "StagedWriteError",
+    "UnsupportedFeatureError",
 ]
 
 
@@ -105,6 +106,35 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "committed": "already committed",
     "gap": "the record of its previously added jobs has expired",
 }
+
+
+class UnsupportedFeatureError(GlideMQError):
+    """The queue uses a feature that this version of glidemq_py does not have; nothing was changed.
+
+    Every call about the queue raises this, and a worker closes with it, because this version would mishandle the
+    queue's jobs. Upgrade to the named version.
+
+    Attributes:
+        queue: name of the queue.
+        feature: name of the feature.
+        version: first version of glidemq_py that has it.
+    """
+
+    queue: str
+    feature: str
+    version: str
+
+    def __init__(self, queue: str, feature: str, version: str) -> None:
+        super().__init__(queue, feature, version)
+        self.queue = queue
+        self.feature = feature
+        self.version = version
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} uses the feature {self.feature!r}, which this version of glidemq_py does not have; "
+            f"upgrade to version {self.version} or later"
+        )
 
 
 class StagedWriteError(GlideMQError):

@@ -19,7 +19,8 @@ end
 -- delivers it, if the child's queue has one; else a worker of the parent's queue
 -- (features/flows/functions/remote_parents.lua).
 F.notify_elsewhere = function(q, P, parent, member, how, text, policy, now)
-  if type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number' then
+  local here = type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number'
+  if here and not G.refusal({ P .. 'meta' }) then
     F.record_child_end(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
     return true
   end

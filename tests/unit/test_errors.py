@@ -134,6 +134,7 @@ SAMPLES = [
     JobFailedError("7", "boom", "KeyError"),
     StaleAttemptError("7"),
     errors.StagedWriteError("w", "q", "lost"),
+    errors.UnsupportedFeatureError("q", "partitions", "0.3"),
     errors.ColumnError("priority", 5000, "must be an integer from 0 to 2,047", 3),
     errors.EventLoopError("queue 'q'", "it belongs to another event loop", "use it there"),
     errors.EventsLostError("q", 5),

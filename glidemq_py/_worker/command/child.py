@@ -124,6 +124,8 @@ class _Crew:
             self._line.say("started")
         ended = self._keep(asyncio.ensure_future(self._ended()))
         await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done() and ended.exception() is not None:
+            return 1  # logged by the worker
         ended.cancel()
         return 0
 
@@ -138,9 +140,8 @@ class _Crew:
         self._line.say("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
 
     async def _ended(self) -> None:
-        """Wait until the application has closed all workers."""
-        for worker in self._workers:
-            await worker.wait_until_closed()
+        """Wait until the application has closed all workers. Raises the error that closed one of them."""
+        await asyncio.gather(*(worker.wait_until_closed() for worker in self._workers))
 
     async def _start(self) -> None:
         if (

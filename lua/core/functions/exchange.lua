@@ -27,7 +27,7 @@ end
 
 -- Return the flags.
 local function take(q, fetching, want, limiter, tokens)
-  local limits = G.limits(q, fetching, want, limiter, tokens)
+  local limits = G.limits(q, fetching, want, limiter, tokens, fetching.settings)
   local flags = 0
   if limits.paused then
     flags = PAUSED
@@ -65,7 +65,7 @@ local function run(q, fetching, request, want)
   end
   if want > 0 then
     flags = take(q, fetching, want, request[6], tokens)
-  elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
+  elseif #finished > 0 and G.has_concurrency(fetching.settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
   elseif not fetching.stream_only and G.priority_is_due(q, fetching.now) then
     G.wake(q, 1) -- the job stays in the set: a worker with a free slot fetches it from there
@@ -81,10 +81,13 @@ local function run(q, fetching, request, want)
 end
 
 G.export('exchange', { 'allow-oom' }, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local q = G.queue(keys[1])
+  local settings, refused = G.settings(q)
+  if refused then return refused end
+  local request = cmsgpack.unpack(args[1])
   local fetching, want = G.fetching(q, G.now(q), request[1], request[4]), math.min(request[2], WANT_MAX)
   if request[8] and redis.call('ZSCORE', q.retired, request[8]) then want = 0 end
-  fetching.held = request[10] or nil
+  fetching.held, fetching.settings = request[10] or nil, settings
   q.defer = true
   rawset(q, 'fetching', fetching)
   local ok, reply = pcall(run, q, fetching, request, want)
@@ -92,4 +95,4 @@ G.export('exchange', { 'allow-oom' }, function(keys, args)
   G.groups.flush(q)
   if not ok then error(reply, 0) end
   return reply
-end)
+end, true)

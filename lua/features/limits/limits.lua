@@ -1,7 +1,22 @@
 -- Limit fetching for the whole queue: pause, global concurrency, rate limit. Permits are consumed only by jobs that are
 -- fetched, in the same call.
 
-local FIELDS = { 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev' }
+local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev' }
+local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS, REVISION = 2, 3, 4, 5, 6
+
+-- Read the settings of the queue, once per exchange: return them for G.limits, and the error reply if the queue uses
+-- an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
+G.settings = function(q)
+  local settings = redis.pcall('HMGET', q.meta, unpack(FIELDS))
+  return settings, G.feature_error(q.meta, settings[1])
+end
+
+local function checked(settings)
+  if settings.err then error(settings.err, 0) end
+  return settings
+end
+
+G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and true or false end
 
 -- Return the number of active jobs of all workers.
 G.active_count = function(q)
@@ -30,17 +45,20 @@ end
 
 -- Return the limits of this fetch: paused, want (how many may be fetched), limited, and the rate whose permits are
 -- consumed. limiter: {max, duration} of the worker, or false; a limit set for the queue has precedence. tokens: {max,
--- duration} or nil (limit_tokens.lua).
-G.limits = function(q, fetching, want, limiter, tokens)
-  local meta = redis.call('HMGET', q.meta, unpack(FIELDS))
-  local limits = { paused = meta[1] == '1', want = want, limited = false }
-  if meta[5] then rawset(q, 'schedules_flag', G.schedules_flag(meta[5])) end
-  local concurrency = G.count_of(meta[2])
+-- duration} or nil (limit_tokens.lua). settings: see G.settings.
+G.limits = function(q, fetching, want, limiter, tokens, settings)
+  local meta = checked(settings)
+  local limits = { paused = meta[PAUSED] == '1', want = want, limited = false }
+  -- This call may have written a later revision.
+  if meta[REVISION] and not rawget(q, 'schedules_flag') then
+    rawset(q, 'schedules_flag', G.schedules_flag(meta[REVISION]))
+  end
+  local concurrency = G.count_of(meta[CONCURRENCY])
   if concurrency > 0 then
     limits.concurrency = concurrency
     limits.want = math.min(limits.want, math.max(0, concurrency - G.active_count(q)))
   end
-  local max, duration = G.num(meta[3]), G.duration(meta[4])
+  local max, duration = G.num(meta[RATE_MAX]), G.duration(meta[RATE_MS])
   if max <= 0 and limiter then max, duration = limiter[1], limiter[2] end
   if max > 0 and duration > 0 then
     local rate = { max = max, duration = duration }

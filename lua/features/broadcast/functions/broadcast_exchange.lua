@@ -22,7 +22,7 @@ local function last_of(key)
 end
 
 local function take(q, t, want, limiter, tokens)
-  local limits = G.limits(q, t, want, limiter, tokens)
+  local limits = G.limits(q, t, want, limiter, tokens, t.settings)
   if limits.paused then return PAUSED end
   if limits.concurrency then -- the limit applies per subscription
     limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.in_hand(q, t.group)))
@@ -38,10 +38,14 @@ local function take(q, t, want, limiter, tokens)
 end
 
 G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+  local q = G.queue(keys[1])
+  local settings, refused = G.settings(q)
+  if refused then return refused end
+  local r = cmsgpack.unpack(args[1])
   local now, want, finished = G.now(q), math.min(r[2], WANT_MAX), r[3]
   if r[10] and redis.call('ZSCORE', q.retired, r[10]) then want = 0 end
   local t = S.fetching(now, r[1], r[7], r[8], r[9], r[4])
+  t.settings = settings
   local statuses = #finished > 0 and S.finish(q, now, r[1], r[7], finished, r[4], r[5]) or {}
   local tokens = r[11]
   if tokens then G.count_tokens(q, tokens[2], now, tokens[3], statuses) end
@@ -50,11 +54,11 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
   if want > 0 then
     flags = take(q, t, want, r[6], tokens)
     S.settle(q, t.group, t.settled, t.own)
-  elseif #finished > 0 and redis.call('HEXISTS', q.meta, 'globalConcurrency') == 1 then
+  elseif #finished > 0 and G.has_concurrency(settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
   end
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
   if G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
   return cmsgpack.pack({ now, statuses, t.jobs, earlier(next_due, t.next_due), flags, t.dropped, marks })
-end)
+end, true)
