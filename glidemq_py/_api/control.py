@@ -74,6 +74,18 @@ class QueueControl:
         found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
         return int(found) if found and found.isdigit() else _EVENTS_KEPT
 
+    async def get_features(self) -> dict[str, str]:
+        """Return the features in use that older versions of this package would mishandle, each with the version that
+        added it; empty for most queues.
+
+        Also returns features that this version does not have, for which every other call about the queue raises
+        `UnsupportedFeatureError`.
+        """
+        link = await self._connected()
+        found = await link.transport.command("HGET", link.keys.meta, "features")
+        listed = [] if not found else found.decode("utf-8", "replace").split(",")
+        return {name: version for name, _, version in (entry.partition(":") for entry in listed) if name}
+
     async def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
 

@@ -142,7 +142,9 @@ _DENIED_INSIDE = ("ACL failure in script", "The user executing the script can't"
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 _NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
 _UNKNOWN_FEATURE: Final = "unknown feature "
-_FEATURE_OF_QUEUE = re.compile(_UNKNOWN_FEATURE + r"(?P<name>.*?)(?::(?P<version>[^:]*))? of queue (?P<base>.*)", re.DOTALL)
+_FEATURE_OF_QUEUE = re.compile(
+    _UNKNOWN_FEATURE + r"(?P<name>.*?)(?::(?P<version>[^:]*))? of queue (?P<base>.*)", re.DOTALL
+)
 _IN_SCRIPT = ("user_function", "script:")
 
 

@@ -368,6 +368,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Return the approximate number of events that the queue keeps; the default is 1000."""
         return run_immediately(self._core.get_event_retention())
 
+    def get_features(self) -> dict[str, str]:
+        """Return the features in use that older versions of this package would mishandle, each with the version that
+        added it; empty for most queues.
+
+        Also returns features that this version does not have, for which every other call about the queue raises
+        `UnsupportedFeatureError`.
+        """
+        return run_immediately(self._core.get_features())
+
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
 

@@ -66,6 +66,14 @@ async def test_queue_refuses(queue: Queue, raw: Raw, call: str) -> None:
     assert content(raw) == before
 
 
+async def test_queue_lists_its_features(queue: Queue, raw: Raw) -> None:
+    assert await queue.get_features() == {"partitions": "9.9"}
+    raw.run("HSET", "meta", "features", "partitions:9.9,fair_keys:10.0")
+    assert await queue.get_features() == {"partitions": "9.9", "fair_keys": "10.0"}
+    raw.run("HDEL", "meta", "features")
+    assert await queue.get_features() == {}
+
+
 async def test_bulk_reports_the_refusal_per_position(queue: Queue, raw: Raw) -> None:
     before = content(raw)
     with pytest.raises(BulkAddError) as caught:
@@ -159,7 +167,9 @@ async def test_flow_with_a_job_in_such_a_queue_is_not_added(
         await other.obliterate()
 
 
-async def test_child_of_a_parent_in_such_a_queue_is_not_added(queue: Queue, raw: Raw, resp: RespClient, url: str) -> None:
+async def test_child_of_a_parent_in_such_a_queue_is_not_added(
+    queue: Queue, raw: Raw, resp: RespClient, url: str
+) -> None:
     before = content(raw)
     async with Queue(queue.name + "-plain", url) as other:
         with pytest.raises(UnsupportedFeatureError, match=MATCH):
