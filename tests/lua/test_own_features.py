@@ -4,7 +4,6 @@ import itertools
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -62,11 +61,11 @@ def dump(q: OwnQueue) -> dict[str, object]:
     content: dict[str, object] = {}
     for name in q.key_names():
         kind = q.redis("TYPE", name)
-        read = {
+        read: tuple[str, *tuple[str | int, ...]] = {
             "hash": ("HGETALL",), "string": ("GET",), "set": ("SMEMBERS",), "list": ("LRANGE", 0, -1),
             "zset": ("ZRANGE", 0, -1, "WITHSCORES"), "stream": ("XRANGE", "-", "+"),
         }[kind]  # fmt: skip
-        content[name] = q.redis(read[0], name, *read[1:])
+        content[name] = q.redis(read[0], name, *(str(part) for part in read[1:]))
     return content
 
 

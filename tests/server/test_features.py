@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from glidemq_py import BulkAddError, FlowProducer, Queue, UnsupportedFeatureError, Worker
+from glidemq_py import BulkAddError, DeadLetterOptions, FlowProducer, Queue, UnsupportedFeatureError, Worker
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import Gate, Raw, Told, soon, until
 
 MATCH = r"queue '.*' uses the feature 'partitions', .*; upgrade to version 9\.9 or later"
 
@@ -176,7 +176,7 @@ async def test_child_of_a_parent_in_such_a_queue_is_not_added(
             await other.add("c", parent={"queue": queue.name, "id": "first"})
         assert content(raw) == before
         assert await other.count() == 0
-        assert [key for key in resp.keys(f"glide:{{{other.name}}}:job:*")] == []
+        assert resp.keys(f"glide:{{{other.name}}}:job:*") == []
         await other.obliterate()
 
 
@@ -184,7 +184,7 @@ async def test_dead_letter_waits_until_its_queue_can_be_used(queue: Queue, raw: 
     async def fail(_: object) -> None:
         raise ValueError("no")
 
-    options = {"name": queue.name}
+    options = DeadLetterOptions(name=queue.name)
     before = content(raw)
     async with Queue(queue.name + "-plain", url, dead_letter_queue=options) as other:
         job = await other.add("n")
@@ -194,7 +194,5 @@ async def test_dead_letter_waits_until_its_queue_can_be_used(queue: Queue, raw: 
         assert content(raw) == before
         raw.run("HDEL", "meta", "features")
         async with Worker(other.name, fail, url, dead_letter_queue=options):
-            async with asyncio.timeout(30):
-                while not await queue.get_jobs("waiting", 1, 1):
-                    await asyncio.sleep(0.02)
+            await soon(until(lambda: raw.run("XLEN", "stream") == 2))
         await other.obliterate()

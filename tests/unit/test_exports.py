@@ -34,7 +34,8 @@ EXPORTED = {
     "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
     "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError", "SlotMigratingError",
     "StagedWriteError", "StaleAttemptError",
-    "UnknownOptionError", "UnrecoverableError", "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
+    "UnknownOptionError", "UnrecoverableError",
+    "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
