@@ -311,7 +311,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
     @property
     def step(self) -> str | None:
-        """The last ``next_step`` that an earlier attempt set; None before.
+        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
 
         It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
         argument, unless the task has a parameter of that name.
@@ -335,7 +335,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
         Args:
             when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
-            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping.
+            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
+                without another use of that key.
             data: New data of the job; by default the data is kept.
 
         Raises:
@@ -510,7 +511,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         jobs are not added twice) and pass this call, or branch on `step`.
 
         Args:
-            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping.
+            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping
+                without another use of that key.
             data: the new data of the job; unchanged if omitted.
 
         Raises:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 from glidemq_py._core.calls import control
@@ -40,17 +41,32 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
     """Return the job's data for its next attempt, and whether it must be stored.
 
     Raises:
-        GlideMQValidationError: If ``next_step`` is invalid, or the data is not a mapping.
+        GlideMQValidationError: If ``next_step`` is invalid, if the data is not a mapping, or if it has a key ``step``
+            that is not a step.
     """
     replace = data is not SAME
     if next_step is None:
         return (data, True) if replace else (None, False)
-    check_text("next_step", next_step, maximum=1024)
     if replace:
-        before = data
+        before, current = data, _step_of(before)
+        given = _step_of(before)
+        if given not in (None, current, next_step):
+            raise GlideMQValidationError(
+                "next_step", next_step, f"the new data has a key {STEP_KEY!r} of its own ({given!r}); rename the key"
+            )
+    elif not isinstance(given := _step_of(before), (str, NoneType)):
+        raise GlideMQValidationError(
+            "next_step",
+            next_step,
+            f"the job's data has a key {STEP_KEY!r} that is not a step ({given!r}); rename the key",
+        )  # fmt: skip
     if before is not None and not isinstance(before, Mapping):
         raise GlideMQValidationError("next_step", next_step, "requires job data that is a mapping")
     return {**cast("Mapping[str, Any]", before or {}), STEP_KEY: next_step}, True
+
+
+def _step_of(data: Any) -> object:
+    return cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
 
 
 class JobSteps:
@@ -81,7 +97,7 @@ class JobSteps:
 
     @property
     def step(self) -> str | None:
-        """The last ``next_step`` that an earlier attempt set; None before.
+        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
 
         It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
         argument, unless the task has a parameter of that name.
@@ -89,8 +105,7 @@ class JobSteps:
         Raises:
             JobDataError: If the data cannot be decoded.
         """
-        data: Any = self.data
-        step: object = cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
+        step = _step_of(self.data)
         return step if isinstance(step, str) else None
 
     def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]:
@@ -101,10 +116,10 @@ class JobSteps:
         """
         if next_step is None:
             return next_data(None, None, data)
-        result = next_data(self.data, next_step, data)
+        check_text("next_step", next_step, maximum=1024)
         if self._check_step is not None:
             self._check_step(next_step)
-        return result
+        return next_data(self.data, next_step, data)
 
     @property
     def ordering_key(self) -> str | None:
@@ -132,7 +147,8 @@ class JobSteps:
 
         Args:
             when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
-            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping.
+            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
+                without another use of that key.
             data: New data of the job; by default the data is kept.
 
         Raises:

@@ -145,6 +145,40 @@ async def test_plain_handler_and_serializer() -> None:
         assert [run.result for run in runs] == [None, ["two", {"n": 2, "step": "two"}]]
 
 
+@pytest.mark.parametrize(
+    ("data", "replacement", "problem"),
+    [
+        ({"step": 3}, {}, "the job's data has a key 'step' that is not a step (3)"),
+        ({"step": ["a"]}, {"data": {"step": "next"}}, None),
+        ({"step": "one"}, {"data": {"a": 1, "step": "stairs"}}, "the new data has a key 'step' of its own ('stairs')"),
+        ({"a": 1}, {"data": {"step": 2}}, "the new data has a key 'step' of its own (2)"),
+        ({"step": "one"}, {"data": {"step": "one", "a": 1}}, None),
+        ({"step": "one"}, {}, None),
+        ({"step": None}, {}, None),
+    ],
+)
+async def test_next_step_does_not_overwrite_another_use_of_its_key(
+    data: Any, replacement: Any, problem: str | None
+) -> None:
+    """The key `step` of the data is the step, also one that the producer has set; any other value is rejected."""
+
+    async def handle(job: Job) -> Any:
+        if job.step != "next":
+            job.move_to_delayed(10, next_step="next", **replacement)
+        return job.data
+
+    async with TestQueue() as queue, queue.worker(handle) as worker:
+        job = await queue.add("n", data)
+        runs = await worker.run_until_empty()
+        if problem is None:
+            assert [run.result for run in runs] == [None, {**(replacement.get("data") or data), "step": "next"}]
+            return
+        read = await queue.get_job(job.id)
+        assert read is not None
+        assert (read.failed_type, read.data) == ("GlideMQValidationError", data)
+        assert problem in str(read.failed_reason)
+
+
 async def test_batch() -> None:
     async def handle(jobs: list[Job]) -> list[Any]:
         return await asyncio.gather(*map(one, jobs), return_exceptions=True)

@@ -143,7 +143,8 @@ class JobFamily:
         jobs are not added twice) and pass this call, or branch on `step`.
 
         Args:
-            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping.
+            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping
+                without another use of that key.
             data: the new data of the job; unchanged if omitted.
 
         Raises:
