@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, cast
 
-from glidemq_py._client.connection_url import Address, parse_addresses, parse_url
+from glidemq_py._client.connection_url import Address, is_clearly_path, parse_addresses, parse_url
 from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, reject_unknown
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
@@ -190,7 +190,7 @@ class ConnectionOptions:
     def _check_tls(self) -> None:
         if self.tls_insecure and not self.tls:
             raise GlideMQValidationError("tls_insecure", True, "requires 'tls' (in a URL, valkeys://)")
-        for option in ("tls_ca", "tls_cert", "tls_key"):
+        for option in _FILES:
             value = getattr(self, option)
             if value is not None and not self.tls:
                 raise GlideMQValidationError(option, _shown_pem(value), "requires 'tls' (in a URL, valkeys://)")
@@ -233,7 +233,7 @@ class ConnectionOptions:
         try:
             return cls(**options)
         except GlideMQValidationError as error:
-            if isinstance(error.value, int):
+            if isinstance(error.value, int) or (error.option in _FILES and is_clearly_path(error.value)):
                 raise
             # The value is text of the URL: if the URL is malformed, it may be a part of the password.
             option, problem = error.option, error.problem
@@ -267,6 +267,9 @@ class ConnectionOptions:
 
 PemSource = str | os.PathLike[str] | bytes
 """The path of a PEM file, or the bytes of one."""
+
+
+_FILES: Final = ("tls_ca", "tls_cert", "tls_key")
 
 
 def _check_pem(option: str, value: object) -> str | bytes | None:

@@ -107,6 +107,12 @@ _CLEARLY_ADDRESS: Final = re.compile(
     r"|[a-z0-9-]+(?:\.[a-z0-9-]+)+:(?:63[789]\d|70\d\d)",
     re.IGNORECASE,
 )
+_CLEARLY_PATH: Final = re.compile(r"(?:~?/|\.\.?/|[A-Za-z]:\\)[^@]*|[\w./-]+\.(?:pem|crt|cer|key)", re.IGNORECASE)
+_OTHER_SCHEMES: Final = frozenset((
+    "http", "https", "tcp", "tls", "ssl", "unix", "ws", "wss", "file", "amqp", "amqps", "nats", "kafka", "mqtt", "sqs",
+    "postgres", "postgresql", "mysql", "mongodb", "sqlite", "memcached", "memory", "mem", "redis-cluster",
+    "valkey-cluster", "redis-sentinel", "redis+sentinel", "sentinel", "redis+socket", "redis+unix", "valkey+unix",
+))  # fmt: skip
 _ELSEWHERE: Final = {
     "addresses": "is the host part of the URL",
     "cluster": "is part of the scheme: valkey+cluster://",
@@ -135,7 +141,7 @@ def parse_url(url: object) -> dict[str, Any]:
     if not mark:
         raise _without_scheme(url)
     if scheme.lower() not in _SCHEMES:
-        raise GlideMQValidationError("connection", SECRET, f"must start with one of {_listed(_SCHEMES)}")
+        raise _wrong_scheme(scheme)
     tls, cluster = _SCHEMES[scheme.lower()]
     options: dict[str, Any] = {"tls": tls, "cluster": cluster}
     rest, hash_mark, _ = rest.partition("#")
@@ -165,6 +171,20 @@ def _without_scheme(text: str) -> GlideMQValidationError:
         return GlideMQValidationError("connection", text, f"has no scheme; did you mean valkey://{text}?")
     problem = f"has no scheme; write valkey://HOST:PORT, such as {_EXAMPLE}"
     return GlideMQValidationError("connection", SECRET, problem)
+
+
+def is_clearly_path(value: object) -> bool:
+    """Return whether the value of a query parameter is the path of a file, and not part of a mangled password."""
+    return isinstance(value, str) and _CLEARLY_PATH.fullmatch(value) is not None
+
+
+def _wrong_scheme(scheme: str) -> GlideMQValidationError:
+    """Return the error for a scheme that is not ours. It is shown if it is well known: any other may be a password."""
+    lowered = scheme.lower()
+    value: object = f"{lowered}://***" if lowered in _OTHER_SCHEMES else SECRET
+    near = nearest_option(lowered, list(_SCHEMES))
+    hint = "" if near is None else f"; did you mean {near}://?"
+    return GlideMQValidationError("connection", value, f"must start with one of {_listed(_SCHEMES)}{hint}")
 
 
 def _listed(schemes: dict[str, tuple[bool, bool]]) -> str:

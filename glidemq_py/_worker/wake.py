@@ -60,7 +60,7 @@ class WakeReader:
                 self._transport = None
             except GlideMQError as error:
                 # Usually a missing group (after FLUSHALL), which the next exchange creates.
-                _log.debug("queue %r: wake read: %s", self._link.keys.name, error)
+                _log.debug("queue %r: waiting for a wake-up failed; retrying: %s", self._link.keys.name, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, _LAST_PAUSE_S)
             self._exchange.request_jobs()
@@ -86,7 +86,9 @@ class WakeReader:
                 # The call may still be in flight; send nothing else on this connection.
                 stuck, self._transport = self._transport, None
                 await stuck.close()
-                error = AmbiguousResultError("no answer to a call that was sent ahead")
+                error = AmbiguousResultError(
+                    f"no reply to a blocking read and its exchange call within {_PATIENCE_S} s"
+                )
             # A call that was not executed has fetched no jobs: nothing to recover.
             if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not self._closed:
                 self._exchange.ahead.lost(error)
@@ -101,7 +103,7 @@ class WakeReader:
                 "XADD", self._link.keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1"
             )
         except GlideMQError as error:
-            _log.debug("queue %r: passing on a wake-up failed: %s", self._link.keys.name, error)
+            _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
 
     async def retire(self) -> None:
         """Stop reading, and release the jobs that a call sent ahead has fetched.

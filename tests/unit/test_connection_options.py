@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from glidemq_py import Queue, Worker, is_cluster_client
 from glidemq_py._client.connect import check_connection
 from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
-from glidemq_py._client.connection_url import Address
+from glidemq_py._client.connection_url import Address, is_clearly_path
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
@@ -253,6 +253,25 @@ def test_iam():
     assert options.iam.service == "elasticache"
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://x", "option 'connection' = 'http://***': must start with one of valkey://, "),
+        (f"HTTPS://u:{'hunter2'}@x/y", "option 'connection' = 'https://***': must start with one of valkey://, "),
+        ("postgres+hunter2://x", "option 'connection' = ***: must start with one of valkey://, "),
+        ("valky://x", "; did you mean valkey://?"),
+        ("valkey://h?tls_ca=/etc/ca.pem", "option 'tls_ca' = '/etc/ca.pem': requires 'tls'"),
+        ("valkeys://h?tls_cert=client.crt", "option 'tls_cert' = 'client.crt': requires 'tls_key'"),
+        ("valkey://u:1?tls_ca=hunter2", "option 'tls_ca' = ***: requires 'tls'"),
+    ],
+)
+def test_message_shows_what_is_no_secret(url: str, message: str):
+    with pytest.raises(GlideMQValidationError) as caught:
+        ConnectionOptions.from_url(url)
+    assert message in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [7, None, [], object()])
 def test_what_is_no_connection(value):
     with pytest.raises(GlideMQValidationError, match="must be a URL"):
@@ -353,7 +372,9 @@ def test_no_error_of_any_mangled_url_shows_the_password(before: list[str], after
     try:
         options = ConnectionOptions.from_url(url)
     except GlideMQValidationError as error:
-        shown = shown_by(error)
+        # Shown if it is clearly the path of a file. Text after the host is no password.
+        if not (error.option.startswith("tls_") and is_clearly_path(error.value)):
+            shown = shown_by(error)
     else:
         public = [*(address.host for address in options.addresses), options.username or "", options.client_name or ""]
         if not any(SECRET_TEXT in text for text in public):

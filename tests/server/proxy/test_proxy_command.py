@@ -42,7 +42,7 @@ async def test_invalid_option_prints_one_line(tmp_path: Path) -> None:
         assert len(command.lines) == 1
     with Command(tmp_path, MODULE, "--url", "http://server") as command:
         assert await command.ends() == 2
-        assert "option 'connection' = ***: must start with one of valkey://" in command.text
+        assert "option 'connection' = 'http://***': must start with one of valkey://" in command.text
         assert len(command.lines) == 1
     for port in ("what", "99999", "-1"):
         with Command(tmp_path, MODULE, f"--port={port}") as command:
