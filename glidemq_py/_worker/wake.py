@@ -86,9 +86,7 @@ class WakeReader:
                 # The call may still be in flight; send nothing else on this connection.
                 stuck, self._transport = self._transport, None
                 await stuck.close()
-                error = AmbiguousResultError(
-                    f"no reply to a blocking read and its exchange call within {_PATIENCE_S} s"
-                )
+                error = AmbiguousResultError(f"no reply to an exchange call behind a read within {_PATIENCE_S} s")
             # A call that was not executed has fetched no jobs: nothing to recover.
             if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not self._closed:
                 self._exchange.ahead.lost(error)
