@@ -61,15 +61,15 @@ def _install() -> bool:
                 _reading.release()
 
     def resolve(future: Any, result: Any, client: Any) -> None:
-        if isinstance(future, compatible):  # trio
-            _settle(future, result)
-            return
         loop = client._loop
-        if loop is None or loop is current_loop():
-            _settle(future, result)
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing in it waits any longer
-            loop.call_soon_threadsafe(_settle, future, result)
+        if loop is not None and loop is not current_loop() and not isinstance(future, compatible):  # compatible: trio
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing in it waits any longer
+                loop.call_soon_threadsafe(resolve, future, result, client)
+        elif not future.done():
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
 
     def deliver_stale_frames() -> None:
         # GLIDE discards frames left in the pipe after its loop was closed; they may be for other loops.
@@ -87,15 +87,6 @@ def _install() -> bool:
     _glide._drain_stale_pipe_frames = deliver_stale_frames
     _installed = True
     return True
-
-
-def _settle(future: Any, result: Any) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
 
 
 LONGEST = 200e-6

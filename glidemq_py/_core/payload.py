@@ -122,6 +122,8 @@ def encode_data(
         PayloadTooLargeError: the text exceeds the limit.
     """
     text = json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
+    if compression == "none" and len(text) * _UTF8_MAX <= limit and not text.startswith(_GZIP_MARK):
+        return text  # the usual case of `encode_text`
     return encode_text(text, compression, limit, option)
 
 

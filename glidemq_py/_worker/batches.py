@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
 from glidemq_py._worker.batch_options import BatchOptions
-from glidemq_py._worker.ending import AttemptRunner, ResultSink
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.routes import Handler, Route
 from glidemq_py._worker.run import Run
+from glidemq_py._worker.runner import AttemptRunner, ResultSink
 from glidemq_py._worker.threads import HandlerThreads
 from glidemq_py.errors import (
     BatchError,
@@ -67,7 +68,8 @@ class BatchRunner(AttemptRunner):
         route: The handler.
         options: Size and timeout of batches.
         outcomes: See `AttemptRunner`.
-        report_result: See `AttemptRunner`.
+        sink: See `AttemptRunner`.
+        running: See `AttemptRunner`.
         listeners: See `AttemptRunner`.
         concurrency: Maximum number of batches at the same time.
         name: See `AttemptRunner`.
@@ -79,12 +81,13 @@ class BatchRunner(AttemptRunner):
         route: Route,
         options: BatchOptions,
         outcomes: Outcomes,
-        report_result: ResultSink,
+        sink: ResultSink,
+        running: AbstractSet[Run],
         listeners: Listeners,
         concurrency: int,
         name: str,
     ) -> None:
-        super().__init__(outcomes=outcomes, report_result=report_result, listeners=listeners, name=name)
+        super().__init__(outcomes=outcomes, sink=sink, running=running, listeners=listeners, name=name)
         self._route = route
         self._options = options
         self._threads = HandlerThreads(concurrency, self._invoke, self._batch_ended, f"glidemq-{name}")
@@ -99,9 +102,8 @@ class BatchRunner(AttemptRunner):
     def start(self, run: Run) -> None:
         """Add a job to the batch that is being collected."""
         if self._retired:
-            self._hand_in.report_result(self._outcomes.released(run), run, None, None)
+            self._release(run)
             return
-        self.running.add(run)
         self._gathered.append(run)
         if len(self._gathered) >= self._options.size:
             self._begin()
@@ -116,7 +118,7 @@ class BatchRunner(AttemptRunner):
 
     async def _begin_later(self, patient: bool) -> None:
         # Calls in flight may still fetch jobs, which would find no slot once this batch withholds its unused ones.
-        await self._hand_in.caught_up(patient)
+        await self._sink.caught_up(patient)
         self._waiting = None
         if self._gathered:
             self._begin()
@@ -143,7 +145,7 @@ class BatchRunner(AttemptRunner):
         self._stop_waiting()
         batch = _Batch(self._gathered)
         self._gathered = []
-        self._hand_in.withhold(self._options.size - len(batch.runs))
+        self._sink.withhold(self._options.size - len(batch.runs))
         for run in batch.runs:
             self._batch_of[run] = batch
             if self._listeners.wanted("active"):
@@ -188,7 +190,7 @@ class BatchRunner(AttemptRunner):
             self._ended(run, result, failure)
 
     def _leave(self, batch: _Batch) -> None:
-        self._hand_in.withhold(len(batch.runs) - self._options.size)
+        self._sink.withhold(len(batch.runs) - self._options.size)
         for run in batch.runs:
             del self._batch_of[run]
 
@@ -203,7 +205,7 @@ class BatchRunner(AttemptRunner):
                 run.task.cancel()  # not started yet: its budget is being checked
         elif batch is None:
             self._gathered.remove(run)
-            self.running.discard(run)
+            self._sink.free_slot(run)
             if not self._gathered:
                 self._stop_waiting()
         elif batch.is_over:

@@ -28,15 +28,14 @@ from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.connecting import connect_patiently
 from glidemq_py._worker.drain import run_out
-from glidemq_py._worker.ending import AttemptRunner
-from glidemq_py._worker.exchange import ExchangeLoop
+from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py._worker.lifespan import entered
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.routes import Routes
-from glidemq_py._worker.runner import Runner
+from glidemq_py._worker.runner import AttemptRunner, Runner
 from glidemq_py._worker.sandbox import Sandbox
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake import WakeReader
@@ -73,7 +72,7 @@ class Parts:
 
     link: QueueLink
     source: QueueSource
-    exchange: ExchangeLoop
+    fetching: FetchLoop
     runner: AttemptRunner
     wake: WakeReader
     heartbeat: Heartbeat
@@ -84,11 +83,11 @@ class Parts:
 
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
-        self.exchange.taking = False
+        self.fetching.pause()
         self.runner.retire()
         await self.wake.retire()
-        await run_out(self.exchange, self.runner, force)
-        for part in (self.wake, self.recovery, self.schedules, self.exchange, self.outbox, self.heartbeat):
+        await run_out(self.fetching, self.runner, force)
+        for part in (self.wake, self.recovery, self.schedules, self.fetching, self.outbox, self.heartbeat):
             await part.close()
         self.runner.close()
         # Optional: the registration of a worker that cannot remove it expires.
@@ -123,33 +122,33 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         lifespan = entered(opening.lifespan())
         context = await lifespan.open()
         stack.push_async_callback(lifespan.close)
-    exchange = ExchangeLoop(
+    fetching = FetchLoop(
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
     )
-    runner = _runner(opening, source.outcomes(link), exchange)
+    runner = _runner(opening, source.outcomes(link), fetching)
     stack.callback(runner.close)
-    exchange.attach(runner)
+    fetching.attach(runner)
     heartbeat = Heartbeat(
         connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
-        running=runner.running, lost=runner.lost, unresponsive_seconds=lambda: exchange.unresponsive_seconds,
-        unsupported=exchange.recovery.refuse,
+        running=runner.running, lost=runner.lost, unresponsive_seconds=lambda: fetching.unresponsive_seconds,
+        unsupported=fetching.refuse,
     )  # fmt: skip
-    exchange.answers.short_lock = heartbeat.expect
+    fetching.short_lock = heartbeat.expect
     stack.push_async_callback(heartbeat.close)
     outbox = OutboxTask(link=link, expected=has_dead_letters)
-    exchange.answers.outbox_pending = outbox.wake
+    fetching.outbox_pending = outbox.wake
     recovery = StalledJobsTask(
-        link=link, source=source, options=options, listeners=listeners, failure_log=exchange.failure_log,
+        link=link, source=source, options=options, listeners=listeners, failure_log=fetching.failure_log,
         outbox_pending=outbox.wake,
     )  # fmt: skip
     schedules = SchedulerTask(
         link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
     )
-    exchange.answers.schedules = schedules.on_revision
-    sleepers = SuspendTimeoutsTask(link, outbox.wake, exchange.failure_log.signal_timed_out)
+    fetching.schedules = schedules.on_revision
+    sleepers = SuspendTimeoutsTask(link, outbox.wake, fetching.failure_log.signal_timed_out)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
-    wake = WakeReader(link, exchange, source)
+    wake = WakeReader(link, fetching, source)
     if opening.in_background:
         await heartbeat.start()
         if isinstance(transport, AsyncTransport):
@@ -172,19 +171,19 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         for task in (recovery, wake, outbox, schedules, sleepers):
             task.start()
     return Parts(
-        link=link, source=source, exchange=exchange, runner=runner, wake=wake, heartbeat=heartbeat,
+        link=link, source=source, fetching=fetching, runner=runner, wake=wake, heartbeat=heartbeat,
         recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,
     )  # fmt: skip
 
 
-def _runner(opening: WorkerComponents, outcomes: Outcomes, exchange: ExchangeLoop) -> AttemptRunner:
+def _runner(opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop) -> AttemptRunner:
     options, listeners, name = opening.options, opening.listeners, opening.keys.name
     if options.batch is not None and opening.routes.only is not None:
         return BatchRunner(
-            route=opening.routes.only, options=options.batch, outcomes=outcomes, report_result=exchange,
-            listeners=listeners, concurrency=options.concurrency, name=name,
+            route=opening.routes.only, options=options.batch, outcomes=outcomes, sink=fetching,
+            running=fetching.engine.running, listeners=listeners, concurrency=options.concurrency, name=name,
         )  # fmt: skip
     return Runner(
-        routes=opening.routes, outcomes=outcomes, report_result=exchange, listeners=listeners,
-        concurrency=options.concurrency, name=name,
+        routes=opening.routes, outcomes=outcomes, sink=fetching, running=fetching.engine.running,
+        listeners=listeners, concurrency=options.concurrency, name=name,
     )  # fmt: skip

@@ -7,8 +7,8 @@ import contextlib
 
 from glidemq_py._core.calls import reading
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.ending import AttemptRunner
-from glidemq_py._worker.exchange import ExchangeLoop
+from glidemq_py._worker.fetch_loop import FetchLoop
+from glidemq_py._worker.runner import AttemptRunner
 
 __all__ = ["is_drained", "run_out"]
 
@@ -37,9 +37,9 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
     return False
 
 
-async def run_out(exchange: ExchangeLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
+async def run_out(fetching: FetchLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
     """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs."""
-    settled = asyncio.ensure_future(exchange.until(lambda: exchange.is_drained))
+    settled = asyncio.ensure_future(fetching.until(lambda: fetching.engine.is_drained))
     forced = asyncio.ensure_future(force.wait())
     await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
@@ -49,8 +49,8 @@ async def run_out(exchange: ExchangeLoop, runner: AttemptRunner, force: asyncio.
                 # Repeatedly: a reply in flight may still contain jobs.
                 runner.release_all()
                 await runner.cancelled_ended()
-                await exchange.until(lambda: exchange.all_reported)
+                await fetching.until(lambda: fetching.engine.all_reported)
                 if runner.is_idle:
                     break
-            await exchange.until(lambda: exchange.is_recovered)
+            await fetching.until(lambda: fetching.engine.is_recovered)
     settled.cancel()

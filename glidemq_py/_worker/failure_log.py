@@ -1,6 +1,6 @@
 """The log of failing jobs: one line per retry, a traceback per final failure, both limited per minute.
 
-Its options are in `failure_log_options`. It is called by `settling` for the server's replies to failed attempts, and by
+Its options are in `failure_log_options`. It is called by `results` for the server's replies to failed attempts, and by
 the maintenance tasks that fail or recover jobs.
 """
 
@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._worker.failure_log_options import FailureLogOptions
-from glidemq_py._worker.finished import FinishedAttempt
-from glidemq_py._worker.outcome import message_of
+from glidemq_py._worker.results import FinishedAttempt, message_of
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
 

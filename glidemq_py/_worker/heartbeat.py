@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from glidemq_py._client.transport import BlockingTransport
@@ -54,7 +55,7 @@ class Heartbeat:
         source: QueueSource,
         consumer: str,
         lock_duration: int,
-        running: set[Run],
+        running: AbstractSet[Run],
         lost: Callable[[Run, int], None],
         unresponsive_seconds: Callable[[], float],
         unsupported: Callable[[UnsupportedFeatureError], None],

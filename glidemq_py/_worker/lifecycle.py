@@ -95,7 +95,7 @@ class Lifecycle:
 
     async def _start(self, opening: WorkerComponents) -> None:
         self.parts = await open_parts(opening, self._stack)
-        self.parts.exchange.on_unsupported = self._fail
+        self.parts.fetching.on_unsupported = self._fail
         if not self.is_paused:
             self.resume()
 
@@ -108,7 +108,7 @@ class Lifecycle:
         """Stop fetching jobs."""
         self.is_paused = True
         if self.parts is not None:
-            self.parts.exchange.taking = False  # read by the loop; any thread may write it
+            self.parts.fetching.pause()
 
     def resume(self) -> None:
         """Fetch jobs."""
@@ -123,8 +123,7 @@ class Lifecycle:
 
     def _take_jobs(self) -> None:
         if self.parts is not None and not self.is_closing and not self.is_paused:
-            self.parts.exchange.taking = True
-            self.parts.exchange.request_jobs()
+            self.parts.fetching.resume()
 
     async def close(self, limit: float | None, *, force: bool) -> None:
         """See `Worker.close`; ``limit`` in seconds."""

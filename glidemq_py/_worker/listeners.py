@@ -31,6 +31,8 @@ class Listeners:
 
     def __init__(self) -> None:
         self._by_event: dict[str, list[Listener]] = {}
+        self.wanted: Callable[[str], bool] = self._by_event.__contains__
+        """Return True if the event has listeners."""
         self._running: set[asyncio.Future[Any]] = set()
 
     def on(self, event: str, listener: Listener) -> None:
@@ -50,10 +52,6 @@ class Listeners:
             listeners.remove(listener)
         if not listeners:
             self._by_event.pop(event, None)
-
-    def wanted(self, event: str) -> bool:
-        """Return True if the event has listeners."""
-        return event in self._by_event
 
     def tell(self, event: str, *args: Any) -> None:
         """Call the listeners of an event; async listeners run in tasks of their own."""

@@ -51,7 +51,7 @@ class Run:
         job._data_text = data
         job._attempt = attempt
         job.processed_on = processed_on
-        job.timestamp = _int(timestamp)
+        job.timestamp = int(timestamp) if isinstance(timestamp, str) and timestamp.isdecimal() else 0
         if opts != "{}":
             job._opts_text = opts
             if opts.startswith(CONTEXT_START):

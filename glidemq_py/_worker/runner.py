@@ -1,26 +1,222 @@
-"""Runs handlers: coroutine functions in tasks, plain functions in threads, both with timeouts."""
+"""Runs handlers: coroutine functions in tasks, plain functions in threads, both with timeouts.
+
+An attempt may end before its handler does (timeout, cancellation, lost lock). Its result is then reported at once and
+a later result of the handler is discarded; the slot stays occupied until the handler has ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import inspect
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
 
+from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py._job.current import running_job
-from glidemq_py._worker.ending import AttemptRunner, ResultSink
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.routes import Routes
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.threads import HandlerThreads
-from glidemq_py.errors import NoHandlerError, SuspendError
+from glidemq_py.errors import (
+    EventLoopError,
+    GlideMQError,
+    JobRevokedError,
+    JobSignal,
+    JobTimeoutError,
+    NoHandlerError,
+    RateLimitError,
+    StaleAttemptError,
+    SuspendError,
+)
 from glidemq_py.telemetry.processing import observed_handler
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Runner"]
+__all__ = ["AttemptRunner", "ResultSink", "Runner"]
 
 _log = get_logger(__name__)
+
+
+class ResultSink(Protocol):
+    """Receiver of results."""
+
+    def job_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """Report a row with the next exchange call, and free the slot of the job."""
+        ...
+
+    def attempt_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """Report a row with the next exchange call. The slot stays occupied until `free_slot`."""
+        ...
+
+    def free_slot(self, run: Run) -> None:
+        """Free the slot of a job whose attempt had ended before its handler."""
+        ...
+
+    def rate_limit(self, milliseconds: int) -> None:
+        """Stop fetching for so many ms."""
+        ...
+
+    def withhold(self, slots: int) -> None:
+        """Take ``slots`` out of use; a negative number returns them."""
+        ...
+
+    async def caught_up(self, patient: bool) -> None:
+        """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready."""
+        ...
+
+
+class AttemptRunner:
+    """The running jobs of a worker and the end of their attempts. Subclasses run the handlers.
+
+    Args:
+        outcomes: Builds the rows that report results.
+        sink: Gets the results.
+        running: The running jobs; the sink adds and removes them.
+        listeners: Get the worker events.
+        name: Name of the queue, for threads and logs.
+    """
+
+    def __init__(
+        self, *, outcomes: Outcomes, sink: ResultSink, running: AbstractSet[Run], listeners: Listeners, name: str
+    ) -> None:
+        self._outcomes = outcomes
+        self._sink = sink
+        self._listeners = listeners
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        # Cancelled only by the end of the event loop: `asyncio.run` cancels the tasks of a worker that was not closed.
+        self._until_loop_ends = self._loop.create_task(asyncio.Event().wait(), name=f"glidemq-runner-{name}")
+        self.running = running
+        """Every job whose handler has not ended; each occupies a slot."""
+
+    def start(self, run: Run) -> None:
+        """Start a fetched job."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._until_loop_ends.cancel()
+
+    def refuse(self, run: Run, error: BaseException) -> None:
+        """Fail the attempt of a job that was not started, with ``error``."""
+        self._ended(run, None, error)
+
+    def _ended(self, run: Run, result: Any, error: BaseException | None) -> None:
+        """Free the slot of a handler that has ended, and report its result."""
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if run.attempt.ended:
+            self._sink.free_slot(run)
+            return
+        if isinstance(error, (asyncio.CancelledError, EventLoopError)) and self._until_loop_ends.cancelling():
+            self._release(run)  # interrupted, not failed; if the release is not delivered, the job stalls
+            return
+        if run.attempt.calls is not None:
+            missing = run.attempt.missing_await()
+            error = missing if error is None else error
+        if error is None:
+            if inspect.isawaitable(result):
+                getattr(result, "close", lambda: None)()
+                error = GlideMQError("a plain handler returned an awaitable; declare it `async def`")
+            else:
+                try:
+                    self._sink.job_ended(self._outcomes.completed(run, result), run, result, None)
+                    return
+                except GlideMQError as refused:
+                    error = refused
+        if isinstance(error, JobSignal):
+            try:
+                self._report_signal(run, error)
+                return
+            except GlideMQError as refused:
+                error = refused
+        self._sink.job_ended(self._outcomes.failed(run, error), run, None, error)
+
+    def _report_signal(self, run: Run, signal: JobSignal) -> None:
+        row = self._outcomes.signalled(run, signal)
+        if isinstance(signal, RateLimitError):
+            self._sink.rate_limit(self._outcomes.pause_of(signal))
+        elif isinstance(signal, SuspendError):
+            self._suspends(run, signal)
+        self._sink.job_ended(row, run, None, signal)
+
+    def _suspends(self, run: Run, signal: SuspendError) -> None:
+        """Process the suspension of a job; called before it is reported."""
+
+    # -- attempts that end before their handler -----------------------------------------------------------
+
+    def _time_out(self, run: Run) -> None:
+        run.timer = None
+        self._cancel_attempt(run, JobTimeoutError(f"the attempt exceeded its timeout of {run.options.timeout} ms"))
+
+    def _cancel_attempt(self, run: Run, error: BaseException) -> None:
+        if run.attempt.ended or run not in self.running:
+            return
+        self._stop(run, type(error).__name__)
+        self._sink.attempt_ended(self._outcomes.failed(run, error), run, None, error)
+
+    def _stop(self, run: Run, why: str) -> None:
+        run.attempt.end()
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        self._cancel(run, why)
+
+    def _cancel(self, run: Run, why: str) -> None:
+        """Stop the handler of an ended attempt, if possible."""
+        raise NotImplementedError
+
+    def abort(self, job_id: str) -> bool:
+        """Cancel a running job (it fails as revoked); return False if this worker does not run it."""
+        for run in self.running:
+            if run.job.id == job_id and not run.attempt.ended:
+                self._cancel_attempt(run, JobRevokedError("revoked"))
+                return True
+        return False
+
+    def retire(self) -> None:
+        """Start no more batches; jobs that still arrive are released."""
+
+    def lost(self, run: Run, status: int) -> None:
+        """Stop an attempt: a heartbeat found that it is not the current one any more, or that the job is revoked."""
+        if status == AttemptStatus.REVOKED:
+            self._cancel_attempt(run, JobRevokedError("revoked"))
+        elif not run.attempt.ended and run in self.running:
+            self._stop(run, AttemptStatus(status).name.lower())
+            self._listeners.tell("error", StaleAttemptError(run.job.id))
+
+    def _release(self, run: Run) -> None:
+        if run.attempt.ended:
+            self._sink.free_slot(run)
+        else:
+            run.attempt.end()
+            self._sink.job_ended(self._outcomes.released(run), run, None, None)
+
+    def release_all(self) -> None:
+        """Stop every handler and release its job; no attempt is counted."""
+        for run in sorted(self.running, key=_age):
+            if not run.attempt.ended:
+                self._stop(run, "the worker is closing")
+                self._sink.attempt_ended(self._outcomes.released(run), run, None, None)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no attempt is active; handlers of ended attempts may still run."""
+        return all(run.attempt.ended for run in self.running)
+
+    async def cancelled_ended(self) -> None:
+        """Wait up to one second for cancelled tasks. Threads cannot be waited for."""
+        tasks = {run.task for run in self.running if run.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+
+def _age(run: Run) -> tuple[int, int, str]:
+    """Return a sort key for the order of adding. (Entry ids of one millisecond differ in the last number.)"""
+    return run.job.timestamp, len(run.attempt.entry), run.attempt.entry
 
 
 class Runner(AttemptRunner):
@@ -29,7 +225,8 @@ class Runner(AttemptRunner):
     Args:
         routes: Handlers by job name.
         outcomes: Builds the rows that report results.
-        report_result: Gets the results.
+        sink: Gets the results.
+        running: See `AttemptRunner`.
         listeners: Get the worker events.
         concurrency: Maximum number of handlers at the same time.
         name: Name of the queue, for threads and logs.
@@ -40,12 +237,13 @@ class Runner(AttemptRunner):
         *,
         routes: Routes,
         outcomes: Outcomes,
-        report_result: ResultSink,
+        sink: ResultSink,
+        running: AbstractSet[Run],
         listeners: Listeners,
         concurrency: int,
         name: str,
     ) -> None:
-        super().__init__(outcomes=outcomes, report_result=report_result, listeners=listeners, name=name)
+        super().__init__(outcomes=outcomes, sink=sink, running=running, listeners=listeners, name=name)
         self._routes = routes
         self._only = routes.only
         self._continuations = Continuations()
@@ -53,11 +251,10 @@ class Runner(AttemptRunner):
 
     def start(self, run: Run) -> None:
         """Start the handler of a job."""
-        self.running.add(run)
         if self._listeners.wanted("active"):
             self._listeners.tell("active", run.job)
         route = self._only or self._routes.find(run.job.name)
-        if self._continuations:
+        if self._continuations.kept:
             route = self._continuations.route(run) or route
         if route is None:
             self._ended(run, None, NoHandlerError(f"this worker has no handler for jobs named {run.job.name!r}"))

@@ -6,7 +6,8 @@ This one is for a queue; subscriptions of broadcasts have `glidemq_py._features.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.packing import Call
@@ -16,16 +17,33 @@ from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.run import Run
 
-__all__ = ["BLOCK_MS", "QueueSource"]
+__all__ = ["BLOCK_MS", "ExchangeBuilder", "QueueSource"]
 
 _WAKE_GROUP = "wakers"
 _WAKE_CONSUMER = "w"
 BLOCK_MS = 850
 """An idle worker polls at least this often, so a lost wake-up delays a job by at most a second. Jobs that a Node peer
 adds to a list do not wake workers and are found by this poll. (The server ends such a read up to 0.1 s late.)"""
+
+
+class ExchangeBuilder(Protocol):
+    """Builds an exchange call; see `working.exchange`."""
+
+    def __call__(
+        self,
+        want: int,
+        finished: Sequence[list[object]],
+        *,
+        limiter: tuple[int, int] | None = None,
+        tokens: working.Tokens | None = None,
+        charges: Sequence[working.BudgetCharge] | None = None,
+        held: working.Held | None = None,
+    ) -> Call[ExchangeReply]:
+        """Return the call."""
+        ...
 
 
 class QueueSource:
@@ -63,19 +81,9 @@ class QueueSource:
         """Return the builder of the rows that report results."""
         return Outcomes(link, self._options)
 
-    def exchange(
-        self,
-        want: int,
-        finished: Sequence[list[object]],
-        limiter: tuple[int, int] | None = None,
-        tokens: working.Tokens | None = None,
-        charges: Sequence[working.BudgetCharge] | None = None,
-        held: working.Held | None = None,
-    ) -> Call[ExchangeReply]:
-        """See `working.exchange`."""
-        return working.exchange(
-            self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, limiter, tokens, charges, held,
-        )  # fmt: skip
+    def exchange_builder(self) -> ExchangeBuilder:
+        """Return the function that builds exchange calls."""
+        return partial(working.exchange, self._meta, self._consumer, quiet=self._quiet, no_metrics=self._no_metrics)
 
     def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
         """See `working.idle_exchange`."""

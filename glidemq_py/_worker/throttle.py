@@ -1,95 +1,69 @@
-"""Limits on fetching besides the slots: the worker's limiters and `rate_limit` pauses.
+"""Limits of one worker on fetching, besides its slots: token limits and `rate_limit` pauses.
 
-Limits of the whole queue are counted by the server (in `exchange`); limits of this worker alone are counted here.
+A part of the fetch engine. It has no clock: times are arguments, in seconds of a monotonic clock. Limits of the whole
+queue are counted by the server, in `exchange`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
 
-from glidemq_py._core.calls.working import Tokens
 from glidemq_py._features.usage.job_api import tokens_used
-from glidemq_py._worker.finished import FinishedAttempt
-from glidemq_py._worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from glidemq_py._core.calls.working import Tokens
+    from glidemq_py._features.limits.options import TokenLimiter
+    from glidemq_py._worker.results import FinishedAttempt
 
 __all__ = ["Throttle"]
 
 
 class Throttle:
-    """Limits of one worker.
+    """The limits, and the pause of a worker that has reached one.
 
     Args:
-        options: Options of the worker.
-        over: Called when a pause ends.
+        tokens: Maximum number of tokens per window.
     """
 
-    def __init__(self, options: WorkerOptions, over: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over = over
-        rate = options.limiter
-        self.limiter: Final = None if rate is None else (rate.max, rate.duration)
-        """The limiter as an argument of `exchange`."""
-        self._tokens = options.token_limiter
-        self._window = -1
-        self._used = 0
+    def __init__(self, tokens: TokenLimiter | None = None) -> None:
+        self.limit: Final = tokens
         self.holding = False
         """True during a pause: no job may be fetched."""
-        self._until = 0.0
+        self.until = 0.0
+        """End of the pause."""
+        self._window = -1
+        self._used = 0
         self._ahead = 0.0
-        self._timer: asyncio.TimerHandle | None = None
 
-    def hold(self, milliseconds: float) -> None:
+    def hold(self, milliseconds: float, now: float) -> None:
         """Pause for so many ms; a longer pause that is in effect is kept."""
-        until = self._loop.time() + milliseconds / 1000
-        if milliseconds <= 0 or until <= self._until:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self.holding = True
-        self._until = until
-        self._timer = self._loop.call_at(until, self._let_go)
+        until = now + milliseconds / 1000
+        if milliseconds > 0 and until > self.until:
+            self.holding, self.until = True, until
 
-    def _let_go(self) -> None:
-        self.holding = False
-        self._timer = None
-        self._over()
-
-    @property
-    def left(self) -> float:
-        """Remaining milliseconds of the pause; 0 if there is none."""
-        return max(0.0, self._until - self._loop.time()) * 1000 if self.holding else 0.0
+    def left(self, now: float) -> float:
+        """Return the remaining milliseconds of the pause; 0 if there is none."""
+        return max(0.0, self.until - now) * 1000 if self.holding else 0.0
 
     def passed(self, milliseconds: float) -> None:
         """Advance the clock by so many ms, for tests that move the time."""
         self._ahead += milliseconds / 1000
-        self._until -= milliseconds / 1000
-        if self.holding and self._until <= self._loop.time():
-            self.close()
-            self._let_go()
+        self.until -= milliseconds / 1000
 
-    def tokens(self, batch: Iterable[FinishedAttempt]) -> Tokens | None:
-        """Return the token argument of `exchange`, and charge the worker's own window with the tokens of ``batch``."""
-        limit = self._tokens
-        if limit is None:
-            return None
+    def charge(self, limit: TokenLimiter, batch: Collection[FinishedAttempt], now: float) -> Tokens | None:
+        """Charge the worker's window with the tokens of ``batch``; return the token argument of `exchange`."""
         reported = [tokens_used(finished.run.job) for finished in batch]
         if limit.scope != "queue":
-            self._charge(sum(tokens_used(finished.run.job) for finished in batch if not finished.sent))
+            new = sum(tokens_used(finished.run.job) for finished in batch if not finished.sent)
+            self._charge_window(limit, new, now)
         return None if limit.scope == "worker" else (limit.max_tokens, limit.duration, reported)
 
-    def _charge(self, tokens: int) -> None:
-        assert self._tokens is not None
-        now, length = (self._loop.time() + self._ahead) * 1000, self._tokens.duration
-        window = int(now // length)
+    def _charge_window(self, limit: TokenLimiter, tokens: int, now: float) -> None:
+        ms, length = (now + self._ahead) * 1000, limit.duration
+        window = int(ms // length)
         if window != self._window:
             self._window, self._used = window, 0
         self._used += tokens
-        if self._used >= self._tokens.max_tokens:
-            self.hold((window + 1) * length - now)
-
-    def close(self) -> None:
-        """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._used >= limit.max_tokens:
+            self.hold((window + 1) * length - ms, now)

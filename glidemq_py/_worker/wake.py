@@ -16,9 +16,9 @@ import random
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.exchange import ExchangeLoop
+from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.source import BLOCK_MS, QueueSource
-from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError, ServerNotReadyError
+from glidemq_py.errors import AmbiguousResultError, ClosedError, GlideMQError
 
 __all__ = ["WakeReader"]
 
@@ -31,12 +31,12 @@ _PATIENCE_S = 2.5
 
 
 class WakeReader:
-    """Reads while the exchange loop is idle, and makes it fetch when jobs may be ready."""
+    """Reads while the fetch loop is idle, and makes it fetch when jobs may be ready."""
 
-    def __init__(self, link: QueueLink, exchange: ExchangeLoop, source: QueueSource) -> None:
+    def __init__(self, link: QueueLink, fetching: FetchLoop, source: QueueSource) -> None:
         self._link = link
         self._source = source
-        self._exchange = exchange
+        self._fetching = fetching
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -48,7 +48,7 @@ class WakeReader:
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE_S
         while True:
-            await self._exchange.idle.wait()
+            await self._fetching.idle.wait()
             try:
                 await self._wait()
                 pause = _FIRST_PAUSE_S
@@ -63,35 +63,33 @@ class WakeReader:
                 _log.debug("queue %r: waiting for a wake-up failed; retrying: %s", self._link.keys.name, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, _LAST_PAUSE_S)
-            self._exchange.request_jobs()
+            self._fetching.request_jobs()
 
     async def _wait(self) -> None:
         """Wait for a wake-up; if possible, send the exchange call right behind the read."""
         if self._transport is None:
             self._transport = await self._link.transport.dedicated()
-        ahead = self._exchange.ahead.prepare()
-        if ahead is None:
+        pipelined = self._fetching.next_pipelined()
+        if pipelined is None:
             woken = bool(await self._transport.command(*self._source.wake_command()))
-            if woken and self._source.wakes_one and (self._exchange.free <= 0 or not self._exchange.may_fetch):
+            engine = self._fetching.engine
+            if woken and self._source.wakes_one and (engine.free <= 0 or not engine.may_fetch):
                 await self._pass_on()
-            self._exchange.request_jobs()
+            self._fetching.request_jobs()
             return
-        call, number = ahead
+        call, request = pipelined
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                reply = await self._transport.call_after(self._source.wake_command(), call, BLOCK_MS)
+                reply = await self._transport.call_after(self._source.wake_command(), request, BLOCK_MS)
         except BaseException as error:
-            self._exchange.ahead.answered(number, None)
             if isinstance(error, TimeoutError):
                 # The call may still be in flight; send nothing else on this connection.
                 stuck, self._transport = self._transport, None
                 await stuck.close()
                 error = AmbiguousResultError(f"no reply to an exchange call behind a read within {_PATIENCE_S} s")
-            # A call that was not executed has fetched no jobs: nothing to recover.
-            if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not self._closed:
-                self._exchange.ahead.lost(error)
+            self._fetching.pipelined_failed(call, error, closing=self._closed)
             raise error
-        self._exchange.ahead.answered(number, reply)
+        self._fetching.pipelined_replied(call, reply)
 
     async def _pass_on(self) -> None:
         """Wake up another worker: this one has no free slot any more, or is paused."""
@@ -104,14 +102,14 @@ class WakeReader:
             _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
 
     async def retire(self) -> None:
-        """Stop reading, and release the jobs that a call sent ahead has fetched.
+        """Stop reading, and release the jobs that a pipelined call has fetched.
 
         If the server cannot be reached, those jobs stall and are recovered.
         """
         await self.close()
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_RETIRE_S):
-                await self._exchange.ahead.forget()
+                await self._fetching.retire_pipelined()
 
     async def close(self) -> None:
         """End the read by closing its connection. Idempotent."""

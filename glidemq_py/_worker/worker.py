@@ -25,8 +25,8 @@ from glidemq_py._worker.batch_options import BatchDict, BatchOptions
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.connecting import consumer_name
 from glidemq_py._worker.drain import is_drained
-from glidemq_py._worker.exchange import ExchangeLoop
 from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions
+from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.lifespan import check_lifespan
 from glidemq_py._worker.listeners import Listeners
@@ -222,8 +222,8 @@ class Worker(AsyncOnly, Generic[ContextT]):
     # -- lifecycle ----------------------------------------------------------------------------------------
 
     @property
-    def _exchange(self) -> ExchangeLoop | None:
-        return None if self._life.parts is None else self._life.parts.exchange
+    def _fetching(self) -> FetchLoop | None:
+        return None if self._life.parts is None else self._life.parts.fetching
 
     @property
     def is_running(self) -> bool:
@@ -246,7 +246,7 @@ class Worker(AsyncOnly, Generic[ContextT]):
 
         An idle worker calls the server about once per second.
         """
-        return 0.0 if self._exchange is None else self._exchange.unresponsive_seconds
+        return 0.0 if self._fetching is None else self._fetching.unresponsive_seconds
 
     @property
     def active_count(self) -> int:
@@ -256,7 +256,7 @@ class Worker(AsyncOnly, Generic[ContextT]):
     @property
     def jobs_ended(self) -> int:
         """Number of attempts whose result this worker has reported."""
-        return 0 if self._exchange is None else self._exchange.answers.jobs_ended
+        return 0 if self._fetching is None else self._fetching.jobs_ended
 
     async def start(self) -> None:
         """Connect and start fetching jobs.
@@ -357,9 +357,9 @@ class Worker(AsyncOnly, Generic[ContextT]):
             GlideMQError: If the worker was not started.
         """
         ms = to_ms("duration", duration)
-        if self._exchange is None:
+        if self._fetching is None:
             raise GlideMQError(f"{self!r} was not started")
-        self._exchange.rate_limit(ms)
+        self._fetching.rate_limit(ms)
 
     async def drain(self) -> None:
         """Run until the queue has no waiting, parked, delayed, prioritized or active jobs, then close.

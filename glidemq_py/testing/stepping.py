@@ -181,8 +181,7 @@ class Stepping(Worker):
         await super().start()
         parts = self._life.parts
         assert parts is not None
-        due: Any = self._due
-        parts.exchange.answers.due_timer = due
+        parts.fetching.due_in = self._due.set
         # Keeps it in `Queue.get_workers` until it is closed: it sends no heartbeats, and the clock may jump.
         about = {"addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self.clock.now(), "activeJobs": 0}
         await parts.link.transport.call(parts.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
@@ -212,13 +211,13 @@ class Stepping(Worker):
         """Fetch one job, run one attempt, and report its result. Return None if no job is ready."""
         before = len(self.runs)
         parts = await self._ready()
-        exchange = parts.exchange
-        usual = exchange._most, exchange._limit
-        exchange._most = exchange._limit = 1
+        engine = parts.fetching.engine
+        usual = engine.max_want, engine.max_calls
+        engine.max_want = engine.max_calls = 1
         try:
             await self._exchange_with(parts, once=True)
         finally:
-            exchange._most, exchange._limit = usual
+            engine.max_want, engine.max_calls = usual
         return self.runs[before] if len(self.runs) > before else None
 
     async def run_until_idle(self, limit: int = _ATTEMPTS) -> list[JobRun]:
@@ -249,7 +248,7 @@ class Stepping(Worker):
     def _recorded(self, run: JobRun) -> None:
         self.runs.append(run)
         if len(self.runs) > self._enough and self._life.parts is not None:
-            self._life.parts.exchange.taking = False
+            self._life.parts.fetching.pause()
 
     async def run_until_empty(self, limit: int = _ATTEMPTS) -> list[JobRun]:
         """Run all jobs, and advance the clock to the next due time whenever no job is ready: delays, retries, limits.
@@ -281,25 +280,22 @@ class Stepping(Worker):
         return recovered
 
     async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
-        exchange = parts.exchange
+        fetching, engine = parts.fetching, parts.fetching.engine
         self._catch_up(parts)
         while await parts.schedules.fire() == 0:
             pass  # more schedulers are due now
         self._due.clear()
-        exchange.taking = True
         try:
-            exchange.request_jobs()
+            fetching.resume()
             if once:
-                exchange.taking = False
-            await exchange.until(
+                fetching.pause()
+            await fetching.until(
                 lambda: (
-                    exchange.is_drained
-                    and exchange.is_recovered
-                    and not (exchange.jobs_may_be_ready and exchange.may_fetch)
+                    engine.is_drained and engine.is_recovered and not (engine.jobs_may_be_ready and engine.may_fetch)
                 )
             )
         finally:
-            exchange.taking = False
+            fetching.pause()
         await parts.outbox.look()
         await parts.sleepers.look()
 
@@ -311,8 +307,8 @@ class Stepping(Worker):
         # (A used-up limit has a due time even if no job waits for it.)
         if self._due.milliseconds is not None and not await self._is_drained(parts.link):
             times.append(self._due.milliseconds)
-        if parts.exchange.throttle.holding:
-            times.append(max(1, math.ceil(parts.exchange.throttle.left)))
+        if parts.fetching.engine.throttle.holding:
+            times.append(max(1, math.ceil(parts.fetching.paused_ms)))
         first = await parts.link.transport.command("ZRANGE", parts.link.keys.suspended, "0", "0", "WITHSCORES")
         deadline = next(iter(first.values())) if first else _NEVER
         if deadline < _NEVER:
@@ -324,7 +320,7 @@ class Stepping(Worker):
         moved = self.clock.moved - self._moved
         if moved:
             self._moved += moved
-            parts.exchange.throttle.passed(moved)
+            parts.fetching.advance(moved)
 
 
 class _DueTime:

@@ -145,10 +145,10 @@ async def test_no_more_batches_run_than_may_even_if_they_are_not_full(core_url: 
 
 
 async def worker_is_quiet(worker: Worker) -> None:
-    exchange = worker._exchange
-    assert exchange is not None
-    exchange.request_jobs()
-    await soon(until(lambda: exchange.requested_slots == 0 and not exchange.under_way))
+    fetching = worker._fetching
+    assert fetching is not None
+    fetching.request_jobs()
+    await soon(until(lambda: fetching.engine.requested_slots == 0 and not fetching.engine.calls_in_flight))
 
 
 async def test_global_concurrency_bounds_batches_and_strands_nothing(

@@ -273,7 +273,7 @@ async def test_tokens_are_limited(url: str, queue_name: str):
             await told.wait("completed")
             parts = worker._life.parts
             assert parts is not None
-            await soon(parts.exchange.until(lambda: parts.exchange.is_drained))
+            await soon(parts.fetching.until(lambda: parts.fetching.engine.is_drained))
         assert told.count["completed"] == 1
 
 

@@ -64,7 +64,7 @@ async def test_jobs_of_a_lost_pipelined_reply_are_reattached(
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=10) as worker:
         told = Told(worker)
-        await soon(until(lambda: worker._exchange is not None and worker._exchange.ahead.requested_slots > 0))
+        await soon(until(lambda: worker._fetching is not None and worker._fetching.engine.pipelined))
         proxy.lose("_exchange")
         # The pending call ends with this marker; the next one is pipelined, and its reply is lost.
         resp.execute("XADD", f"glide:{{{queue_name}}}:wake", "*", "w", "1")

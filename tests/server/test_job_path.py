@@ -15,8 +15,8 @@ from glidemq_py import Job, Queue, Worker
 from tests.server.worker_support import soon
 
 ROOT = f"{Path(glidemq_py.__file__).parent}/"
-MOST_FUNCTIONS = 55
-MOST_FILES = 23
+MOST_FUNCTIONS = 40
+MOST_FILES = 15
 
 
 class Trace:

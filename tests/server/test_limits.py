@@ -157,8 +157,8 @@ async def test_worker_rate_limit_works_without_a_limiter(url: str, queue_name: s
             worker.rate_limit(10)
         told = Told(worker)
         async with worker:
-            assert worker._exchange is not None
-            await worker._exchange.idle.wait()  # no pending call that could fetch a job
+            assert worker._fetching is not None
+            await worker._fetching.idle.wait()  # no pending call that could fetch a job
             worker.rate_limit(200)
             worker.rate_limit(10)
             began = asyncio.get_running_loop().time()

@@ -125,7 +125,7 @@ async def work(url: str) -> None:
         assert isinstance(parts.link.transport, AsyncTransport)
         await UnusedLibrariesTask(parts.link.transport).sweep()
         await parts.recovery.look()
-        await parts.exchange.recovery.reattach()
+        await parts.fetching.retire_pipelined()
         await queue.add("long")
         await began.get()
         await worker.close(force=True)
@@ -185,7 +185,7 @@ async def broadcast(url: str) -> None:
             parts = worker._life.parts
             assert parts is not None
             await parts.recovery.look()
-            await parts.exchange.recovery.reattach()
+            await parts.fetching.retire_pipelined()
             await worker.drain()
         assert await messages.remove_subscription("left")
         await messages.queue.check()

@@ -68,9 +68,9 @@ async def test_new_scheduler_is_noticed_immediately(url: str, queue_name: str) -
 
 
 async def until_idle(worker: Worker) -> None:
-    exchange = worker._exchange
-    assert exchange is not None
-    await soon(exchange.idle.wait())
+    fetching = worker._fetching
+    assert fetching is not None
+    await soon(fetching.idle.wait())
 
 
 async def test_repeat_after_completion_follows_at_once(url: str, resp: RespClient, queue_name: str) -> None:

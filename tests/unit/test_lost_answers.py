@@ -4,7 +4,7 @@ import pytest
 
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.suspend.calls import suspended
-from glidemq_py._worker.finished import FinishedAttempt, lost_answer
+from glidemq_py._worker.results import FinishedAttempt, lost_answer
 
 
 @pytest.mark.parametrize(

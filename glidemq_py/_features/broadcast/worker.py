@@ -30,10 +30,10 @@ from glidemq_py._worker.batch_options import BatchDict, BatchOptions
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions
 from glidemq_py._worker.options import BackoffStrategy, ExceptionTypes, WorkerOptions
-from glidemq_py._worker.outcome import Outcomes
+from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
-from glidemq_py._worker.source import BLOCK_MS, QueueSource
+from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py._worker.tasks import TaskDecorator
 from glidemq_py._worker.worker import Lifespan, Worker
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
@@ -102,7 +102,11 @@ class SubscriptionSource(QueueSource):
     def _note(self, marks: Marks) -> None:
         self._marks = marks
 
-    def exchange(
+    def exchange_builder(self) -> ExchangeBuilder:
+        """Return the function that builds exchange calls, without budgets and suspects; see `QueueSource`."""
+        return self._exchange
+
+    def _exchange(
         self,
         want: int,
         finished: Sequence[list[object]],
@@ -111,7 +115,6 @@ class SubscriptionSource(QueueSource):
         charges: Sequence[working.BudgetCharge] | None = None,
         held: working.Held | None = None,
     ) -> Call[ExchangeReply]:
-        """Return the exchange call, without budgets and suspects; see `broadcasting.exchange`."""
         return broadcasting.exchange(
             self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._group, self._patterns,
             self._start, self._note, limiter, tokens=tokens,

@@ -14,10 +14,10 @@ from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.usage.calls import check_budget
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.ending import AttemptRunner
-from glidemq_py._worker.finished import FinishedAttempt
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py._worker.run import Run
+from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py.errors import BudgetExceededError, DelayedError, GlideMQError
 
 __all__ = ["BudgetGate"]
@@ -65,7 +65,6 @@ class BudgetGate:
             if key:
                 run.job._budget_key = key
             if verdict == "ask":
-                runner.running.add(run)
                 run.task = asyncio.get_running_loop().create_task(self._check(runner, run, key))
             else:
                 self._apply(runner, run, verdict)

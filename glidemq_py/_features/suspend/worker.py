@@ -40,28 +40,26 @@ class Continuations:
     """
 
     def __init__(self) -> None:
-        self._by_job: dict[str, _Continuation] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_job)
+        self.kept: dict[str, _Continuation] = {}
+        """The functions by job id."""
 
     def keep(self, run: Run, signal: SuspendError) -> None:
         """Keep the function of a run that ends with this `SuspendError`."""
         if signal.on_resume is None:
             return
         now = time.monotonic()
-        while self._by_job:
-            oldest = next(iter(self._by_job))
-            if len(self._by_job) < _MAX_CONTINUATIONS and self._by_job[oldest].until > now:
+        while self.kept:
+            oldest = next(iter(self.kept))
+            if len(self.kept) < _MAX_CONTINUATIONS and self.kept[oldest].until > now:
                 break
-            del self._by_job[oldest]
+            del self.kept[oldest]
         kept_s = _KEPT_S if signal.timeout is None else signal.timeout / 1000 + _GRACE_S
-        self._by_job.pop(run.job.id, None)
-        self._by_job[run.job.id] = _Continuation(signal.on_resume, run.job, run.attempt.fence, now + kept_s)
+        self.kept.pop(run.job.id, None)
+        self.kept[run.job.id] = _Continuation(signal.on_resume, run.job, run.attempt.fence, now + kept_s)
 
     def route(self, run: Run) -> Route | None:
         """Return a route to the kept function if this attempt directly follows the suspension; else None."""
-        kept = self._by_job.pop(run.job.id, None)
+        kept = self.kept.pop(run.job.id, None)
         signals = run.job.signals if kept is not None else ()
         if kept is None or not signals or run.attempt.fence != kept.fence + 1 or kept.until <= time.monotonic():
             return None

@@ -1,0 +1,554 @@
+"""The fetch engine: decides when a worker calls the server, as a state machine without I/O.
+
+Events are methods: a reply, a failed call, a finished job, a wake-up, the time. The actions are what `next_call`
+returns: the calls to make, until it returns None. `FetchLoop` makes the calls, runs the jobs and keeps the time, which
+it passes as ``now`` (seconds of a monotonic clock). So the engine can be tested without a server, a clock or an event
+loop.
+
+Results that arrive while a call is in flight are reported by the next one, which also requests as many new jobs as
+there are free slots. With many slots two calls may be in flight, each for half of them. There is no polling: after a
+call has found no more ready jobs, the next one is made at a wake-up (`wake`) or at a due time (`wake_at`).
+
+A failed call may have reported results and fetched jobs. So the engine then makes no exchange calls until it has, after
+a pause, reported the results again, invalidated the pipelined call and found the jobs of lost replies (`Step`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from glidemq_py._worker.throttle import Throttle
+
+if TYPE_CHECKING:
+    from glidemq_py._core.calls.working import Held, Tokens
+    from glidemq_py._features.limits.options import TokenLimiter
+    from glidemq_py._worker.results import FinishedAttempt
+    from glidemq_py._worker.run import Run
+
+__all__ = [
+    "MAX_ROWS",
+    "Exchange",
+    "Failure",
+    "FetchEngine",
+    "Pipelined",
+    "Reattach",
+    "Retire",
+]
+
+MAX_ROWS: Final = 100
+"""Maximum number of jobs reported, and fetched, by one call: about a millisecond of server time."""
+TWO_CALLS_FROM: Final = 6
+"""Minimum number of slots for two calls in flight."""
+MAX_REFUSALS: Final = 5
+"""Number of failed calls after which a result that makes the server function fail is given up."""
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
+
+
+class Failure(Enum):
+    """Why a call failed."""
+
+    LOST = auto()
+    """The connection: the call may have been executed."""
+    REJECTED = auto()
+    """The server function failed; a reported row may be the cause."""
+    CLOSED = auto()
+    """The connection was closed by its owner, or the server refuses every call of this worker."""
+    BROKEN = auto()
+    """Any other error."""
+
+
+class Step(Enum):
+    """Steps after a failed call, in their order."""
+
+    PAUSE = auto()
+    REPORT = auto()
+    """Report results of failed calls again. A lost call may have reported a job's failure and fetched the same job for
+    its retry. Its pending row would make REATTACH treat the new attempt as known."""
+    RETIRE = auto()
+    REATTACH = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """Report results and fetch up to ``want`` jobs.
+
+    Attributes:
+        want: Number of requested jobs.
+        batch: The results.
+        wake_count: Number of wake-ups before the call.
+        held: Counts of this worker's jobs and suspects if the call may fetch suspects.
+        tokens: Token limit of the queue and the tokens of the results, if the worker has such a limit.
+    """
+
+    want: int
+    batch: list[FinishedAttempt]
+    wake_count: int
+    held: Held | None = None
+    tokens: Tokens | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Pipelined:
+    """Fetch up to ``want`` jobs with a call that is sent behind a blocking read.
+
+    Attributes:
+        want: Number of requested jobs; the call reserves their slots.
+        number: Number of the call, until it is invalidated by `Retire`.
+        held: See `Exchange`.
+    """
+
+    want: int
+    number: int
+    held: Held | None
+
+
+@dataclass(slots=True, eq=False)
+class Retire:
+    """Make the server ignore the pipelined call with this number."""
+
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Reattach:
+    """Find jobs that lost replies assigned to this worker.
+
+    Attributes:
+        known: Runs of the known jobs.
+        want: Maximum number of jobs.
+        cursor: Cursor of the previous call, or ''.
+    """
+
+    known: list[Run]
+    want: int
+    cursor: str
+
+
+class FetchEngine:
+    """The state of one worker's fetching and reporting.
+
+    Args:
+        slots: Maximum number of running jobs.
+        now: The time.
+        random: Returns a number from 0 to 1, for the length of pauses.
+        one_call: Never make two calls at the same time. (The jobs of a batch must be in order.)
+        may_pipeline: True if calls may be sent behind a blocking read.
+        tokens: Limit on the tokens of this worker's jobs.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        now: float,
+        random: Callable[[], float],
+        *,
+        one_call: bool = False,
+        may_pipeline: bool = True,
+        tokens: TokenLimiter | None = None,
+    ) -> None:
+        self.slots = slots
+        self._random = random
+        self._may_pipeline = may_pipeline
+        self.throttle = Throttle(tokens)
+        self.max_calls = 1 if one_call or slots < TWO_CALLS_FROM else 2
+        self.max_want = max(1, min(MAX_ROWS, -(-slots // self.max_calls)))
+        """Maximum number of jobs requested by one call."""
+        self._second_at = max(2, slots // 3)
+        self.accepting = False
+        """False before the start, while the worker is paused, and when it closes. (Any thread may write it.)"""
+        self.running: set[Run] = set()
+        """Every job whose handler has not ended; each occupies a slot."""
+        self.free = slots
+        """Number of slots that neither run a job nor may be filled by a call in flight."""
+        self.requested_slots = 0
+        """Slots that a call in flight, or a pipelined one, may fill."""
+        self.finished: deque[FinishedAttempt] = deque()
+        """Results that are not reported yet."""
+        self.calls_in_flight = 0
+        """Number of calls in flight, without a pipelined one."""
+        self.jobs_may_be_ready = True
+        """False once a call has found no more ready jobs, until the next wake-up."""
+        self.wake_count = 0
+        """Number of wake-ups so far."""
+        self.idle = False
+        """True while slots are free and no jobs are ready: the worker waits for a wake-up."""
+        self.suspects_requested = False
+        """True if a call in flight, or a pipelined one, may fetch suspects. Only one such call is made at a time."""
+        self.has_suspects = False
+        """True if one of this worker's jobs may be a suspect."""
+        self.step: Step | None = None
+        """The next step after a failed call; None in normal operation."""
+        self.disconnected = False
+        """True once the connection was closed by something other than this worker, or the queue cannot be used."""
+        self.failures = 0
+        """Number of attempts to reconnect since the last reply."""
+        self.answered_at = now
+        """Time of the last reply."""
+        self.unanswered_since: float | None = None
+        """Time of the oldest call without a reply since the last reply; None if there is none."""
+        self.pipelined: Pipelined | None = None
+        """The pipelined call in flight."""
+        self._number = 0
+        self._busy = False
+        self._promote = False
+        self._due_at: float | None = None
+        self._pause_until = 0.0
+        self._cursor = ""
+        self._retry_steps = True
+        self._step_call: Exchange | Retire | Reattach | None = None
+
+    # -- state --------------------------------------------------------------------------------------------
+
+    @property
+    def may_fetch(self) -> bool:
+        """True unless this worker is paused or rate limited."""
+        return self.accepting and not self.throttle.holding
+
+    @property
+    def will_request(self) -> bool:
+        """True if `next_call` requests jobs as soon as the calls in flight allow it."""
+        return (
+            self.jobs_may_be_ready
+            and self.may_fetch
+            and self.step is None
+            and not self.disconnected
+            and self.free > 0
+        )  # fmt: skip
+
+    @property
+    def all_reported(self) -> bool:
+        """True when every result so far is reported; handlers may still run."""
+        return not self.calls_in_flight and (self.disconnected or not self.finished)
+
+    @property
+    def is_recovered(self) -> bool:
+        """True when `all_reported`, and the jobs of lost replies have been found."""
+        return self.step is None and self.all_reported
+
+    @property
+    def is_drained(self) -> bool:
+        """True when no handler runs, no result is pending and no call is in flight."""
+        return not self.running and self.all_reported
+
+    @property
+    def wake_at(self) -> float | None:
+        """The time at which `tick` must be called; None if there is none."""
+        times = [self.throttle.until] if self.throttle.holding else []
+        if self._due_at is not None:
+            times.append(self._due_at)
+        if self.step is Step.PAUSE and not self.calls_in_flight:
+            times.append(self._pause_until)
+        return min(times, default=None)
+
+    def unresponsive_seconds(self, now: float) -> float:
+        """Return the seconds since the oldest unanswered call, or since the last reply if no call is in flight.
+
+        0 while no call is expected: every slot runs a job, or the worker does not fetch. Also called from a thread.
+        """
+        if not self.may_fetch or self.free + self.requested_slots <= 0:
+            return 0.0
+        # After a long time without a free slot the last reply is old, so the time of the call counts.
+        since = self.answered_at if self.unanswered_since is None else self.unanswered_since
+        return max(0.0, now - since)
+
+    # -- events of the worker -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be ready jobs: fetch as soon as a slot is free."""
+        self.jobs_may_be_ready = True
+        self.wake_count += 1
+        self.idle = False
+
+    def due_in(self, milliseconds: int, now: float) -> None:
+        """A job is due in so many ms. Only the earliest time is kept."""
+        due = now + milliseconds / 1000
+        if self._due_at is None or due < self._due_at:
+            self._due_at = due
+
+    def due(self) -> None:
+        """A job is due now."""
+        if (self.free <= 0 or self.throttle.holding) and not self.calls_in_flight and self.step is None:
+            # No job can be fetched, but the call also promotes due jobs, which wakes up an idle worker.
+            self.jobs_may_be_ready = self._promote = True
+        else:
+            self.wake()
+
+    def tick(self, now: float) -> None:
+        """Process the times that have been reached."""
+        if self._due_at is not None and self._due_at <= now:
+            self._due_at = None
+            self.due()
+        if self.throttle.holding and self.throttle.until <= now:
+            self.throttle.holding = False
+            self.wake()
+
+    def job_ended(self, finished: FinishedAttempt) -> None:
+        """A handler has ended: report its result and free its slot."""
+        self.finished.append(finished)
+        if finished.run in self.running:
+            self.running.remove(finished.run)
+            self.free += 1
+
+    def attempt_ended(self, finished: FinishedAttempt) -> None:
+        """An attempt has ended without its handler, or was never started: report its result."""
+        self.finished.append(finished)
+
+    def free_slot(self, run: Run) -> None:
+        """The handler of an attempt that had ended before has ended."""
+        if run in self.running:
+            self.running.remove(run)
+            self.free += 1
+
+    def withhold(self, slots: int) -> None:
+        """Take ``slots`` out of use; a negative number returns them."""
+        self.slots -= slots
+        self.free -= slots
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def next_call(self, now: float) -> Exchange | Retire | Reattach | None:
+        """Return the next call to make, or None. Its result is passed to `replied`, `retired`, `reattached`, or
+        `failed`.
+        """
+        if self.disconnected or self.calls_in_flight >= self.max_calls:
+            return None
+        if self.step is not None:
+            return self._next_step(now)
+        may_fetch = self.accepting and not self.throttle.holding
+        wanted = self.free if self.jobs_may_be_ready and may_fetch else 0
+        if self.calls_in_flight == 0:
+            if wanted <= 0 and not self.finished and not self._promote:
+                return None
+        elif len(self.finished) < self._second_at and wanted < self._second_at:
+            return None
+        self._promote = False
+        batch, tokens = self._next_results() if self.finished else [], None
+        if self.throttle.limit is not None:
+            tokens = self.throttle.charge(self.throttle.limit, batch, now)
+            may_fetch = may_fetch and not self.throttle.holding
+        want = max(0, min(self.free, self.max_want)) if may_fetch else 0
+        call = Exchange(want, batch, self.wake_count, self._held() if want else None, tokens)
+        self.requested_slots += want
+        self.free -= want
+        self.calls_in_flight += 1
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+        self.idle = False
+        return call
+
+    def _next_results(self) -> list[FinishedAttempt]:
+        finished = self.finished
+        if finished[0].refusals:
+            # One of these rows made the function fail. Sent alone, the failing one is identified.
+            return [finished.popleft()]
+        if len(finished) > MAX_ROWS:
+            return [finished.popleft() for _ in range(MAX_ROWS)]
+        results = list(finished)
+        finished.clear()
+        return results
+
+    def _held(self) -> Held | None:
+        """Return the counts of this worker's jobs and suspects; None if another call may already fetch suspects."""
+        if self.suspects_requested:
+            return None
+        self.suspects_requested = True
+        count = len(self.running) + len(self.finished) + self.requested_slots
+        if not self.has_suspects:
+            return count, 0, 0
+        limits = [run.suspect_limit for run in self.running if run.suspect_limit]
+        limits += [finished.run.suspect_limit for finished in self.finished if finished.run.suspect_limit]
+        self.has_suspects = bool(limits)
+        return count, len(limits), min(limits, default=0)
+
+    def replied(self, call: Exchange, runs: Iterable[Run], flags: int, exhausted: bool, now: float) -> bool:
+        """Process the reply to a call: ``runs`` are the fetched jobs, which the caller starts.
+
+        Args:
+            call: The call.
+            runs: The fetched jobs.
+            flags: The reasons why no more jobs were fetched; 0 if more may be ready.
+            exhausted: True if the queue has no more waiting jobs.
+            now: The time.
+
+        Returns:
+            True if the queue has been drained: this worker's last job has ended and no other is ready.
+        """
+        self.calls_in_flight -= 1
+        self.requested_slots -= call.want
+        self.free += call.want
+        if call.held is not None:
+            self.suspects_requested = False
+        self.failures = 0
+        self.answered_at = now
+        self.unanswered_since = None
+        for run in runs:
+            self._busy = True
+            self.running.add(run)
+            self.free -= 1
+            if run.suspect_limit:
+                self.has_suspects = True
+        if call.want:
+            # A wake-up during the call may be for a job that was added after the server ran the call.
+            self.jobs_may_be_ready = not flags or call.wake_count != self.wake_count
+        if self.jobs_may_be_ready or not self.accepting or self.free <= 0:
+            return False
+        self.idle = True
+        if not (self._busy and exhausted and self.is_drained):
+            return False
+        self._busy = False
+        return True
+
+    def failed(self, call: Exchange | Retire | Reattach, failure: Failure, now: float) -> list[FinishedAttempt]:
+        """Process a failed call. Return the results that are given up because the server function rejects them."""
+        self.calls_in_flight -= 1
+        given_up: list[FinishedAttempt] = []
+        if isinstance(call, Exchange):
+            self.requested_slots -= call.want
+            self.free += call.want
+            if call.held is not None:
+                self.suspects_requested = False
+            given_up = self._keep(call.batch, failure)
+        if failure is Failure.CLOSED or self.disconnected:
+            self.disconnect()
+        elif call is not self._step_call:
+            if self.step is not Step.PAUSE:  # else a second call failed as well
+                self._pause(now)
+        elif failure is Failure.LOST and self._retry_steps:
+            self._pause(now)
+        elif self.step is Step.REPORT and failure is Failure.REJECTED:
+            self.step = Step.RETIRE
+        else:
+            self._end_steps()
+        return given_up
+
+    def disconnect(self) -> None:
+        """Make no more calls."""
+        self.disconnected, self.step = True, None
+
+    def _keep(self, batch: list[FinishedAttempt], failure: Failure) -> list[FinishedAttempt]:
+        """Keep results to report again. The fencing token makes a second report harmless."""
+        given_up: list[FinishedAttempt] = []
+        if failure is Failure.REJECTED:
+            for finished in batch:
+                finished.refusals += 1
+            given_up = [finished for finished in batch if finished.refusals >= MAX_REFUSALS]
+            batch = [finished for finished in batch if finished.refusals < MAX_REFUSALS]
+        if failure is not Failure.CLOSED:
+            for finished in batch:
+                finished.sent = True
+        self.finished.extendleft(reversed(batch))
+        return given_up
+
+    # -- after a failed call ------------------------------------------------------------------------------
+
+    def _pause(self, now: float) -> None:
+        pause = min(_FIRST_PAUSE_S * 2 ** min(self.failures, 10), _LAST_PAUSE_S)
+        self.failures += 1
+        self.step, self._retry_steps = Step.PAUSE, True
+        self._pause_until = now + pause * (0.5 + self._random())
+
+    def _end_steps(self) -> None:
+        self.step = None
+        self.wake()
+
+    def _next_step(self, now: float) -> Exchange | Retire | Reattach | None:
+        if self.calls_in_flight or (self.step is Step.PAUSE and now < self._pause_until):
+            return None
+        self.calls_in_flight += 1
+        call = self._step_call = self._call_of_step()
+        return call
+
+    def _call_of_step(self) -> Exchange | Retire | Reattach:
+        if self.step in (Step.PAUSE, Step.REPORT):
+            self.step = Step.REPORT
+            if self.finished and self.finished[0].sent and not self.finished[0].refusals:
+                return Exchange(0, self._next_results(), self.wake_count)
+            self.step = Step.RETIRE
+        if self.step is Step.RETIRE:
+            return Retire(self._number)
+        known = [*self.running, *(finished.run for finished in self.finished)]
+        return Reattach(known, max(0, self.free) if self.accepting else MAX_ROWS, self._cursor)
+
+    def retired(self) -> None:
+        """Process the reply to a `Retire` call."""
+        self.calls_in_flight -= 1
+        self._number += 1
+        self._release_pipelined()
+        if not self.disconnected:
+            self.step, self._cursor = Step.REATTACH, ""
+
+    def reattached(self, runs: Collection[Run], cursor: str) -> bool:
+        """Process the reply to a `Reattach` call.
+
+        Returns:
+            True to start the jobs; False to release them, because the worker no longer fetches.
+        """
+        self.calls_in_flight -= 1
+        self._cursor = cursor
+        if self.accepting:
+            self._busy = self._busy or bool(runs)
+            self.running.update(runs)
+            self.free -= len(runs)
+            self.has_suspects = self.has_suspects or any(run.suspect_limit for run in runs)
+        if not cursor:
+            self._end_steps()
+        return self.accepting
+
+    # -- pipelined calls ----------------------------------------------------------------------------------
+
+    def next_pipelined(self) -> Pipelined | None:
+        """Return a call to send behind a blocking read, or None; it reserves all free slots until its reply.
+
+        None if no slot is free, if the worker has limits of its own (they may change before the call runs), or if it
+        runs batches (a batch may start before the call ends, and then no other job may be fetched).
+        """
+        want = min(self.free, MAX_ROWS)
+        if not self._may_pipeline or not self.may_fetch or want <= 0 or self.step is not None or self.disconnected:
+            return None
+        call = self.pipelined = Pipelined(want, self._number, self._held())
+        self.requested_slots += want
+        self.free -= want
+        return call
+
+    def pipelined_replied(self, call: Pipelined) -> Exchange | None:
+        """Process the reply to a pipelined call that is not retired.
+
+        Returns:
+            The call to pass to `replied`, or None if the jobs must be released: the worker no longer fetches.
+        """
+        if not self.may_fetch:
+            self._release_pipelined()
+            return None
+        self.pipelined = None
+        self.calls_in_flight += 1
+        return Exchange(call.want, [], self.wake_count, call.held)
+
+    def pipelined_ended(self, call: Pipelined) -> None:
+        """Free the slots of a pipelined call that has failed."""
+        if self.pipelined is call:
+            self._release_pipelined()
+
+    def pipelined_lost(self, now: float) -> None:
+        """A pipelined call has failed, and may have fetched jobs."""
+        if self.step is None and not self.disconnected:
+            self._pause(now)
+
+    def retire_pipelined(self) -> None:
+        """Invalidate pipelined calls, and find and release the jobs that one of them has fetched.
+
+        If a call fails for that, this is not tried again.
+        """
+        if self.step is None and not self.disconnected:
+            self.step, self._retry_steps = Step.RETIRE, False
+
+    def _release_pipelined(self) -> None:
+        call, self.pipelined = self.pipelined, None
+        if call is not None:
+            self.requested_slots -= call.want
+            self.free += call.want
+            if call.held is not None:
+                self.suspects_requested = False

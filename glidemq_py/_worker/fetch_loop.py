@@ -1,0 +1,446 @@
+"""The fetch loop of a worker: makes the calls that the fetch engine decides on, and processes their replies.
+
+All decisions are made by `fetch_engine`; this module does the I/O. `wake` waits for wake-ups while no jobs are ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final
+
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, ReattachReply
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.budgets.worker import BudgetGate
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.failure_log import FailureLog
+from glidemq_py._worker.fetch_engine import Exchange, Failure, FetchEngine, Pipelined, Reattach, Retire
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.results import FinishedAttempt, OutcomeReporting
+from glidemq_py._worker.run import Run
+from glidemq_py._worker.runner import AttemptRunner
+from glidemq_py._worker.source import QueueSource
+from glidemq_py.errors import (
+    ClosedError,
+    GlideMQConnectionError,
+    GlideMQError,
+    ScriptError,
+    ServerNotReadyError,
+    UnsupportedFeatureError,
+)
+
+__all__ = ["FetchLoop"]
+
+_log = get_logger(__name__)
+
+_row: Final = attrgetter("row")
+
+
+class FetchLoop:
+    """Fetches jobs for a runner and reports their results.
+
+    Args:
+        link: The queue.
+        source: Builds the calls that fetch and report jobs.
+        consumer: This worker's name in the consumer group.
+        options: Options of the worker.
+        listeners: Get the worker events.
+        context: Value yielded by the lifespan, for the jobs.
+    """
+
+    def __init__(
+        self,
+        *,
+        link: QueueLink,
+        source: QueueSource,
+        consumer: str,
+        options: WorkerOptions,
+        listeners: Listeners,
+        context: Any,
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._consumer = consumer
+        self._listeners = listeners
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._name = link.keys.name
+        self._limiter = None if options.limiter is None else (options.limiter.max, options.limiter.duration)
+        self._exchange_call = source.exchange_builder()
+        self._budgets = BudgetGate(link, listeners)
+        # Handlers' tasks schedule the pump; the calls it makes must not inherit those tasks' context variables.
+        self._context_vars = contextvars.copy_context()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._pump_scheduled = False
+        self._refused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._runner: AttemptRunner | None = None
+        self.engine = FetchEngine(
+            options.slots, self._loop.time(), random.random, one_call=options.batch is not None,
+            may_pipeline=not (options.limiter or options.token_limiter or options.batch), tokens=options.token_limiter,
+        )  # fmt: skip
+        self.idle = asyncio.Event()
+        """Set while slots are free and no jobs are ready: the wake-up reader waits for a wake-up then."""
+        self._changed = asyncio.Event()
+        self.failure_log = FailureLog(
+            source=source.label, queue=self._name, worker_id=consumer, options=options.log_failures
+        )
+        self._settle = OutcomeReporting(self._name, listeners, self.failure_log).settle
+        self.jobs_ended = 0
+        """Number of results that this worker has reported."""
+        self.due_in: Callable[[int], None] = self._due_in
+        """Called with the number of ms until a job is due."""
+        self.short_lock: Callable[[int], None] | None = None
+        """Called with the lock duration (ms) of a fetched job that has its own."""
+        self.outbox_pending: Callable[[], None] | None = None
+        """Called when a reply reports that the outbox has entries."""
+        self.schedules: Callable[[int], None] | None = None
+        """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
+        self.on_unsupported: Callable[[UnsupportedFeatureError], None] | None = None
+        """Closes the worker: the queue uses a feature that this version does not have."""
+
+    def attach(self, runner: AttemptRunner) -> None:
+        """Set the runner of the fetched jobs."""
+        self._runner = runner
+
+    # -- interface to the other components --------------------------------------------------------------------
+
+    def job_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """See `ResultSink`."""
+        engine = self.engine
+        engine.job_ended(FinishedAttempt(row, run, result, error))
+        if engine.running:
+            self.schedule_pump()
+        else:
+            self._pump()  # no other job runs, so no other result can join this call
+
+    def attempt_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+        """See `ResultSink`."""
+        self.engine.attempt_ended(FinishedAttempt(row, run, result, error))
+        self.schedule_pump()
+
+    def free_slot(self, run: Run) -> None:
+        """See `ResultSink`."""
+        self.engine.free_slot(run)
+        self.schedule_pump()
+
+    def rate_limit(self, milliseconds: int) -> None:
+        """See `ResultSink`."""
+        self.engine.throttle.hold(milliseconds, self._loop.time())
+        self._set_timer()
+
+    def withhold(self, slots: int) -> None:
+        """See `ResultSink`."""
+        self.engine.withhold(slots)
+        self.schedule_pump()
+
+    async def caught_up(self, patient: bool) -> None:
+        """See `ResultSink`."""
+        engine = self.engine
+        await self.until(lambda: not (engine.requested_slots or (patient and engine.will_request)))
+
+    def pause(self) -> None:
+        """Stop fetching jobs. Any thread may call this."""
+        self.engine.accepting = False
+
+    def resume(self) -> None:
+        """Fetch jobs."""
+        self.engine.accepting = True
+        self.request_jobs()
+
+    def request_jobs(self) -> None:
+        """Fetch jobs as soon as a slot is free: there may be ready ones."""
+        self.engine.wake()
+        self.idle.clear()
+        self._pump()
+
+    @property
+    def unresponsive_seconds(self) -> float:
+        """See `FetchEngine.unresponsive_seconds`. Also read from a thread."""
+        return self.engine.unresponsive_seconds(self._loop.time())
+
+    @property
+    def paused_ms(self) -> float:
+        """Remaining milliseconds of the pause of this worker; 0 if there is none."""
+        return self.engine.throttle.left(self._loop.time())
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until ``reached`` returns True; it is called after every change."""
+        self.schedule_pump()
+        while not reached():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # -- calls ------------------------------------------------------------------------------------------------
+
+    def schedule_pump(self) -> None:
+        """Make the next calls soon. Several requests in one iteration of the event loop run the pump once."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump, context=self._context_vars)
+
+    def _pump(self, now: float | None = None) -> None:
+        self._pump_scheduled = False
+        self._changed.set()
+        engine, now = self.engine, self._loop.time() if now is None else now
+        while (call := engine.next_call(now)) is not None:
+            self.idle.clear()
+            task = self._loop.create_task(self._make(call), context=self._context_vars)
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            if engine.throttle.holding:
+                self._set_timer()  # the call's tokens may have started a pause
+
+    async def _make(self, call: Exchange | Retire | Reattach) -> None:
+        if not isinstance(call, Exchange):
+            await self._make_step(call)
+            return
+        batch, budgets = call.batch, self._budgets
+        try:
+            request = self._exchange_call(
+                call.want, list(map(_row, batch)), limiter=self._limiter, tokens=call.tokens,
+                charges=budgets.charges(batch) if budgets.met else None, held=call.held,
+            )  # fmt: skip
+            reply = await self._link.transport.call(request)
+            runs = self._runs(reply.jobs, reply.now) if reply.jobs else ()
+        except Exception as error:
+            self._failed(call, error)
+        else:
+            self._replied(call, reply, runs)
+
+    async def _make_step(self, call: Retire | Reattach) -> None:
+        """Make a call that follows a failed one."""
+        source, transport = self._source, self._link.transport
+        try:
+            if isinstance(call, Retire):
+                await transport.call(working.retire(self._link.keys.meta, f"{self._consumer}:{call.number}"))
+                reply, runs = None, list[Run]()
+            else:
+                entries = [run.attempt.entry for run in call.known if run.attempt.entry]
+                ids = [run.job.id for run in call.known if not run.attempt.entry]
+                reply = await transport.call(source.reattach(entries, call.want, call.cursor, ids))
+                runs = self._runs(reply.jobs, reply.now)
+        except Exception as error:
+            self._failed(call, error)
+            return
+        if reply is None:
+            self.engine.retired()
+        else:
+            self._reattached(reply, runs)
+        self._pump()
+
+    def _runs(self, jobs: list[FetchedJob], now: int) -> list[Run]:
+        run_type, link, context = self._source.run_type, self._link, self._context
+        runs: list[Run] = []
+        for fetched in jobs:
+            run = run_type(link, fetched, now, context)
+            runs.append(run)
+            if run.options.lock_duration is not None and self.short_lock is not None:
+                self.short_lock(run.options.lock_duration)
+        return runs
+
+    # -- replies ----------------------------------------------------------------------------------------------
+
+    def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
+        flags, engine, batch = reply.flags, self.engine, call.batch
+        if flags >= ExchangeFlags.OUTBOX_PENDING:
+            flags = self._forward(flags)
+        drained = engine.replied(call, runs, flags, bool(flags & ExchangeFlags.EXHAUSTED), self._loop.time())
+        if runs:
+            self._start(runs, reply.budgets, batch)
+        elif reply.budgets is not None:
+            self._start((), reply.budgets, batch)
+        self.jobs_ended += len(batch)
+        settle = self._settle
+        for finished, status in zip(batch, reply.statuses, strict=True):
+            settle(finished, status)
+        if reply.dropped:
+            self.failure_log.dropped(reply.dropped)
+        if reply.next_due >= 0:
+            self.due_in(reply.next_due)
+        self._changed.set()
+        if engine.idle:
+            self.idle.set()
+        if drained:
+            self._listeners.tell("drained")
+        if engine.step is not None:
+            self._set_timer()  # the pause after a failed call begins when no call is in flight
+            self._pump()
+        elif engine.finished or (engine.jobs_may_be_ready and engine.free > 0):
+            self.schedule_pump()
+
+    def _forward(self, flags: int) -> int:
+        """Call the callbacks of set flags; return the flags that explain why no more jobs were fetched."""
+        if flags >= working.SCHEDULES:
+            if self.schedules is not None:
+                self.schedules(flags // working.SCHEDULES)
+            flags %= working.SCHEDULES
+        if flags & ExchangeFlags.OUTBOX_PENDING:
+            flags -= ExchangeFlags.OUTBOX_PENDING
+            if self.outbox_pending is not None:
+                self.outbox_pending()
+        return flags
+
+    def _start(self, runs: list[Run] | tuple[()], budgets: list[Any] | None, batch: list[FinishedAttempt]) -> None:
+        """Start the fetched jobs that their budgets allow."""
+        runner = self._runner
+        assert runner is not None
+        start = runner.start if budgets is None else self._budgets.starter(runner, budgets, batch)
+        for run in runs:
+            start(run)
+
+    def _reattached(self, reply: ReattachReply, runs: list[Run]) -> None:
+        if self.engine.reattached(runs, reply.cursor):
+            self._start(runs, reply.budgets, [])
+        else:
+            self._release(runs)
+        if reply.dropped:
+            self.failure_log.dropped(reply.dropped)
+
+    def _release(self, runs: list[Run]) -> None:
+        """Release fetched jobs unstarted, because this worker no longer fetches."""
+        for run in runs:
+            token = run.attempt.entry, *run.attempt.token
+            self.engine.attempt_ended(FinishedAttempt(working.released(run.job.id, *token), run, None, None))
+
+    def _failed(self, call: Exchange | Retire | Reattach, error: Exception) -> None:
+        """Process a failed call; the server may have executed it."""
+        engine, recovering = self.engine, self.engine.step is not None
+        for finished in engine.failed(call, _failure_of(error, call), self._loop.time()):
+            _log.error(
+                "job %s: reporting its result failed repeatedly; it will be recovered as stalled: %s",
+                finished.run.job.id, error,
+            )  # fmt: skip
+        if isinstance(error, UnsupportedFeatureError):
+            self.refuse(error)
+        elif isinstance(error, ClosedError):
+            _log.error(
+                "queue %r: the worker's connection was closed by its owner; fetching stopped, and %d pending results "
+                "are not reported (their jobs will stall and be recovered)", self._name, len(engine.finished),
+            )  # fmt: skip
+            self._listeners.tell("error", error)
+        elif not isinstance(error, GlideMQError):
+            # A bug of ours must not stop the other jobs.
+            _log.error("queue %r: %s failed", self._name, type(call).__name__.lower(), exc_info=error)
+            self._listeners.tell("error", ScriptError(repr(error)))
+        elif recovering:
+            _log.warning("queue %r: reconnecting failed: %s", self._name, error)
+        else:
+            _log.warning("queue %r: exchange failed: %s", self._name, error)
+            self._listeners.tell("error", error)
+        self._set_timer()
+        self._pump()
+
+    def refuse(self, error: UnsupportedFeatureError) -> None:
+        """Make no more calls and close the worker: every call would be rejected. Idempotent."""
+        if self._refused:
+            return
+        self._refused = True
+        self.engine.disconnect()
+        _log.critical(
+            "%s; the worker closes, and %d pending results are not reported (their jobs will stall and be recovered by "
+            "newer workers)", error, len(self.engine.finished),
+        )  # fmt: skip
+        self._listeners.tell("error", error)
+        if self.on_unsupported is not None:
+            self.on_unsupported(error)
+
+    # -- pipelined calls --------------------------------------------------------------------------------------
+
+    def next_pipelined(self) -> tuple[Pipelined, Call[ExchangeReply]] | None:
+        """Return a call to send behind a blocking read, or None; see `FetchEngine.next_pipelined`."""
+        call = self.engine.next_pipelined()
+        if call is None:
+            return None
+        return call, self._source.idle_exchange(call.want, f"{self._consumer}:{call.number}", call.held)
+
+    def pipelined_replied(self, call: Pipelined, reply: ExchangeReply) -> None:
+        """Process the reply to a pipelined call."""
+        if self.engine.pipelined is not call:
+            return  # it was retired, and its jobs were found
+        try:
+            runs = self._runs(reply.jobs, reply.now)
+        except Exception as error:
+            self.pipelined_failed(call, ScriptError(repr(error)), closing=False)
+            return
+        exchange = self.engine.pipelined_replied(call)
+        if exchange is None:
+            self._release(runs)
+            self.schedule_pump()
+        else:
+            self._replied(exchange, reply, runs)
+
+    def pipelined_failed(self, call: Pipelined, error: BaseException, *, closing: bool) -> None:
+        """Process a failed pipelined call; with ``closing``, its jobs will be found by `retire_pipelined`."""
+        self.engine.pipelined_ended(call)
+        if isinstance(error, UnsupportedFeatureError):
+            self.refuse(error)
+            return
+        # A call that was not executed has fetched no jobs: nothing to recover.
+        if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not closing:
+            _log.warning("queue %r: exchange failed: %s", self._name, error)
+            self._listeners.tell("error", error)
+            self.engine.pipelined_lost(self._loop.time())
+            self._set_timer()
+
+    async def retire_pipelined(self) -> None:
+        """Make the server ignore pipelined calls, and release the jobs that one of them has fetched."""
+        self.engine.retire_pipelined()
+        await self.until(lambda: self.engine.step is None)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def _due_in(self, milliseconds: int) -> None:
+        self.engine.due_in(milliseconds, self._loop.time())
+        self._set_timer()
+
+    def advance(self, milliseconds: float) -> None:
+        """Shorten the pause of this worker by so many ms, for tests that move the time."""
+        self.engine.throttle.passed(milliseconds)
+        self._tick(self._loop.time())
+
+    def _set_timer(self) -> None:
+        wake_at = self.engine.wake_at
+        if self._timer is not None:
+            if self._timer.when() == wake_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            self._timer = self._loop.call_at(wake_at, self._on_timer, wake_at, context=self._context_vars)
+
+    def _on_timer(self, wake_at: float) -> None:
+        self._timer = None
+        # The event loop may run a timer early by the resolution of its clock.
+        self._tick(max(wake_at, self._loop.time()))
+
+    def _tick(self, now: float) -> None:
+        self.engine.tick(now)
+        if not self.engine.idle:
+            self.idle.clear()
+        self._pump(now)
+        self._set_timer()
+
+    async def close(self) -> None:
+        """Stop the timer and cancel calls in flight."""
+        if self._timer is not None:
+            self._timer.cancel()
+        calls = list(self._calls)
+        for task in calls:
+            task.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        self.failure_log.close()
+
+
+def _failure_of(error: Exception, call: Exchange | Retire | Reattach) -> Failure:
+    if isinstance(error, (ClosedError, UnsupportedFeatureError)):
+        return Failure.CLOSED
+    if isinstance(error, ScriptError) or (isinstance(call, Exchange) and not isinstance(error, GlideMQError)):
+        return Failure.REJECTED
+    return Failure.LOST if isinstance(error, GlideMQConnectionError) else Failure.BROKEN
