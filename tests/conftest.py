@@ -21,7 +21,13 @@ settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile("thorough", max_examples=2_000, deadline=None)
 settings.load_profile("quick")
 
-CORE_SERVERS = ("valkey-9.1", "valkey-8.1", "cluster", "redis")
+CORE_SERVERS = (
+    "valkey-9.1",
+    pytest.param("valkey-8.1", marks=pytest.mark.slow),
+    "cluster",
+    pytest.param("redis", marks=pytest.mark.slow),
+)
+"""Every test of these servers is part of the whole suite; `-m "not slow"` leaves out the older ones."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,8 @@ from tests.cluster.resharding import SlotMover
 from tests.server.test_faults_server import Producers, assert_each_ended_once, work
 from tests.server.worker_support import Gate, Raw, Told, soon
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[ClusterProcess]:

@@ -10,8 +10,14 @@ from tests.conftest import CORE_SERVERS
 from tests.lua.own_support import OwnQueue
 from tests.memory_client import MemoryClient
 
+# One newest server and the in-memory one are enough for `-m "not slow"`.
+PLACES = (
+    *(pytest.param("cluster", marks=pytest.mark.slow) if each == "cluster" else each for each in CORE_SERVERS),
+    "memory",
+)
 
-@pytest.fixture(params=(*CORE_SERVERS, "memory"))
+
+@pytest.fixture(params=PLACES)
 def core_resp(request: pytest.FixtureRequest, servers_by_version: Any) -> Iterator[RespClient]:
     """A raw client of each supported server, and of the in-memory one, which must not be another."""
     if request.param == "memory":

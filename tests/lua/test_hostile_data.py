@@ -21,6 +21,8 @@ from tests.lua import wire_support
 from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
 from tests.lua.own_support import OwnQueue, library
 
+pytestmark = pytest.mark.slow
+
 CHAOS = int(os.environ.get("GLIDEMQ_CHAOS", "0"))
 ROUNDS = CHAOS or 3
 SEED = random.randrange(10**9) if CHAOS else 20_260_701

@@ -666,6 +666,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 STATUS_DELAYED, STATUS_LIMITED = 8, 9
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if CHAOS else 1_000)
 def test_queue_state_machine(resp: RespClient) -> None:
     wire_support.load(resp)

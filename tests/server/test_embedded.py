@@ -18,6 +18,8 @@ from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 
+pytestmark = pytest.mark.slow
+
 
 def alive(pid: int) -> bool:
     """Return whether the process runs; a zombie counts as ended."""

@@ -14,6 +14,8 @@ import pytest
 from glidemq_py import ClosedError, Queue
 from glidemq_py.testing import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,7 +12,7 @@ from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import Gate, Raw, Told, soon, until
 
-pytestmark = pytest.mark.usefixtures("clean_check")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
 
 QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}

@@ -15,6 +15,7 @@ from tests.server.command import Command
 from tests.server.worker_support import Raw, until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("clean_check"),
     pytest.mark.parametrize("core_server", ["valkey-9.1", "cluster"], indirect=True),
 ]
@@ -107,7 +108,9 @@ async def test_a_deploy_that_kills_every_process_charges_no_job(
             await until(lambda: raw.run("ZCARD", "completed") == 400 and raw.run("ZCARD", "failed") == 1)
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
-        assert (await queue.get_job(poison.id)).failed_reason == "job stalled more than maxStalledCount"
+        failed = await queue.get_job(poison.id)
+        assert failed is not None
+        assert failed.failed_reason == "job stalled more than maxStalledCount"
         deaths = len(re.findall(r"^poison", command.text, re.MULTILINE)) + 1  # the deploy is the first
         assert 1 < deaths <= bound(201)
     assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []

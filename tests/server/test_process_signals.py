@@ -16,6 +16,8 @@ from glidemq_py._worker.process_signals import SignalFilter, on_termination
 from tests.server.command import Command
 from tests.server.worker_support import Told, soon, until
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import asyncio, logging, os, signal, sys, threading
 from glidemq_py import Worker, graceful_shutdown

@@ -28,7 +28,7 @@ from tests.server.worker_support import Raw, Told, soon, until
 HANDLERS = "tests.server.sandboxed_handlers"
 PLAIN, ASYNC = f"{HANDLERS}:plain", f"{HANDLERS}:on_loop"
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sandboxes need a POSIX system")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="sandboxes need a POSIX system")]
 
 
 async def failure(job: Job) -> tuple[str | None, str]:

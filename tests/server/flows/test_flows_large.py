@@ -9,7 +9,7 @@ import pytest
 from glidemq_py import FlowJob, FlowProducer, GlideMQValidationError, Job, JobFailedError, Queue, Worker, chain
 from tests.server.worker_support import soon
 
-pytestmark = pytest.mark.usefixtures("clean_check")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
 LEVELS = 1_200
 

@@ -4,8 +4,11 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.server.command import Command
+
+pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-that-is-long-enough"
 MODULE = "glidemq_py.proxy"

@@ -19,6 +19,8 @@ from schemathesis.specs.openapi.checks import (
 from glidemq_py.proxy import create_proxy_app
 from tests.server.proxy.support import running_proxy
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 10
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 SEEN = {route.path for route in create_proxy_app("valkey://127.0.0.1:1").routes}  # type: ignore[attr-defined]
