@@ -149,18 +149,22 @@ _PARENTS_EVERY_S: Final = 60.0
 _NEXT_PAGE_S: Final = 1.0
 _PARENTS_AGE_MS: Final = 300_000
 _PARENTS_PAUSE_MS: Final = 50_000
+_PEER_EVERY_S: Final = 10.0
+_PEER_AGE_MS: Final = 20_000
+_PEER_PAUSE_MS: Final = 8_000
+"""The same three while workers of a Node peer are registered, or were during the last day."""
 _PARENTS_PAGE: Final = 100
 _SWEEPS_MAX: Final = 100
 """Maximum number of calls per run that remove settled parents from the index, up to 500 parents each."""
 
 
 class WaitingParentsTask(PeriodicTask):
-    """Runs every minute (±10%), and every second while there are more pages.
+    """Runs every minute (±10%), every ten seconds beside Node peers, and every second while there are more pages.
 
     Args:
         link: The parents' queue.
         outbox_pending: Called when the queue's outbox has entries after a run.
-        age: Minimum waiting time of the checked parents, in ms.
+        age: Minimum waiting time of the checked parents, in ms; beside Node peers, 20 s at most.
     """
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None], age: int = _PARENTS_AGE_MS) -> None:
@@ -181,7 +185,9 @@ class WaitingParentsTask(PeriodicTask):
         for _ in range(_SWEEPS_MAX):
             if not await transport.call(sweep_parents(keys.meta)):
                 break
-        watched = await transport.call(watch_children(keys.meta, self._age, _PARENTS_PAUSE_MS))
+        watched = await transport.call(
+            watch_children(keys.meta, self._age, _PARENTS_PAUSE_MS, min(self._age, _PEER_AGE_MS), _PEER_PAUSE_MS)
+        )
         parents: dict[str, list[str]] = {}
         for parent, members in watched.rows:
             for member in members:
@@ -197,6 +203,8 @@ class WaitingParentsTask(PeriodicTask):
                 self._outbox_pending()
         if watched.more:
             self._pause = _NEXT_PAGE_S
+        elif watched.peers:
+            self._pause = _PEER_EVERY_S
         return bool(watched.more)
 
     async def _ended(self, members: Sequence[str]) -> list[ChildEnd]:

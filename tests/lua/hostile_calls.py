@@ -193,7 +193,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "usage_minutes": packed(lambda s: [s.now - s.now % 60_000 - 60_000, 3]),
         "usages": packed(lambda s: [list(s.ids), ["usage:model"]]),
         "version": none,
-        "watch_children": packed(lambda _: [0, 1000]),
+        "watch_children": packed(lambda _: [0, 1000, 0, 1000]),
         "workers": none,
         "write_abort": packed(lambda s: [*write(s)[:1], "query", 1, s.name, 60_000]),
         "write_commit": packed(lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000]),

@@ -119,9 +119,29 @@ def test_all_long_waiting_parents_are_checked(q: OwnQueue) -> None:
     assert set(found) == set(ids)
     assert all(len(members) == 2 for members in found.values())
     # It rests, and begins anew.
-    assert q.run(flows.watch_children(q.meta, 1_000, 500)) == ([], 0)
+    assert q.run(flows.watch_children(q.meta, 1_000, 500)) == ([], 0, 0)
     q.advance(500)
     assert set(all_watched(q)) == set(ids)
+
+
+def test_beside_peers_parents_are_checked_earlier_and_more_often(q: OwnQueue) -> None:
+    def watched() -> tuple[list[str], int]:
+        reply = q.run(flows.watch_children(q.meta, 300_000, 50_000, 20_000, 8_000))
+        return [parent for parent, _ in reply.rows], reply.peers
+
+    waiting(q, "p", at=q.now - 30_000)
+    assert watched() == ([], 0)
+    q.advance(10_000)
+    q.resp.execute("XGROUP", "CREATE", q.key("stream"), "workers", "0", "MKSTREAM")
+    q.resp.execute("XGROUP", "CREATECONSUMER", q.key("stream"), "workers", "worker-1")
+    q.redis("SET", "w:worker-1", "{}")
+    assert watched() == (["p"], 1)  # the pause of 50 s has not passed
+    assert watched() == ([], 1)
+    q.redis("DEL", "w:worker-1")
+    q.advance(8_000)
+    assert watched() == (["p"], 1)  # it was registered during the last day
+    q.advance(86_400_000)
+    assert watched()[1] == 0
 
 
 def test_parent_with_many_children_is_checked_in_pages(q: OwnQueue) -> None:

@@ -72,6 +72,8 @@ class Watched(NamedTuple):
     rows: list[tuple[str, list[str]]]
     """Id of a parent, and its children whose outcome is not yet counted."""
     more: int
+    peers: int
+    """1 if workers of a peer are registered, or were during the last day."""
 
 
 class ChildOutcomes(NamedTuple):
@@ -174,9 +176,15 @@ def _unpacked(reply: bytes) -> Any:
     return unpack(reply)
 
 
-def watch_children(meta: str, age: int, pause: int) -> Call[Watched]:
+def watch_children(
+    meta: str, age: int, pause: int, peer_age: int | None = None, peer_pause: int | None = None
+) -> Call[Watched]:
     """Return the next page of parents that have waited for ``age`` ms; empty for ``pause`` ms after the last page."""
-    return Call("watch_children", meta, (pack((age, pause)),), _watched)
+    return Call("watch_children", meta, (pack((age, pause, _or(peer_age, age), _or(peer_pause, pause))),), _watched)
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
 
 
 def _watched(reply: bytes) -> Watched:

@@ -20,6 +20,17 @@ C.has_peers = function(q)
   return false
 end
 
+local PEERS_SEEN_MS = 86400000
+
+-- Return whether workers of another library are registered, or were during the last day.
+C.had_peers = function(q, now)
+  if C.has_peers(q) then
+    redis.call('HSET', q.meta, 'peersSeen', G.int(now))
+    return true
+  end
+  return now - G.num(redis.call('HGET', q.meta, 'peersSeen') or '') < PEERS_SEEN_MS
+end
+
 G.export('check_scope', { 'no-writes' }, function(keys)
   local q, broadcast = G.queue(keys[1]), 0
   for _, group in ipairs(redis.pcall('XINFO', 'GROUPS', q.stream)) do

@@ -1,7 +1,8 @@
 -- Find parents that wait although a child has ended: a Node peer's own library does not notify the parents of a child
 -- that it fails or removes. A worker reads a page of parents that have waited for long, reads the results of their open
 -- children in the children's queues, and passes them to `children_ended`, which counts each child once.
--- watch_children: KEYS 1 meta   ARGV 1 packed {age ms, pause ms}   -> packed {rows, more 0|1}
+-- watch_children: KEYS 1 meta   ARGV 1 packed {age ms, pause ms, age and pause beside peers}
+--   -> packed {rows, more 0|1, peers 0|1}; peers: workers of a peer are registered, or were during the last day
 --   row: {parent id, children not counted yet}; more: the end of the index was not reached
 --   All callers share one cursor (`children-watch`). At the end of the index it pauses.
 -- child_outcomes: KEYS 1 meta   ARGV 1 packed ids   -> packed {pending 0|1, rows}
@@ -51,17 +52,30 @@ local function page(q, c, now, oldest, rows)
   return #found == 2 * PARENTS
 end
 
+local function reply(rows, more, peers)
+  return cmsgpack.pack({ rows, more and 1 or 0, peers and 1 or 0 })
+end
+
+-- Return the minimum age of the parents to check, and the pause after the last page.
+local function pace(r, peers)
+  if peers then return r[3], r[4] end
+  return r[1], r[2]
+end
+
 G.export('watch_children', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local key, now, rows = q.P .. 'children-watch', G.now(q), {}
-  if redis.call('EXISTS', q.waiting_children) == 0 then return cmsgpack.pack({ rows, 0 }) end
+  if redis.call('EXISTS', q.waiting_children) == 0 then return reply(rows, false, false) end
+  local peers = G.checks.had_peers(q, now)
+  local age, pause = pace(r, peers)
   local stored = redis.call('GET', key)
   local c = stored and cmsgpack.unpack(stored) or { at = 0, within = '0' }
-  if c.at > now then return cmsgpack.pack({ rows, 0 }) end
-  local more = page(q, c, now, now - r[1], rows)
-  if not more then c = { at = now + r[2], within = '0' } end
+  -- A longer pause was set before a peer came.
+  if c.at > now and c.at <= now + pause then return reply(rows, false, peers) end
+  local more = page(q, c, now, now - age, rows)
+  if not more then c = { at = now + pause, within = '0' } end
   redis.call('SET', key, cmsgpack.pack(c), 'PX', KEPT_MS)
-  return cmsgpack.pack({ rows, more and 1 or 0 })
+  return reply(rows, more, peers)
 end)
 
 -- Return the result of a job: {how, text, policy}; false if it has not ended.
