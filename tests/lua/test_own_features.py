@@ -61,11 +61,11 @@ def dump(q: OwnQueue) -> dict[str, object]:
     content: dict[str, object] = {}
     for name in q.key_names():
         kind = q.redis("TYPE", name)
-        read: tuple[str, *tuple[str | int, ...]] = {
-            "hash": ("HGETALL",), "string": ("GET",), "set": ("SMEMBERS",), "list": ("LRANGE", 0, -1),
-            "zset": ("ZRANGE", 0, -1, "WITHSCORES"), "stream": ("XRANGE", "-", "+"),
+        command, *rest = {
+            "hash": ["HGETALL"], "string": ["GET"], "set": ["SMEMBERS"], "list": ["LRANGE", "0", "-1"],
+            "zset": ["ZRANGE", "0", "-1", "WITHSCORES"], "stream": ["XRANGE", "-", "+"],
         }[kind]  # fmt: skip
-        content[name] = q.redis(read[0], name, *(str(part) for part in read[1:]))
+        content[name] = q.redis(command, name, *rest)
     return content
 
 
