@@ -24,7 +24,7 @@ local function batch(q, fetching, quiet)
   return {
     q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
-    keep_completed = {}, keep_failed = {}, removed = {},
+    keep_completed = {}, keep_failed = {}, removed = {}, gone = {},
   }
 end
 
@@ -42,10 +42,12 @@ local function read(key, ...)
   return h.err and {} or h
 end
 
--- Add the job to the index of a terminal state, or mark it for deletion. Decided per job, written once per call.
+-- Add the job to the index of a terminal state, or mark it for deletion at the end of the call: its final record is
+-- not written then. Decided per job, written once per call.
 local function index(b, zset, members, id, keep, rule)
   if keep == 1 then
     b.removed[#b.removed + 1] = id
+    b.gone[id] = true
     return
   end
   if not members.seen then
@@ -59,12 +61,13 @@ local function index(b, zset, members, id, keep, rule)
   if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
 end
 
--- Free the job's slot in its group, if it has one. completed: the record of a completed job needs no `slot` field.
-local function leave_group(b, id, group, completed)
+-- Free the job's slot in its group, if it has one. final: the record of a completed or deleted job needs no `slot`
+-- field.
+local function leave_group(b, id, group, final)
   if not group then return end
   -- A current attempt was activated by this library, which gave it a slot.
   G.groups.free_unread(b.q, group)
-  if not completed then redis.call('HSET', b.q.J .. id, 'slot', '0') end
+  if not final then redis.call('HSET', b.q.J .. id, 'slot', '0') end
   G.add_ready_group(b.fetching, group)
 end
 
@@ -75,7 +78,7 @@ local function complete(b, row)
   if refused then return refused end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
-  redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
+  if row[7] ~= 1 then redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text) end
   leave_source(b, row)
   leave_group(b, row[ID], h[4], true)
   if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
@@ -113,10 +116,12 @@ local function fail_at_once(b, row, group, reason, kind, keep, ...)
   end
   index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
   G.flows.child_ended(b.q, row[ID], G.flows.FAILED, reason, b.now)
-  redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
-    'finishedOn', b.now_text, ...)
+  if keep ~= 1 then
+    redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
+      'finishedOn', b.now_text, ...)
+  end
   leave_source(b, row)
-  leave_group(b, row[ID], group)
+  leave_group(b, row[ID], group, keep == 1)
   b.failed_n = b.failed_n + 1
   b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', reason) end
@@ -179,7 +184,7 @@ G.finish = function(q, fetching, rows, quiet, no_metrics)
   local ok, failure = pcall(function()
     for i = 1, #rows do
       b.trims = i == trimming
-      statuses[i] = FINISH[rows[i][KIND]](b, rows[i])
+      statuses[i] = b.gone[rows[i][ID]] and G.GONE or FINISH[rows[i][KIND]](b, rows[i])
     end
   end)
   write(b, no_metrics)

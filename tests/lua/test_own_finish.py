@@ -334,3 +334,11 @@ def test_unknown_jobs(q: OwnQueue) -> None:
         q.finish(completed("7", "", 1, START, "null"), failed("8", "1-1", 1, START, "", "", "", 0, 0)) == [S.GONE] * 2
     )
     assert q.key_names() <= {"stream", "wake"}
+
+
+def test_job_reported_twice_in_a_call_that_deletes_it_is_gone(q: OwnQueue) -> None:
+    q.add_job()
+    job = q.take_one()
+    assert q.finish(job.completed(keep=1), job.completed(keep=1)) == [S.OK, S.GONE]
+    assert [event["event"] for event in q.events("1")] == ["added", "completed"]
+    assert "job:1" not in q.key_names()

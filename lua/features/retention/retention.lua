@@ -1,12 +1,25 @@
 -- Apply the retention of finished jobs, and delete all keys of a job.
 
 local PURGE_MAX = 1000
+local UNLINK_MAX = 700 -- keys per command, about
 
 -- Delete jobs with all their keys.
 G.purge = function(q, ids)
+  local keys, n, call = {}, 0, redis.call
+  local J, P = q.J, q.P
+  local log, deps, parents = P .. 'log:', P .. 'deps:', P .. 'parents:'
+  local chunks, signals, values = P .. 'jstream:', P .. 'signals:', P .. 'depvals:'
   for i = 1, #ids do
-    redis.call('UNLINK', q.J .. ids[i], G.satellites(q, ids[i]))
+    local id = ids[i]
+    keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = J .. id, log .. id, deps .. id, parents .. id
+    keys[n + 5], keys[n + 6], keys[n + 7] = chunks .. id, signals .. id, values .. id
+    n = n + 7
+    if n > UNLINK_MAX then
+      call('UNLINK', unpack(keys))
+      keys, n = {}, 0
+    end
   end
+  if n > 0 then call('UNLINK', unpack(keys)) end
 end
 
 -- A job that has not ended (a peer retried it and left it in the index) is only removed from the index.
