@@ -7,11 +7,13 @@ worker implement the options.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import partial
 from json import JSONEncoder
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
@@ -75,8 +77,21 @@ class JobOptionsDict(TypedDict, total=False):
     on_failure: FailurePolicy | None
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class JobOptions:
+def _job_id(_: str, value: object) -> str:
+    return validate_job_id(value)
+
+
+def _fallbacks_to_wire(fallbacks: tuple[Fallback, ...]) -> list[Any] | None:
+    # An empty list only overrides the queue's default.
+    return [fallback.to_wire() for fallback in fallbacks] or None
+
+
+def _parent_to_wire(parent: JobRef) -> dict[str, str]:
+    return {"queue": parent.queue, "id": parent.id}
+
+
+@dataclass(frozen=True, init=False)
+class JobOptions(CheckedOptions):
     """Options of a job. None means "not given"; durations are stored in milliseconds.
 
     Args:
@@ -108,80 +123,40 @@ class JobOptions:
         GlideMQValidationError: an option is invalid.
     """
 
-    delay: int | None
-    run_at: datetime | None
-    attempts: int | None
-    backoff: Backoff | None
-    job_id: str | None
-    priority: int | None
-    lifo: bool | None
-    ttl: int | None
-    timeout: int | None
-    remove_on_complete: Retention | None
-    remove_on_fail: Retention | None
-    lock_duration: int | None
-    ordering: Ordering | None
-    cost: float | None
-    deduplication: Deduplication | None
-    fallbacks: tuple[Fallback, ...] | None
-    parent: JobRef | None
-    on_failure: str | None
-    _wire_json: str | None = field(repr=False, compare=False)
+    # In the order of the opts JSON.
+    job_id: str | None = option(_job_id, wire="jobId")
+    delay: int | None = option(to_ms, wire="delay")
+    run_at: datetime | None = option(to_instant)
+    priority: int | None = option(partial(check_int, minimum=0, maximum=MAX_PRIORITY), wire="priority")
+    lifo: bool | None = option(check_bool, wire="lifo")
+    attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS), wire="attempts")
+    backoff: Backoff | None = option(Backoff.parse, wire="backoff", encode=Backoff.to_wire)
+    timeout: int | None = option(partial(to_ms, minimum=1), wire="timeout")
+    ttl: int | None = option(partial(to_ms, minimum=1), wire="ttl")
+    remove_on_complete: Retention | None = option(parse_retention, wire="removeOnComplete", encode=retention_to_wire)
+    remove_on_fail: Retention | None = option(parse_retention, wire="removeOnFail", encode=retention_to_wire)
+    lock_duration: int | None = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), wire="lockDuration")
+    ordering: Ordering | None = option(Ordering.parse, wire="ordering", encode=Ordering.to_wire)
+    cost: float | None = option(check_tokens, wire="cost")
+    deduplication: Deduplication | None = option(
+        Deduplication.parse, wire="deduplication", encode=Deduplication.to_wire
+    )
+    fallbacks: tuple[Fallback, ...] | None = option(parse_fallbacks, wire="fallbacks", encode=_fallbacks_to_wire)
+    parent: JobRef | None = option(parse_parent, wire="parent", encode=_parent_to_wire)
+    on_failure: str | None = option(partial(check_choice, choices=FAILURE_POLICIES), wire="onFailure")
+    _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        *,
-        delay: Milliseconds | None = None,
-        run_at: datetime | None = None,
-        attempts: int | None = None,
-        backoff: BackoffInput | None = None,
-        job_id: str | None = None,
-        priority: int | None = None,
-        lifo: bool | None = None,
-        ttl: Milliseconds | None = None,
-        timeout: Milliseconds | None = None,
-        remove_on_complete: RetentionInput | None = None,
-        remove_on_fail: RetentionInput | None = None,
-        lock_duration: Milliseconds | None = None,
-        ordering: OrderingInput | None = None,
-        cost: float | None = None,
-        deduplication: DeduplicationInput | None = None,
-        fallbacks: FallbacksInput | None = None,
-        parent: ParentInput | None = None,
-        on_failure: FailurePolicy | None = None,
-    ) -> None:
-        # `init=False`: the accepted types (a timedelta, a mapping) are wider than the stored ones.
-        keep = object.__setattr__
-        keep(self, "delay", None if delay is None else to_ms("delay", delay))
-        keep(self, "run_at", None if run_at is None else to_instant("run_at", run_at))
-        if delay is not None and run_at is not None:
-            raise GlideMQValidationError("run_at", run_at, "options 'delay' and 'run_at' are mutually exclusive")
-        keep(self, "attempts", None if attempts is None else check_int("attempts", attempts, 0, MAX_ATTEMPTS))
-        keep(self, "backoff", None if backoff is None else Backoff.parse("backoff", backoff))
-        keep(self, "job_id", None if job_id is None else validate_job_id(job_id))
-        keep(self, "priority", None if priority is None else check_int("priority", priority, 0, MAX_PRIORITY))
-        keep(self, "lifo", None if lifo is None else check_bool("lifo", lifo))
-        keep(self, "ttl", None if ttl is None else to_ms("ttl", ttl, minimum=1))
-        keep(self, "timeout", None if timeout is None else to_ms("timeout", timeout, minimum=1))
-        keep(self, "remove_on_complete", parse_retention("remove_on_complete", remove_on_complete))
-        keep(self, "remove_on_fail", parse_retention("remove_on_fail", remove_on_fail))
-        if lock_duration is not None:
-            lock_duration = to_ms("lock_duration", lock_duration, minimum=SECOND_MS, maximum=DAY_MS)
-        keep(self, "lock_duration", lock_duration)
-        keep(self, "ordering", None if ordering is None else Ordering.parse("ordering", ordering))
-        keep(self, "cost", None if cost is None else check_tokens("cost", cost))
-        keep(
-            self,
-            "deduplication",
-            None if deduplication is None else Deduplication.parse("deduplication", deduplication),
-        )
-        keep(self, "fallbacks", None if fallbacks is None else parse_fallbacks("fallbacks", fallbacks))
-        keep(self, "parent", None if parent is None else parse_parent("parent", parent))
-        if on_failure is not None:
-            check_choice("on_failure", on_failure, FAILURE_POLICIES)
-        keep(self, "on_failure", on_failure)
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Unpack[JobOptionsDict]) -> None: ...
+
+    def _check_given(self) -> None:
+        if self.delay is not None and self.run_at is not None:
+            raise GlideMQValidationError("run_at", self.run_at, "options 'delay' and 'run_at' are mutually exclusive")
         _check_together(self)
-        keep(self, "_wire_json", None)
+
+    def _reject(self, name: str, value: object) -> None:
+        _refuse(name, value)
 
     @classmethod
     def parse(cls, given: JobOptions | Mapping[str, Any] | None) -> JobOptions:
@@ -200,12 +175,13 @@ class JobOptions:
             raise GlideMQValidationError("options", given, f"must be a mapping, not {type(given).__name__}")
         if not given:
             return NO_OPTIONS
-        for name, value in given.items():
-            if name not in _NAMES:
-                _refuse(name, value)
-        if UNSUPPORTED.keys() & given.keys():
-            given = {name: value for name, value in given.items() if name not in UNSUPPORTED}
-        return cls(**given)
+        try:
+            return cls(**given)
+        except TypeError:
+            for name, value in given.items():
+                if type(name) is not str:
+                    _refuse(name, value)
+            raise
 
     @staticmethod
     def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
@@ -219,14 +195,13 @@ class JobOptions:
         if defaults is NO_OPTIONS:
             return overrides
         merged = object.__new__(JobOptions)
-        keep = object.__setattr__
-        timed = overrides.delay is not None or overrides.run_at is not None
-        for name in _FIELDS:
-            value = getattr(overrides, name)
-            if value is None and not (timed and name in ("delay", "run_at")):
-                value = getattr(defaults, name)
-            keep(merged, name, value)
-        keep(merged, "_wire_json", None)
+        given, values = overrides.__dict__, merged.__dict__
+        values.update(defaults.__dict__)
+        if "delay" in given or "run_at" in given:
+            values.pop("delay", None)
+            values.pop("run_at", None)
+        values.update(given)
+        values.pop("_wire_json", None)
         _check_together(merged)
         return merged
 
@@ -250,21 +225,13 @@ class JobOptions:
     def to_wire(self) -> dict[str, Any]:
         """Return the opts JSON as a dict: camelCase names, only the given options. `run_at` is not stored."""
         wire: dict[str, Any] = {}
-        for name, key in _WIRE_NAMES:
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if name in ("backoff", "ordering", "deduplication"):
-                value = value.to_wire()
-            elif name == "fallbacks":
-                if not value:
-                    continue  # an empty list only overrides the queue's default
-                value = [fallback.to_wire() for fallback in value]
-            elif name in ("remove_on_complete", "remove_on_fail"):
-                value = retention_to_wire(value)
-            elif name == "parent":
-                value = {"queue": value.queue, "id": value.id}
-            wire[key] = value
+        given = self.__dict__
+        for name, key, encode in _STORED:
+            value = given.get(name)
+            if value is not None and encode is not None:
+                value = encode(value)
+            if value is not None:
+                wire[key] = value
         return wire
 
     def to_wire_json(self) -> str:
@@ -276,27 +243,15 @@ class JobOptions:
         return text
 
 
-_WIRE_NAMES: Final = (
-    ("job_id", "jobId"),
-    ("delay", "delay"),
-    ("priority", "priority"),
-    ("lifo", "lifo"),
-    ("attempts", "attempts"),
-    ("backoff", "backoff"),
-    ("timeout", "timeout"),
-    ("ttl", "ttl"),
-    ("remove_on_complete", "removeOnComplete"),
-    ("remove_on_fail", "removeOnFail"),
-    ("lock_duration", "lockDuration"),
-    ("ordering", "ordering"),
-    ("cost", "cost"),
-    ("deduplication", "deduplication"),
-    ("fallbacks", "fallbacks"),
-    ("parent", "parent"),
-    ("on_failure", "onFailure"),
+_STORED: Final = tuple(
+    (each.name, each.metadata["wire"], each.metadata["encode"])
+    for each in fields(JobOptions)
+    if each.metadata.get("wire")
 )
-_FIELDS: Final = ("run_at", *(name for name, _ in _WIRE_NAMES))
-_NAMES: Final = frozenset(_FIELDS)
+"""Name, stored name and encoder of each stored option."""
+WIRE_NAMES: Final[Mapping[str, str]] = {key: name for name, key, _ in _STORED}
+"""Names of the stored options, by their names in the opts JSON."""
+_NAMES: Final = frozenset(JobOptionsDict.__annotations__)
 
 
 def _check_together(options: JobOptions) -> None:

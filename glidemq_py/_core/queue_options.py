@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
+from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_callable, check_choice
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_prefix
@@ -34,8 +36,37 @@ class Serializer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class QueueOptions:
+def _prefix(_: str, value: str) -> str:
+    return validate_prefix(value)
+
+
+def _default_job_options(option: str, value: JobOptions | Mapping[str, Any]) -> JobOptions:
+    defaults = JobOptions.parse(value)
+    for name, what in (("job_id", "id"), ("parent", "parent")):
+        given = getattr(defaults, name)
+        if given is not None:
+            raise GlideMQValidationError(
+                f"{option}.{name}", given, f"must not be a default (all jobs would have one {what})"
+            )
+    return defaults
+
+
+def _serializer(option: str, value: object) -> object:
+    if isinstance(value, str):
+        return check_choice(option, value, _SERIALIZERS)
+    if not isinstance(value, Serializer):
+        raise GlideMQValidationError(option, value, "must have the methods serialize(value) and deserialize(text)")
+    check_callable(f"{option}.serialize", value.serialize, "value")
+    check_callable(f"{option}.deserialize", value.deserialize, "text")
+    return value
+
+
+def _dead_letter_queue(_: str, value: DeadLetterInput) -> DeadLetterOptions | Literal[False] | None:
+    return parse_dead_letter_queue(value)
+
+
+@dataclass(frozen=True, init=False)
+class QueueOptions(CheckedOptions):
     """Options of a `Queue`.
 
     Args:
@@ -51,50 +82,12 @@ class QueueOptions:
         GlideMQValidationError: an option is invalid.
     """
 
-    prefix: str
-    default_job_options: JobOptions
-    compression: Compression
-    serializer: Serializer | SerializerName | None
-    events: bool
-    dead_letter_queue: DeadLetterOptions | Literal[False] | None
-
-    def __init__(
-        self,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        default_job_options: JobOptions | Mapping[str, Any] | None = None,
-        compression: Compression = "none",
-        serializer: Serializer | SerializerName | None = None,
-        events: bool = True,
-        dead_letter_queue: DeadLetterInput = None,
-    ) -> None:
-        keep = object.__setattr__
-        keep(self, "prefix", validate_prefix(prefix))
-        defaults = JobOptions.parse(default_job_options)
-        if defaults.job_id is not None:
-            raise GlideMQValidationError(
-                "default_job_options.job_id", defaults.job_id, "must not be a default (all jobs would have one id)"
-            )
-        if defaults.parent is not None:
-            raise GlideMQValidationError(
-                "default_job_options.parent",
-                defaults.parent,
-                "must not be a default (all jobs would have one parent)",
-            )
-        keep(self, "default_job_options", defaults)
-        keep(self, "compression", check_choice("compression", compression, _COMPRESSIONS))
-        if isinstance(serializer, str):
-            check_choice("serializer", serializer, _SERIALIZERS)
-        elif serializer is not None and not isinstance(serializer, Serializer):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GlideMQValidationError(
-                "serializer", serializer, "must have the methods serialize(value) and deserialize(text)"
-            )
-        elif serializer is not None:
-            check_callable("serializer.serialize", serializer.serialize, "value")
-            check_callable("serializer.deserialize", serializer.deserialize, "text")
-        keep(self, "serializer", serializer)
-        keep(self, "events", check_bool("events", events))
-        keep(self, "dead_letter_queue", parse_dead_letter_queue(dead_letter_queue))
+    prefix: str = option(_prefix, DEFAULT_PREFIX)
+    default_job_options: JobOptions = option(_default_job_options, NO_OPTIONS, optional=True)
+    compression: Compression = option(partial(check_choice, choices=_COMPRESSIONS), "none")
+    serializer: Serializer | SerializerName | None = option(_serializer)
+    events: bool = option(check_bool, True)
+    dead_letter_queue: DeadLetterOptions | Literal[False] | None = option(_dead_letter_queue)
 
 
 @dataclass(frozen=True, slots=True, init=False)

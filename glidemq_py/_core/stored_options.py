@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, WIRE_NAMES, JobOptions
 from glidemq_py._features.fallbacks import read_fallbacks
 from glidemq_py._features.retries import Backoff
 from glidemq_py.errors import GlideMQValidationError
@@ -90,24 +90,15 @@ def _ordering(value: Any) -> Any:
     return {name: each for name, each in kept.items() if each}
 
 
+_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "backoff": _backoff,
+    "remove_on_complete": _retention,
+    "remove_on_fail": _retention,
+    "ordering": _ordering,
+    "fallbacks": read_fallbacks,
+}
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "jobId": ("job_id", _same),
-    "delay": ("delay", _same),
-    "priority": ("priority", _same),
-    "lifo": ("lifo", _same),
-    "attempts": ("attempts", _same),
-    "backoff": ("backoff", _backoff),
-    "timeout": ("timeout", _same),
-    "ttl": ("ttl", _same),
-    "removeOnComplete": ("remove_on_complete", _retention),
-    "removeOnFail": ("remove_on_fail", _retention),
-    "lockDuration": ("lock_duration", _same),
-    "ordering": ("ordering", _ordering),
-    "cost": ("cost", _same),
-    "deduplication": ("deduplication", _same),
-    "fallbacks": ("fallbacks", read_fallbacks),
-    "parent": ("parent", _same),
-    "onFailure": ("on_failure", _same),
+    key: (name, _DECODERS.get(name, _same)) for key, name in WIRE_NAMES.items()
 }
 
 

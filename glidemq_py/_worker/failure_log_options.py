@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
+from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_int, parse_nested
 from glidemq_py.errors import GlideMQValidationError
 
@@ -21,8 +23,8 @@ class FailureLogDict(TypedDict, total=False):
     tracebacks: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class FailureLogOptions:
+@dataclass(frozen=True, init=False)
+class FailureLogOptions(CheckedOptions):
     """Options of the failure log (logger ``glidemq_py.failures``).
 
     Args:
@@ -35,15 +37,13 @@ class FailureLogOptions:
         GlideMQValidationError: If a field is invalid. The error names the field and its value.
     """
 
-    per_minute: int
-    retries: bool
-    tracebacks: bool
+    per_minute: int = option(partial(check_int, minimum=0, maximum=MAX_PER_MINUTE), 5)
+    retries: bool = option(check_bool, True)
+    tracebacks: bool = option(check_bool, True)
 
-    def __init__(self, *, per_minute: int = 5, retries: bool = True, tracebacks: bool = True) -> None:
-        keep = object.__setattr__
-        keep(self, "per_minute", check_int("per_minute", per_minute, 0, MAX_PER_MINUTE))
-        keep(self, "retries", check_bool("retries", retries))
-        keep(self, "tracebacks", check_bool("tracebacks", tracebacks))
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Unpack[FailureLogDict]) -> None: ...
 
 
 def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:

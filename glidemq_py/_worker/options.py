@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
+from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_callable, check_int, parse_nested
-from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict, parse_limit
-from glidemq_py._worker.batch_options import BatchDict, BatchOptions
-from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions, parse_failure_log
+from glidemq_py._core.times import DAY_MS, SECOND_MS, to_ms
+from glidemq_py._features.limits.options import RateLimit, TokenLimiter, parse_limit
+from glidemq_py._worker.batch_options import BatchOptions
+from glidemq_py._worker.failure_log_options import FailureLogOptions, parse_failure_log
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["BackoffStrategy", "ExceptionTypes", "WorkerOptions"]
@@ -23,8 +25,30 @@ BackoffStrategy = Callable[[int, BaseException], int | timedelta]
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class WorkerOptions:
+def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
+    kinds: Any = value if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownVariableType]
+    if not all(map(_is_exception_type, kinds)):
+        raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")  # pyright: ignore[reportUnknownArgumentType]
+    return tuple(kinds)
+
+
+def _is_exception_type(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _strategies(option: str, value: Any) -> Mapping[str, BackoffStrategy]:
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError(option, value, "must be a mapping of names to functions")
+    given: dict[Any, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
+    for name, function in given.items():
+        if not isinstance(name, str) or not name:
+            raise GlideMQValidationError(option, name, "names must be non-empty strings")
+        check_callable(f"{option}.{name}", function, "attempts_made", "error")
+    return given
+
+
+@dataclass(frozen=True, init=False)
+class WorkerOptions(CheckedOptions):
     """Options of a `Worker`. Durations are stored in milliseconds.
 
     Args:
@@ -53,82 +77,21 @@ class WorkerOptions:
         GlideMQValidationError: If an option is invalid. The error names the option and its value.
     """
 
-    concurrency: int
-    lock_duration: int
-    stalled_interval: int
-    max_stalled_count: int
-    retry_on: tuple[type[BaseException], ...] | None
-    no_retry_on: tuple[type[BaseException], ...]
-    backoff_strategies: Mapping[str, BackoffStrategy]
-    limiter: RateLimit | None
-    token_limiter: TokenLimiter | None
-    batch: BatchOptions | None
-    events: bool
-    metrics: bool
-    log_failures: FailureLogOptions | None
-
-    def __init__(
-        self,
-        *,
-        concurrency: int = 1,
-        lock_duration: Milliseconds = 30_000,
-        stalled_interval: Milliseconds = 30_000,
-        max_stalled_count: int = 1,
-        retry_on: ExceptionTypes | None = None,
-        no_retry_on: ExceptionTypes | None = None,
-        backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
-        limiter: RateLimit | RateLimitDict | None = None,
-        token_limiter: TokenLimiter | TokenLimiterDict | None = None,
-        batch: BatchOptions | BatchDict | None = None,
-        events: bool = True,
-        metrics: bool = True,
-        log_failures: bool | FailureLogOptions | FailureLogDict = True,
-    ) -> None:
-        keep = object.__setattr__
-        keep(self, "concurrency", check_int("concurrency", concurrency, 1, MAX_CONCURRENCY))
-        keep(self, "lock_duration", _lock_time("lock_duration", lock_duration))
-        keep(self, "stalled_interval", _lock_time("stalled_interval", stalled_interval))
-        keep(self, "max_stalled_count", check_int("max_stalled_count", max_stalled_count, 0, 1_000_000))
-        keep(self, "retry_on", None if retry_on is None else _types("retry_on", retry_on))
-        keep(self, "no_retry_on", () if no_retry_on is None else _types("no_retry_on", no_retry_on))
-        keep(self, "backoff_strategies", _strategies(backoff_strategies))
-        keep(self, "limiter", None if limiter is None else parse_limit("limiter", limiter, RateLimit))
-        tokens = None if token_limiter is None else parse_limit("token_limiter", token_limiter, TokenLimiter)
-        keep(self, "token_limiter", tokens)
-        keep(self, "batch", None if batch is None else parse_nested("batch", batch, BatchOptions, needed=1))
-        keep(self, "events", check_bool("events", events))
-        keep(self, "metrics", check_bool("metrics", metrics))
-        keep(self, "log_failures", parse_failure_log("log_failures", log_failures))
+    concurrency: int = option(partial(check_int, minimum=1, maximum=MAX_CONCURRENCY), 1)
+    lock_duration: int = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), 30_000)
+    stalled_interval: int = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), 30_000)
+    max_stalled_count: int = option(partial(check_int, minimum=0, maximum=1_000_000), 1)
+    retry_on: tuple[type[BaseException], ...] | None = option(_types)
+    no_retry_on: tuple[type[BaseException], ...] = option(_types, (), optional=True)
+    backoff_strategies: Mapping[str, BackoffStrategy] | None = option(_strategies)
+    limiter: RateLimit | None = option(partial(parse_limit, kind=RateLimit))
+    token_limiter: TokenLimiter | None = option(partial(parse_limit, kind=TokenLimiter))
+    batch: BatchOptions | None = option(partial(parse_nested, kind=BatchOptions, needed=1))
+    events: bool = option(check_bool, True)
+    metrics: bool = option(check_bool, True)
+    log_failures: FailureLogOptions | None = option(parse_failure_log, FailureLogOptions(), optional=False)
 
     @property
     def slots(self) -> int:
         """Maximum number of running jobs."""
         return self.concurrency if self.batch is None else self.concurrency * self.batch.size
-
-
-def _lock_time(option: str, value: Milliseconds) -> int:
-    return to_ms(option, value, minimum=SECOND_MS, maximum=DAY_MS)
-
-
-def _types(option: str, value: Any) -> tuple[type[BaseException], ...]:
-    kinds: Any = value if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownVariableType]
-    if not all(map(_is_exception_type, kinds)):
-        raise GlideMQValidationError(option, value, "must be an exception type or a tuple of them")  # pyright: ignore[reportUnknownArgumentType]
-    return tuple(kinds)
-
-
-def _is_exception_type(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
-def _strategies(value: Any) -> Mapping[str, BackoffStrategy]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise GlideMQValidationError("backoff_strategies", value, "must be a mapping of names to functions")
-    given: dict[Any, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
-    for name, function in given.items():
-        if not isinstance(name, str) or not name:
-            raise GlideMQValidationError("backoff_strategies", name, "names must be non-empty strings")
-        check_callable(f"backoff_strategies.{name}", function, "attempts_made", "error")
-    return given

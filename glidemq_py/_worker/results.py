@@ -152,7 +152,7 @@ class Outcomes:
         if backoff is None:
             return 0
         failures = run.job.attempts_made + 1
-        strategy = self._options.backoff_strategies.get(backoff.type)
+        strategy = (self._options.backoff_strategies or {}).get(backoff.type)
         if strategy is not None:
             return _custom_backoff(strategy, backoff.type, failures, error, backoff.compute(failures))
         return backoff.compute(failures)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Self, cast
 
@@ -212,9 +211,9 @@ class Worker(AsyncOnly, Generic[ContextT]):
             raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
         if connection is not None:
             check_connection(connection)
-        options = self.options if concurrency is None else replace(self.options, concurrency=concurrency)
+        options = self.options if concurrency is None else self.options.replace(concurrency=concurrency)
         if prefix is not None:
-            self._queue_options = replace(self._queue_options, prefix=validate_prefix(prefix))
+            self._queue_options = self._queue_options.replace(prefix=prefix)
             self._keys = QueueKeys(prefix, self.queue_name)
         self.options = options
         self._connection = self._connection if connection is None else connection

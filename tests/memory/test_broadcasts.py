@@ -156,7 +156,7 @@ async def test_invalid_workers_are_rejected() -> None:
     async with TestBroadcast() as broadcast, TestQueue() as queue:
         with pytest.raises(GlideMQValidationError, match="TestBroadcastWorker"):
             TestWorker.of(BroadcastWorker("b", shout, subscription="s"), queue)
-        plain: Any = Worker("b", shout)
+        plain: Any = Worker("b", shout)  # type: ignore[arg-type]
         with pytest.raises(GlideMQValidationError, match="BroadcastWorker"):
             TestBroadcastWorker.of(plain, broadcast)
         other: Any = Queue("b", "valkey://127.0.0.1:1")

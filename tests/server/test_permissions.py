@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -273,7 +273,7 @@ async def test_probe_and_administrator_rules_are_sufficient(
         assert await asyncio.to_thread(library.main, ["load", "--url", admin]) == 0
         assert await asyncio.to_thread(library.main, ["check", "--url", admin]) == 0
         probe = WorkerArguments(check=True, queue="q", url=as_user(place.url, "probe"))
-        async with Worker("q", produce, place.url):
+        async with Worker("q", cast("Any", produce), place.url):
             assert await asyncio.to_thread(check_health, probe) == 0
         assert refused(client) == set()
 

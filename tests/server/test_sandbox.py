@@ -531,7 +531,7 @@ def test_what_does_not_go_with_a_sandbox():
     with pytest.raises(UnsupportedOptionError, match="one job at a time"):
         Worker("q", PLAIN, batch={"size": 5})
     with pytest.raises(GlideMQValidationError, match=r'"os.path:(abspath|join)"|name it as a text'):
-        Worker("q", os.path.join, sandbox={})
+        Worker("q", os.path.join, sandbox={})  # type: ignore[arg-type]
 
     class Local:
         def serialize(self, value: Any, /) -> str:

@@ -1,5 +1,7 @@
 """Mistakes of callers: unknown names, options in the wrong place, invalid connections and events."""
 
+import copy
+import dataclasses
 import inspect
 import pickle
 import re
@@ -14,6 +16,7 @@ from glidemq_py import (
     Broadcast,
     BroadcastWorker,
     ContextManagerError,
+    FailureLogOptions,
     FlowProducer,
     GlideMQValidationError,
     Producer,
@@ -140,6 +143,32 @@ def test_names_of_other_job_options(name: str, suggestion: str) -> None:
             reject()
         assert (caught.value.option, caught.value.suggestion) == (name, suggestion)
         assert suggestion in str(caught.value)
+
+
+def test_constructors_of_options_reject_unknown_names() -> None:
+    with pytest.raises(UnknownOptionError, match="use 'delay'"):
+        JobOptions(countdown=1)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match="did you mean 'retries'"):
+        FailureLogOptions(retrys=True)  # type: ignore[call-arg]
+
+
+def test_options_have_signatures_and_can_be_copied() -> None:
+    options = JobOptions(attempts=3, backoff=5, remove_on_fail=False)
+    assert set(inspect.signature(JobOptions).parameters) == set(JobOptionsDict.__annotations__)
+    assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == dataclasses.replace(options) == options
+    assert hash(copy.copy(options)) == hash(options)
+    assert dataclasses.replace(options, attempts=4) == JobOptions(attempts=4, backoff=5, remove_on_fail=False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.delay = 5  # type: ignore[misc]
+
+
+def test_override_keeps_the_other_options() -> None:
+    worker = Worker("q", handle, log_failures=False, retry_on=ValueError)
+    worker.override(concurrency=7, prefix="other")
+    assert (worker.options.concurrency, worker.options.log_failures) == (7, None)
+    assert worker.options.retry_on == (ValueError,)
+    with pytest.raises(GlideMQValidationError, match="concurrency"):
+        worker.override(concurrency=0)
 
 
 def test_secrets_are_not_shown() -> None:
