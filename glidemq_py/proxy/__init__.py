@@ -1,17 +1,17 @@
-"""HTTP proxy: an ASGI application for programs in any language. Needs the extra `proxy` (starlette, uvicorn).
+"""HTTP proxy: an ASGI application for programs in any language. Needs the extra `proxy` (FastAPI, uvicorn).
 
-Endpoints are declared in tables next to their handlers (endpoint.py); the OpenAPI document is generated from the same
-tables. Every handler calls a `Queue`; the proxy has no job logic of its own.
+Every endpoint calls a `Queue`; the proxy has no job logic of its own. FastAPI routes and validates requests by the
+types of the endpoints' arguments, and generates the OpenAPI document from them.
 """
 
 from importlib import import_module
 
 try:
-    import_module("starlette")  # before app.py, whose import error would not name the extra
+    import_module("fastapi")  # before app.py, whose import error would not name the extra
 except ImportError as error:
-    raise ImportError('the proxy requires Starlette: pip install "glidemq-py[proxy]"') from error
+    raise ImportError('the proxy requires FastAPI: pip install "glidemq-py[proxy]"') from error
 
 from glidemq_py.proxy.app import create_proxy_app
-from glidemq_py.proxy.options import ProxyOptions
+from glidemq_py.proxy.state import ProxyOptions
 
 __all__ = ["ProxyOptions", "create_proxy_app"]

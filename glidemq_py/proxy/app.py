@@ -1,42 +1,32 @@
-"""`create_proxy_app`: builds the ASGI application from the tables of endpoints."""
+"""`create_proxy_app`: the ASGI application, and its OpenAPI document."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match
 
 from glidemq_py._client.connect import Connection, check_connection
-from glidemq_py._core import json_text as json
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import Milliseconds
-from glidemq_py.errors import ClosedError, GlideMQValidationError
-from glidemq_py.proxy.answering import answer
-from glidemq_py.proxy.broadcasts import BROADCASTS
-from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.flows import FLOWS
+from glidemq_py.proxy import flows, jobs, streams
+from glidemq_py.proxy import queues as queues_
+from glidemq_py.proxy import response_models as shown
 from glidemq_py.proxy.guard import Guard
-from glidemq_py.proxy.jobs import JOBS
-from glidemq_py.proxy.openapi import document
-from glidemq_py.proxy.operations import OPERATIONS
-from glidemq_py.proxy.options import LOOPBACK_HOSTS, OnError, ProxyOptions
-from glidemq_py.proxy.refusals import refusal
-from glidemq_py.proxy.schedulers import SCHEDULERS
-from glidemq_py.proxy.schemas import COUNT, TEXT, record
-from glidemq_py.proxy.state import ProxyState
-from glidemq_py.proxy.streams import STREAMS
+from glidemq_py.proxy.responses import answer, refusal
+from glidemq_py.proxy.routing import EventStream, endpoints
+from glidemq_py.proxy.state import LOOPBACK_HOSTS, OnError, ProxyOptions, ProxyState
 
 __all__ = ["create_proxy_app"]
 
-_Serve = Callable[[Request], Awaitable[Response]]
+_health_router = endpoints()
 
 
 def create_proxy_app(
@@ -53,7 +43,7 @@ def create_proxy_app(
     hosts: Iterable[str] = LOOPBACK_HOSTS,
     body_timeout: Milliseconds = 30_000,
     max_response: int = 4_194_304,
-) -> Starlette:
+) -> FastAPI:
     """Create the ASGI application that serves queues over HTTP.
 
     Args:
@@ -86,104 +76,63 @@ def create_proxy_app(
     state = ProxyState(connection, options)
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
         await state.close()
 
-    endpoints = (*JOBS, *OPERATIONS, *SCHEDULERS, *FLOWS, *BROADCASTS, *STREAMS, _HEALTH)
     from glidemq_py import __version__
 
-    text = json.dumps(document(endpoints, version=__version__, secured=options.tokens is not None))
-
-    async def openapi(_: Request) -> Response:
-        return Response(text, media_type="application/json")
-
-    routes = [
-        Route(endpoint.path, _served(endpoint, state), methods=[endpoint.method], name=endpoint.run.__name__)
-        for endpoint in endpoints
-    ]
-    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
-    app = Starlette(
-        routes=_merged(routes), lifespan=lifespan, exception_handlers={HTTPException: _refused},
-        middleware=[Middleware(Guard, options=options)],
+    routers = (
+        _health_router, jobs.router, queues_.router, queues_.usage_router, flows.router, streams.router,
+    )  # fmt: skip
+    app = FastAPI(
+        title="glidemq_py proxy", version=__version__, description="A job queue over HTTP.",
+        docs_url=None, redoc_url=None, routes=[route for router in routers for route in router.routes],
+        lifespan=lifespan, middleware=[Middleware(Guard, options=options)],
+        exception_handlers={HTTPException: _refused},
     )  # fmt: skip
     app.state.proxy = state
+    _complete_document(app, secured=options.tokens is not None)
     return app
 
 
-def _merged(routes: list[Route]) -> list[Route]:
-    """Return one route per path, so that the response to an unsupported method lists all allowed methods."""
-    by_path: dict[str, dict[str, _Serve]] = {}
-    for route in routes:
-        for method in route.methods or ():
-            by_path.setdefault(route.path, {})[method] = route.endpoint
-    found: list[Route] = []
-    for path, methods in by_path.items():
-        found.append(Route(path, _by_method(methods), methods=sorted(methods)))
-    return found
+def _complete_document(app: FastAPI, *, secured: bool) -> None:
+    """Extend the OpenAPI document of the framework by what `Guard` and `ProxyRoute` do: tokens, the status 400."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
+            operations = [each for methods in document["paths"].values() for each in methods.values()]
+            for operation in operations:
+                operation["responses"].pop("422", None)  # ProxyRoute returns 400
+                if secured and operation["operationId"] != health.__name__:
+                    operation["security"] = [{"token": []}]
+            components = document["components"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                components["schemas"].pop(name, None)
+            if secured:
+                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        return generate()
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as the framework documents it
 
 
-def _by_method(methods: dict[str, _Serve]) -> _Serve:
-    async def serve(request: Request) -> Response:
-        return await methods[request.method](request)
-
-    return serve
-
-
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
+    """Return the response to a request without an endpoint; with 405, it lists all methods of the path."""
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        found: set[str] = set()
+        for route in request.app.routes:
+            if route.matches(request.scope)[0] is not Match.NONE:
+                found |= route.methods
+                if "GET" in route.methods and getattr(route, "response_class", None) is not EventStream:
+                    found.add("HEAD")
+        error.headers = {"Allow": ", ".join(sorted(found))}
     return refusal(error)
 
 
-def _served(endpoint: Endpoint, state: ProxyState) -> _Serve:
-    async def serve(request: Request) -> Response:
-        try:
-            if endpoint.streams and request.method == "HEAD":
-                # The response to HEAD would have to wait for the end of the stream.
-                raise HTTPException(405, headers={"Allow": "GET"})
-            if state.closing.is_set():
-                raise ClosedError("the proxy is closing")
-            if "name" in request.path_params:
-                state.check_allowed(request.path_params["name"])
-            endpoint.check_query(request.query_params)
-            body = _object(await request.body(), endpoint)
-            if not endpoint.open:
-                await state.connect()
-            exchange = Exchange(
-                request=request, state=state, path=request.path_params, query=request.query_params, body=body
-            )
-            return await endpoint.run(exchange)
-        except ClientDisconnect:
-            return Response(status_code=400)  # the client is gone
-        except Exception as error:
-            state.report(error, request)
-            return refusal(error)
-
-    return serve
-
-
-def _object(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
-    if endpoint.body is None:
-        if content:
-            raise GlideMQValidationError("body", None, "is not accepted by this endpoint")
-        return {}
-    if not content:
-        if endpoint.body_needed:
-            raise GlideMQValidationError("body", None, "is required: must be a JSON object")
-        return {}
-    value = json.loads(content, "body")
-    if not isinstance(value, dict):
-        raise GlideMQValidationError("body", value, "must be a JSON object")
-    endpoint.check_body(value)  # pyright: ignore[reportUnknownArgumentType]
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-async def _health(exchange: Exchange) -> Response:
-    state = exchange.state
+@_health_router.get("/health", summary="Return the health of the proxy", response_model=shown.Health)
+async def health(request: Request) -> Response:
+    state: ProxyState = request.app.state.proxy
     uptime = int((time.monotonic() - state.started) * 1_000)
     return answer({"status": "ok", "uptime": uptime, "queues": state.open_queues})
-
-
-_HEALTH: Final = Endpoint(
-    method="GET", path="/health", summary="Return the health of the proxy", run=_health, open=True,
-    answers={200: record(status=TEXT, uptime=COUNT, queues=COUNT)},
-)  # fmt: skip

@@ -3,105 +3,140 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
 
 from starlette.responses import Response
 
 from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.control import registry_add, registry_set
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, flow_key
+from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
 from glidemq_py._features.usage.queue_api import sum_usage
 from glidemq_py._job import Job
 from glidemq_py._job.control import revoke
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.proxy.answering import answer, encode
-from glidemq_py.proxy.camel import camel
-from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.flow_record import (
-    FlowKind,
-    FlowRecord,
-    check_flow_id,
-    forget_flow,
-    keep_flow,
-    read_flow_record,
-)  # fmt: skip
-from glidemq_py.proxy.flow_shapes import DEEPEST, budget_of, dag_of, node_shape, ref_shape, tree_of, tree_shape
-from glidemq_py.proxy.listing import PAGE, check_limit, fill_page, open_cursor, page_answer, seal_cursor
-from glidemq_py.proxy.refusals import NothingThereError, ResponseTooLargeError
-from glidemq_py.proxy.schemas import (
-    BUDGET,
-    COUNT,
-    FLOW_MEMBER,
-    FLOW_NODE,
-    FLOW_REF,
-    FLOW_SUMMARY,
-    NEXT,
-    TEXT,
-    listed,
-    record,
-    schema_of,
-)  # fmt: skip
+from glidemq_py.proxy import request_models as given
+from glidemq_py.proxy import response_models as shown
+from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, seal_cursor
+from glidemq_py.proxy.responses import NothingThereError, ResponseTooLargeError, answer, camel, encode
+from glidemq_py.proxy.routing import endpoints, with_example
+from glidemq_py.proxy.state import ProxyState, State
 
-__all__ = ["FLOWS"]
+__all__ = ["router"]
 
 _AT_A_TIME: Final = 100
 _LEAST_READ: Final = 10_000
+_DEEPEST: Final = 100
+"""Maximum levels of a tree in one request or response: other JSON parsers limit nesting."""
 _ENDED: Final = (JobState.COMPLETED, JobState.FAILED, None)
 
+_MEMBERS_PER_CALL: Final = 1_000
+_ID: Final = re.compile(r"[^{}\x00-\x1f\x7f]{1,256}")
 
-def _producer(exchange: Exchange) -> FlowProducer:
+FlowKind = Literal["tree", "dag"]
+
+router = endpoints("/flows")
+
+
+def _producer(proxy: ProxyState) -> FlowProducer:
     # One per request: a producer keeps a link to every queue it was used with.
-    options = exchange.state.options
-    return FlowProducer(
-        exchange.state.client, prefix=options.prefix, compression=options.compression, events=options.events
-    )
+    options = proxy.options
+    return FlowProducer(proxy.client, prefix=options.prefix, compression=options.compression, events=options.events)
 
 
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-async def _add_flow(exchange: Exchange) -> Response:
-    body = exchange.body
-    if ("flow" in body) == ("dag" in body):
-        raise GlideMQValidationError("flow", sorted(body), "must have exactly one of 'flow' and 'dag'")
-    check = exchange.state.check_allowed
+@router.post(
+    "", summary="Add a flow: a tree or a graph of jobs", status_code=201, response_model=shown.AddedFlow,
+    openapi_extra=with_example(
+        flow={"name": "report", "queueName": "reports", "children": [
+            {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
+        ]},
+        budget={"maxTotalTokens": 100_000},
+    ),
+)  # fmt: skip
+async def add_flow(proxy: State, body: given.AddFlow) -> Response:
     flow_id = secrets.token_hex(12)
-    async with _producer(exchange) as producer:
+    async with _producer(proxy) as producer:
         producer._flow_id = flow_id
-        if "flow" in body:
-            budget = budget_of(body["budget"]) if "budget" in body else None
-            top = await producer.add(tree_of(body["flow"], check), budget=budget)
+        if "flow" in body and "dag" not in body:
+            budget = cast("dict[str, Any]", body["budget"]) if "budget" in body else None
+            top = await producer.add(_tree(body["flow"], proxy.check_allowed), budget=budget)
             jobs = [node.job for node in top.walk()]
-            shape = await _kept(exchange, producer, flow_id, "tree", jobs, [top.job])
-            shape["root"] = shape["roots"][0]
-        else:
+            added = await _kept(proxy, producer, flow_id, "tree", jobs, [top.job])
+            added["root"] = added["roots"][0]
+        elif "dag" in body and "flow" not in body:
             if "budget" in body:
                 raise GlideMQValidationError("budget", body["budget"], "requires 'flow'")
-            nodes = dag_of(body["dag"], check)
-            added = await producer.add_dag(nodes)
+            nodes = _graph(body["dag"], proxy.check_allowed)
+            by_name = await producer.add_dag(nodes)
             waited_for = {dep for node in nodes for dep in node.deps}
-            roots = [job for name, job in added.items() if name not in waited_for]
-            shape = await _kept(exchange, producer, flow_id, "dag", list(added.values()), roots)
-            shape["jobs"] = {name: ref_shape(_ref(job)) for name, job in added.items()}
-    return answer(shape, 201)
+            roots = [job for name, job in by_name.items() if name not in waited_for]
+            added = await _kept(proxy, producer, flow_id, "dag", list(by_name.values()), roots)
+            added["jobs"] = {name: _ref_view(_ref(job)) for name, job in by_name.items()}
+        else:
+            raise GlideMQValidationError("flow", sorted(body), "must have exactly one of 'flow' and 'dag'")
+    return answer(added, 201)
+
+
+def _tree(root: given.FlowJobBody, check: Callable[[str], None]) -> FlowJob:
+    """Return the tree of a request, without recursion; ``check`` raises if a queue may not be used."""
+    found: list[tuple[given.FlowJobBody, list[int]]] = []
+    waiting: list[tuple[given.FlowJobBody, str, int, int]] = [(root, "flow", 1, -1)]
+    for job, where, level, parent in waiting:  # grows during iteration: parents before their children
+        if level > _DEEPEST:
+            raise GlideMQValidationError("flow", where, f"must be at most {_DEEPEST} levels deep over HTTP")
+        check(job["queue_name"])
+        here = len(found)
+        found.append((job, []))
+        if parent >= 0:
+            found[parent][1].append(here)
+        children = enumerate(job.get("children", ()))
+        waiting += [(child, f"{where}.children[{i}]", level + 1, here) for i, child in children]
+    made: dict[int, FlowJob] = {}
+    for i in reversed(range(len(found))):
+        job, below = found[i]
+        children_made = [made.pop(child) for child in below]
+        made[i] = FlowJob(job["name"], job["queue_name"], job.get("data"), _options(job), children_made)
+    return made[0]
+
+
+def _graph(dag: given.Dag, check: Callable[[str], None]) -> list[DagNode]:
+    """Return the graph of a request; see `_tree`."""
+    for node in dag["nodes"]:
+        check(node["queue_name"])
+    return [
+        DagNode(node["name"], node["queue_name"], node.get("data"), _options(node), node.get("deps", []))
+        for node in dag["nodes"]
+    ]
+
+
+def _options(job: given.FlowJobBody | given.DagNodeBody) -> dict[str, Any]:
+    return cast("dict[str, Any]", job.get("opts", {}))
 
 
 async def _kept(
-    exchange: Exchange, producer: FlowProducer, flow_id: str, kind: FlowKind, jobs: list[Job[Any, Any]],
+    proxy: ProxyState, producer: FlowProducer, flow_id: str, kind: FlowKind, jobs: list[Job[Any, Any]],
     roots: list[Job[Any, Any]],
-) -> dict[str, Any]:  # fmt: skip
+) -> shown.AddedFlow:  # fmt: skip
     made = FlowRecord(
         flow_id=flow_id, kind=kind, created_at=jobs[0].timestamp, roots=[_ref(job) for job in roots],
         jobs=[_ref(job) for job in jobs],
     )  # fmt: skip
-    await keep_flow(await producer._connected(), exchange.state.options.prefix, made)
+    await _keep_flow(await producer._connected(), proxy.options.prefix, made)
     return {
         "flowId": flow_id, "kind": kind, "nodeCount": len(jobs),
-        "roots": [{**ref_shape(_ref(job)), "name": job.name} for job in roots],
+        "roots": [{"id": job.id, "queueName": job.queue_name, "name": job.name} for job in roots],
     }  # fmt: skip
 
 
@@ -109,77 +144,122 @@ def _ref(job: Job[Any, Any]) -> JobRef:
     return JobRef(job.queue_name, job.id)
 
 
+def _ref_view(ref: JobRef) -> shown.FlowRef:
+    return {"id": ref.id, "queueName": ref.queue}
+
+
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-async def _record(exchange: Exchange, producer: FlowProducer) -> FlowRecord:
-    flow_id = check_flow_id(exchange.path["flow"])
-    found = await read_flow_record(await producer._connected(), exchange.state.options.prefix, flow_id)
+async def _allowed_record(proxy: ProxyState, producer: FlowProducer, flow: str) -> FlowRecord:
+    flow_id = _check_flow_id(flow)
+    found = await _read_record(await producer._connected(), proxy.options.prefix, flow_id)
     if found is None:
         raise NothingThereError(f"flow {flow_id!r} not found")
     for queue in {ref.queue for ref in found.jobs}:
-        exchange.state.check_allowed(queue)
+        proxy.check_allowed(queue)
     return found
 
 
 async def _summary(
-    exchange: Exchange, producer: FlowProducer, found: FlowRecord, nodes: dict[JobRef, JobNode]
+    proxy: ProxyState, producer: FlowProducer, found: FlowRecord, nodes: dict[JobRef, JobNode]
 ) -> dict[str, Any]:
     by_meta: dict[str, list[str]] = {}
     for ref in found.jobs:
-        by_meta.setdefault(QueueKeys(exchange.state.options.prefix, ref.queue).meta, []).append(ref.id)
+        by_meta.setdefault(QueueKeys(proxy.options.prefix, ref.queue).meta, []).append(ref.id)
     budget = None
     if found.roots:
         root = found.roots[0]
-        budget = await exchange.state.queue(root.queue).get_flow_budget(root.id)
+        budget = await proxy.queue(root.queue).get_flow_budget(root.id)
     counts = Counter(str(nodes[ref].state or "gone") for ref in found.jobs)
     return {
         "flowId": found.flow_id, "kind": found.kind, "createdAt": found.created_at, "counts": dict(counts),
-        "roots": [{**ref_shape(ref), "name": nodes[ref].job.name if ref in nodes else None} for ref in found.roots],
+        "roots": [{**_ref_view(ref), "name": nodes[ref].job.name if ref in nodes else None} for ref in found.roots],
         "usage": camel(await sum_usage(await producer._connected(), by_meta)),
         "budget": camel(budget),
     }  # fmt: skip
 
 
-async def _flow(exchange: Exchange) -> Response:
-    async with _producer(exchange) as producer:
-        found = await _record(exchange, producer)
+@router.get("/{flow}", summary="Return a flow with a page of its jobs", response_model=shown.FlowPage)
+async def flow(proxy: State, flow: given.FlowId, page: Page) -> Response:
+    async with _producer(proxy) as producer:
+        found = await _allowed_record(proxy, producer, flow)
         nodes = await read_jobs(found.jobs, producer._link)
-        summary = await _summary(exchange, producer, found, nodes)
+        summary = await _summary(proxy, producer, found, nodes)
     # A record never changes, so that a position in it is a cursor.
     place = f"flow {found.flow_id}"
-    position = int(open_cursor(place, exchange.query.get("cursor")) or "0")
-    refs = found.jobs[position : position + check_limit(exchange)]
-    texts = fill_page((encode(node_shape(nodes[ref])) for ref in refs), exchange.state.options.max_response)
+    position = int(open_cursor(place, page.cursor) or "0")
+    refs = found.jobs[position : position + page.limit]
+    texts = fill_page((encode(_node_view(nodes[ref])) for ref in refs), proxy.options.max_response)
     position += len(texts)
     cursor = seal_cursor(place, str(position)) if position < len(found.jobs) else ""
     return page_answer("nodes", texts, cursor, **summary)
 
 
-async def _flow_tree(exchange: Exchange) -> Response:
-    allowed = exchange.state.options.queues
-    async with _producer(exchange) as producer:
-        found = await _record(exchange, producer)
+@router.get("/{flow}/tree", summary="Return a flow as a tree", response_model=shown.FlowTrees)
+async def flow_tree(proxy: State, flow: given.FlowId) -> Response:
+    allowed = proxy.options.queues
+    async with _producer(proxy) as producer:
+        found = await _allowed_record(proxy, producer, flow)
         nodes = await read_jobs(found.jobs, producer._link)
-        summary = await _summary(exchange, producer, found, nodes)
+        summary = await _summary(proxy, producer, found, nodes)
         trees: list[Any] = []
         for root in found.roots:
-            top = await read_flow(root, producer._link, DEEPEST, max(_LEAST_READ, len(found.jobs)))
-            shown = top or nodes.get(root)
-            if shown is not None:
-                trees.append(tree_shape(shown, lambda queue: allowed is None or queue in allowed))
-    text, most = encode({**summary, "tree": trees}), exchange.state.options.max_response
+            top = await read_flow(root, producer._link, _DEEPEST, max(_LEAST_READ, len(found.jobs)))
+            start = top or nodes.get(root)
+            if start is not None:
+                trees.append(_tree_view(start, lambda queue: allowed is None or queue in allowed))
+    text, most = encode({**summary, "tree": trees}), proxy.options.max_response
     if len(text) > most:
         raise ResponseTooLargeError(f"tree of {len(text)} bytes: must be at most {most}; use GET /flows/{{id}}")
     return Response(text, media_type="application/json")
 
 
+def _node_view(node: JobNode) -> shown.FlowMember:
+    """Return a job of a flow as JSON; ``state`` is null if the job no longer exists."""
+    job = node.job
+    return {
+        "id": job.id, "queueName": job.queue_name, "name": job.name or None, "state": node.state,
+        "timestamp": job.timestamp, "attemptsMade": job.attempts_made, "progress": job.progress,
+        "failedReason": job.failed_reason, "processedOn": job.processed_on, "finishedOn": job.finished_on,
+    }  # fmt: skip
+
+
+def _tree_view(root: JobNode, may_show: Callable[[str], bool]) -> dict[str, Any]:
+    """Return a job of a flow with its children as JSON.
+
+    A job with several parents has its children at its first occurrence and ``more`` at the others. A job at the
+    maximum depth has ``more`` as well. A job in a queue that may not be used is reduced to its reference.
+    """
+    top: dict[str, Any] = {}
+    seen: set[int] = set()
+    waiting: list[tuple[JobNode, dict[str, Any], int]] = [(root, top, 1)]
+    for node, view, level in waiting:  # grows during iteration
+        if not may_show(node.job.queue_name):
+            view.update(_ref_view(_ref(node.job)))
+            continue
+        view.update(_node_view(node))
+        if not node.children:
+            continue
+        if id(node) in seen or level >= _DEEPEST:
+            view["more"] = True
+            continue
+        seen.add(id(node))
+        below: list[dict[str, Any]] = [{} for _ in node.children]
+        view["children"] = below
+        waiting += [(child, inside, level + 1) for child, inside in zip(node.children, below, strict=True)]
+    return top
+
+
 # -- revoking --------------------------------------------------------------------------------------------------
 
 
-async def _revoke_flow(exchange: Exchange) -> Response:
-    async with _producer(exchange) as producer:
-        found = await _record(exchange, producer)
+@router.delete(
+    "/{flow}", summary="Revoke the unfinished jobs of a flow and delete its record", response_model=shown.RevokedFlow
+)  # fmt: skip
+async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
+    async with _producer(proxy) as producer:
+        found = await _allowed_record(proxy, producer, flow)
         outcomes = dict.fromkeys(found.jobs, "skipped")
         nodes = await read_jobs(found.jobs, producer._link)
         running = [ref for ref in found.jobs if nodes[ref].state not in _ENDED]
@@ -195,45 +275,96 @@ async def _revoke_flow(exchange: Exchange) -> Response:
             some = others[i : i + _AT_A_TIME]
             statuses = await asyncio.gather(*(revoke(producer._link(ref.queue), ref.id) for ref in some))
             outcomes.update(zip(some, statuses, strict=True))
-        await forget_flow(await producer._connected(), exchange.state.options.prefix, found.flow_id)
+        await _forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)
     counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())
     return answer({
         "flowId": found.flow_id, "revoked": counts["revoked"], "flagged": counts["flagged"],
         "skipped": counts["skipped"],
-        "jobs": [{**ref_shape(ref), "status": outcome.replace("not_found", "skipped")}
+        "jobs": [{**_ref_view(ref), "status": outcome.replace("not_found", "skipped")}
                  for ref, outcome in outcomes.items()],
     })  # fmt: skip
 
 
-_STATUS: Final = record(id=TEXT, queueName=TEXT, status={"enum": ["revoked", "flagged", "skipped"]})
-_ONE: Final = "/flows/{flow}"
+# -- records ---------------------------------------------------------------------------------------------------
+# The record of a flow: its jobs and roots (docs/reference/data-model.md). It is written after the flow was added. The
+# key that makes it visible is written last. All its keys are in one slot.
 
-FLOWS: Final = (
-    Endpoint(
-        method="POST", path="/flows", summary="Add a flow: a tree or a graph of jobs", run=_add_flow,
-        body={
-            **record(None, flow=schema_of("FlowJob"), dag=record(["nodes"], nodes={**listed(FLOW_NODE), "minItems": 1}),
-                     budget=BUDGET),
-            "oneOf": [{"required": ["flow"]}, {"required": ["dag"]}],
-            "description": "Exactly one of flow and dag; budget requires flow.",
-        },
-        example={
-            "flow": {"name": "report", "queueName": "reports", "children": [
-                {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
-            ]},
-            "budget": {"maxTotalTokens": 100_000},
-        },
-        answers={201: record(
-            ["flowId", "kind", "nodeCount", "roots"], flowId=TEXT, kind={"enum": ["tree", "dag"]}, nodeCount=COUNT,
-            root=FLOW_REF, roots=listed(FLOW_REF), jobs={"type": "object", "additionalProperties": FLOW_REF},
-        )},
-    ),
-    Endpoint(method="GET", path=_ONE, summary="Return a flow with all its jobs", run=_flow, query=PAGE,
-             answers={200: record([*FLOW_SUMMARY, "nodes", "cursor"], **FLOW_SUMMARY, nodes=listed(FLOW_MEMBER),
-                                  cursor=NEXT)}),
-    Endpoint(method="GET", path=f"{_ONE}/tree", summary="Return a flow as a tree", run=_flow_tree,
-             answers={200: record([*FLOW_SUMMARY, "tree"], **FLOW_SUMMARY, tree=listed(schema_of("FlowTree")))}),
-    Endpoint(method="DELETE", path=_ONE, summary="Revoke the unfinished jobs of a flow and delete its record",
-             run=_revoke_flow,
-             answers={200: record(flowId=TEXT, revoked=COUNT, flagged=COUNT, skipped=COUNT, jobs=listed(_STATUS))}),
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRecord:
+    """The record of a flow.
+
+    Attributes:
+        flow_id: random, unique across queues.
+        kind: tree or graph.
+        created_at: epoch ms by the server's clock.
+        roots: jobs without a parent in the flow.
+        jobs: all jobs, roots included; by queue, older ids first.
+    """
+
+    flow_id: str
+    kind: FlowKind
+    created_at: int
+    roots: list[JobRef]
+    jobs: list[JobRef]
+
+
+def _check_flow_id(flow_id: str) -> str:
+    """Return `flow_id` if it is a valid id.
+
+    Raises:
+        GlideMQValidationError: if it is not.
+    """
+    if _ID.fullmatch(flow_id) is None:
+        raise GlideMQValidationError("flowId", flow_id, "must be 1 to 256 characters, no braces or control characters")
+    return flow_id
+
+
+async def _keep_flow(transport: Transport, prefix: str, record: FlowRecord) -> None:
+    """Write a record. Raises the errors of `Transport.command`."""
+    for part, refs in (("jobs", record.jobs), ("roots", record.roots)):
+        members = [f"{ref.queue}:{ref.id}" for ref in refs]
+        key = flow_key(prefix, record.flow_id, cast("Literal['jobs', 'roots']", part))
+        for i in range(0, len(members), _MEMBERS_PER_CALL):
+            await transport.call(registry_add(key, members[i : i + _MEMBERS_PER_CALL]))
+    meta = flow_key(prefix, record.flow_id, "meta")
+    await transport.call(registry_set(meta, {"createdAt": str(record.created_at), "kind": record.kind}))
+
+
+async def _read_record(transport: Transport, prefix: str, flow_id: str) -> FlowRecord | None:
+    """Return a record, or None if it does not exist."""
+    created, kind = await transport.command("HMGET", flow_key(prefix, flow_id, "meta"), "createdAt", "kind")
+    if created is None and kind is None:
+        return None
+    return FlowRecord(
+        flow_id=flow_id,
+        kind="dag" if kind == b"dag" else "tree",
+        created_at=int(created) if created and created.isdigit() else 0,
+        roots=await _refs(transport, flow_key(prefix, flow_id, "roots")),
+        jobs=await _refs(transport, flow_key(prefix, flow_id, "jobs")),
+    )
+
+
+async def _forget_flow(transport: Transport, prefix: str, flow_id: str) -> None:
+    """Delete a record; its jobs are kept."""
+    await transport.command(
+        "UNLINK", flow_key(prefix, flow_id, "meta"), flow_key(prefix, flow_id, "jobs"),
+        flow_key(prefix, flow_id, "roots"),
+    )  # fmt: skip
+
+
+async def _refs(transport: Transport, key: str) -> list[JobRef]:
+    cursor, found = "0", set[JobRef]()
+    while True:
+        reply: Any = await transport.command("SSCAN", key, cursor, "COUNT", str(_MEMBERS_PER_CALL))
+        found.update(_parsed(cast("list[bytes]", reply[1])))
+        cursor = reply[0].decode()
+        if cursor == "0":
+            return sorted(found, key=lambda ref: (ref.queue, len(ref.id), ref.id))
+
+
+def _parsed(members: Iterable[bytes]) -> Iterable[JobRef]:
+    for member in members:
+        queue, between, job_id = member.decode("utf-8", "replace").partition(":")
+        if queue and between and job_id:
+            yield JobRef(queue, job_id)

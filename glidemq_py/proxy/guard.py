@@ -17,8 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glidemq_py.errors.base import show_value
-from glidemq_py.proxy.options import ProxyOptions
-from glidemq_py.proxy.refusals import (
+from glidemq_py.proxy.responses import (
     BodyTimeoutError,
     BodyTooLargeError,
     MediaTypeError,
@@ -26,8 +25,12 @@ from glidemq_py.proxy.refusals import (
     UnauthorizedError,
     refusal,
 )  # fmt: skip
+from glidemq_py.proxy.state import ProxyOptions
 
-__all__ = ["Guard"]
+__all__ = ["IS_HEAD", "Guard"]
+
+IS_HEAD: Final = "glidemq.is_head"
+"""Key of the scope: a HEAD request, which endpoints serve as GET; servers omit the body of the response."""
 
 _OWN_SITE: Final = ("same-origin", "none")
 _WITHOUT_TOKEN: Final = "/health"
@@ -72,6 +75,8 @@ class Guard:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET", IS_HEAD: True}
         await self._app(scope, receive_read, send)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:

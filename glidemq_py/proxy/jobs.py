@@ -3,223 +3,194 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, Literal, cast
 
+from fastapi import Query
 from starlette.responses import Response
 
-from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import Job
-from glidemq_py._job.reading import listable, listed_states
-from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
-from glidemq_py.proxy.answering import answer, encode
-from glidemq_py.proxy.camel import camel
-from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.listing import RANGE, listed_jobs, page_answer, shown_in
-from glidemq_py.proxy.refusals import NothingThereError, status_of
-from glidemq_py.proxy.schemas import (
-    AS_TEXT,
-    BOOLEAN,
-    DATA,
-    INTEGER,
-    JOB,
-    JOB_NAME,
-    JOB_OPTIONS,
-    NEXT,
-    SUSPENDED,
-    TEXT,
-    WAIT_OPTIONS,
-    listed,
-    record,
-)  # fmt: skip
-from glidemq_py.proxy.shapes import job_options, job_shape, name_and_data
+from glidemq_py._job.reading import listable
+from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError
+from glidemq_py.proxy import request_models as given
+from glidemq_py.proxy import response_models as shown
+from glidemq_py.proxy.pages import JobsPage, listed_jobs, page_answer
+from glidemq_py.proxy.responses import NothingThereError, answer, camel, encode, status_of
+from glidemq_py.proxy.routing import endpoints, with_example
+from glidemq_py.proxy.state import OpenQueue, State
 
-__all__ = ["JOBS"]
+__all__ = ["job_view", "router"]
 
-_MOST: Final = 1_000
-_LONGEST_WAIT_MS: Final = 600_000
-_STATES: Final = [str(state) for state in listed_states()]
+_WAIT_MS: Final = 30_000
+
+router = endpoints("/queues/{name}/jobs")
+
+ListState = Literal[
+    "waiting", "active", "delayed", "prioritized", "completed", "failed", "group-waiting", "suspended",
+    "waiting-children",
+]  # fmt: skip
 
 
-def _added(job: Job[Any, Any]) -> dict[str, Any]:
+# -- adding ----------------------------------------------------------------------------------------------------
+
+
+def _outcome(job: Job[Any, Any]) -> shown.AddedJob | shown.Skipped:
     if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED):
         return {"id": job.id, "name": job.name, "timestamp": job.timestamp}
     return {"skipped": True}
 
 
-async def _add(exchange: Exchange) -> Response:
-    name, data = name_and_data(exchange.body)
-    job = await exchange.queue.add(name, data, **job_options(exchange.body))
-    found = _added(job)
+@router.post(
+    "", summary="Add a job", status_code=201, response_model=shown.AddedJob, responses={200: {"model": shown.Skipped}},
+    openapi_extra=with_example(
+        name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000}
+    ),
+)  # fmt: skip
+async def add(queue: OpenQueue, body: given.AddJob) -> Response:
+    job = await queue.add(body["name"], body.get("data"), **_options(body))
+    found = _outcome(job)
     return answer(found, 200 if "skipped" in found else 201)
 
 
-async def _add_bulk(exchange: Exchange) -> Response:
-    given: object = exchange.needed("jobs")
-    if not isinstance(given, list):
-        raise GlideMQValidationError("jobs", given, "must be an array")
-    jobs: list[Any] = list(given)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if len(jobs) > _MOST:
-        raise GlideMQValidationError("jobs", len(jobs), f"must hold at most {_MOST} jobs")
-    specs: list[JobSpec] = []
-    for i, job in enumerate(jobs):
-        if not isinstance(job, dict):
-            raise GlideMQValidationError(f"jobs[{i}]", job, "must be an object")
-        members = cast("dict[str, Any]", job)
-        _ADD.check_body(members)
-        name, data = name_and_data(members, f"jobs[{i}].")
-        specs.append(JobSpec(name, data, job_options(members, f"jobs[{i}].")))
+def _options(body: given.AddJob | given.AddJobAndWait) -> dict[str, Any]:
+    return cast("dict[str, Any]", body.get("opts", {}))
+
+
+@router.post(
+    "/bulk", summary="Add up to 1000 jobs; return one outcome per position", status_code=201,
+    response_model=shown.BulkOutcomes, responses={200: {"model": shown.BulkOutcomes}},
+    openapi_extra=with_example(
+        jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}]
+    ),
+)  # fmt: skip
+async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
+    specs = [JobSpec(job["name"], job.get("data"), _options(job)) for job in body["jobs"]]
     try:
-        results: list[Any] = list(await exchange.queue.add_bulk(specs))
+        results: list[Any] = list(await queue.add_bulk(specs))
     except BulkAddError as error:
         if all(isinstance(result, BaseException) for result in error.results):
             raise
         results = list(error.results)
     found = [
-        {"error": str(each), "code": status_of(each)[1]} if isinstance(each, BaseException) else _added(each)
+        {"error": str(each), "code": status_of(each)[1]} if isinstance(each, BaseException) else _outcome(each)
         for each in results
     ]
     return answer({"jobs": found}, 201 if any("id" in each for each in found) else 200)
 
 
-async def _wait(exchange: Exchange) -> Response:
-    name, data = name_and_data(exchange.body)
-    body, wait = dict(exchange.body), 30_000
-    given: object = body.get("opts")
-    if isinstance(given, dict) and "waitTimeout" in given:
-        body["opts"] = given = dict(cast("dict[str, Any]", given))
-        wait = check_int("opts.waitTimeout", given.pop("waitTimeout"), 1, _LONGEST_WAIT_MS)
-    options = job_options(body)
-    result = await exchange.queue.add_and_wait(name, data, wait_timeout=wait, **options)
+@router.post(
+    "/wait", summary="Add a job and wait for its result", response_model=shown.WaitResult,
+    openapi_extra=with_example(name="add", data=[2, 3], opts={"waitTimeout": 5_000}),
+)  # fmt: skip
+async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> Response:
+    options = dict(_options(body))
+    seconds = options.pop("wait_timeout", _WAIT_MS)
+    result = await queue.add_and_wait(body["name"], body.get("data"), wait_timeout=seconds, **options)
     return answer({"result": result})
 
 
-async def _list(exchange: Exchange) -> Response:
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+@router.get("", summary="List the jobs in a state", response_model=shown.JobPage)
+async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annotated[ListState, Query()]) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
-        return [encode(shown_in(exchange, job)) for job in jobs]
+        return [encode(job_view(job, with_data=not page.exclude_data)) for job in jobs]
 
-    state = listable(exchange.word("state"))
-    return page_answer("jobs", *await listed_jobs(exchange, await exchange.queue._connected(), state, show))
+    link, most = await queue._connected(), proxy.options.max_response
+    return page_answer("jobs", *await listed_jobs(link, listable(state), page, show, max_bytes=most))
 
 
-async def _job(exchange: Exchange) -> Job[Any, Any]:
-    job = await exchange.queue.get_job(exchange.job_id)
+@router.get("/{id}", summary="Return a job", response_model=shown.JobView)
+async def get(queue: OpenQueue, id: given.JobId) -> Response:  # the name in the path
+    return answer(job_view(await _found(queue, id)))
+
+
+async def _found(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
+    job = await queue.get_job(job_id)
     if job is None:
-        raise NothingThereError(f"job {exchange.job_id!r} not found")
+        raise NothingThereError(f"job {job_id!r} not found")
     return job
 
 
-async def _get(exchange: Exchange) -> Response:
-    return answer(job_shape(await _job(exchange)))
+def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
+    """Return a job as JSON. Values that cannot be decoded are their stored text, and listed in ``asText``."""
+    view: dict[str, Any] = {
+        "id": job.id, "name": job.name, "opts": job.opts, "timestamp": job.timestamp,
+        "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
+        "failedReason": job.failed_reason, "finishedOn": job.finished_on, "processedOn": job.processed_on,
+        "parentId": job.parent_id, "parentQueue": job.parent_queue, "usage": _usage_view(job.usage),
+    }  # fmt: skip
+    if with_data:
+        for name, stored in (("data", job._data_text), ("returnvalue", job._result_text)):
+            try:
+                view[name] = getattr(job, name)
+            except GlideMQError:
+                view[name] = stored
+                view["asText"] = [*view.get("asText", ()), name]
+    return view
 
 
-async def _priority(exchange: Exchange) -> Response:
-    priority = exchange.needed("priority")
-    await exchange.queue.change_priority(exchange.job_id, priority)
-    return answer({"priority": priority, "updated": True})
+def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    view: dict[str, Any] = camel(usage)
+    view["latencyMs"] = view.pop("latency")
+    return view
 
 
-async def _delay(exchange: Exchange) -> Response:
-    delay = exchange.needed("delay")
-    await exchange.queue.change_delay(exchange.job_id, delay)
-    return answer({"delay": delay, "updated": True})
-
-
-async def _promote(exchange: Exchange) -> Response:
-    await exchange.queue.promote(exchange.job_id)
-    return answer({"promoted": True})
-
-
-async def _revoke(exchange: Exchange) -> Response:
-    status = await exchange.queue.revoke(exchange.job_id)
-    if status == "not_found":
-        raise NothingThereError(f"job {exchange.job_id!r} not found")
-    return answer({"status": status})
-
-
-async def _suspend(exchange: Exchange) -> Response:
-    info = await exchange.queue.get_suspend_info(exchange.job_id)
+@router.get("/{id}/suspend", summary="Return the suspension of a suspended job", response_model=shown.Suspended)
+async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
+    info = await queue.get_suspend_info(id)
     if info is None:
-        raise NothingThereError(f"job {exchange.job_id!r} is not suspended")
+        raise NothingThereError(f"job {id!r} is not suspended")
     return answer(camel(info))
 
 
-async def _signal(exchange: Exchange) -> Response:
-    job_id = exchange.job_id
-    outcome = await exchange.queue._signal(job_id, exchange.needed("name"), exchange.body.get("data"))
+# -- managing --------------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/{id}/priority", summary="Change the priority of a waiting job", response_model=shown.UpdatedPriority,
+    openapi_extra=with_example(priority=1),
+)  # fmt: skip
+async def priority(queue: OpenQueue, id: given.JobId, body: given.NewPriority) -> Response:
+    await queue.change_priority(id, body["priority"])
+    return answer({"priority": body["priority"], "updated": True})
+
+
+@router.post(
+    "/{id}/delay", summary="Change the delay of a waiting job", response_model=shown.UpdatedDelay,
+    openapi_extra=with_example(delay=60_000),
+)  # fmt: skip
+async def delay(queue: OpenQueue, id: given.JobId, body: given.NewDelay) -> Response:
+    await queue.change_delay(id, body["delay"])
+    return answer({"delay": body["delay"], "updated": True})
+
+
+@router.post("/{id}/promote", summary="Make a delayed job due now", response_model=shown.Promoted)
+async def promote(queue: OpenQueue, id: given.JobId) -> Response:
+    await queue.promote(id)
+    return answer({"promoted": True})
+
+
+@router.post("/{id}/revoke", summary="Revoke a waiting job, or cancel an active one", response_model=shown.RevokeStatus)
+async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
+    status = await queue.revoke(id)
+    if status == "not_found":
+        raise NothingThereError(f"job {id!r} not found")
+    return answer({"status": status})
+
+
+@router.post(
+    "/{id}/signal", summary="Send a signal to a job", response_model=shown.SignalOutcome,
+    openapi_extra=with_example(name="approved", data={"by": "ann"}),
+)  # fmt: skip
+async def signal(queue: OpenQueue, id: given.JobId, body: given.Signal) -> Response:
+    outcome = await queue._signal(id, body["name"], body.get("data"))
     if outcome not in ("resumed", "kept"):
-        job = await _job(exchange)
-        raise JobStateError(job_id, str(job.state), "signal")
+        job = await _found(queue, id)
+        raise JobStateError(id, str(job.state), "signal")
     return answer({"resumed": outcome == "resumed"})
-
-
-_ADD: Final = Endpoint(
-    method="POST", path="/queues/{name}/jobs", summary="Add a job", run=_add,
-    body=record(["name"], name=JOB_NAME, data=DATA, opts=JOB_OPTIONS),
-    example={"name": "welcome", "data": {"to": "a@example.org"}, "opts": {"attempts": 3, "backoff": 1_000}},
-    answers={
-        201: record(["id", "name", "timestamp"], id=TEXT, name=TEXT, timestamp=INTEGER),
-        200: record(["skipped"], skipped=BOOLEAN),
-    },
-)  # fmt: skip
-
-_BULK: Final = {
-    "type": "array",
-    "items": {
-        "anyOf": [_ADD.answers[201], _ADD.answers[200], record(["error", "code"], error=TEXT, code=TEXT)],
-    },
-}
-
-JOBS: Final = (
-    _ADD,
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/bulk", summary="Add up to 1000 jobs; return one outcome per position",
-        run=_add_bulk, body=record(["jobs"], jobs=listed(_ADD.body or {}, _MOST)),
-        example={"jobs": [{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}]},
-        answers={201: record(["jobs"], jobs=_BULK), 200: record(["jobs"], jobs=_BULK)},
-    ),
-    Endpoint(
-        method="GET", path="/queues/{name}/jobs", summary="List the jobs in a state", run=_list,
-        query={"state": {"enum": _STATES}, **RANGE}, needed=("state",),
-        answers={200: record(["jobs", "cursor"], jobs=listed(JOB), cursor=NEXT)},
-    ),
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/wait", summary="Add a job and wait for its result", run=_wait,
-        body=record(["name"], name=JOB_NAME, data=DATA, opts=WAIT_OPTIONS),
-        example={"name": "add", "data": [2, 3], "opts": {"waitTimeout": 5_000}},
-        answers={200: record(["result"], result=DATA, asText=AS_TEXT)},
-    ),
-    Endpoint(
-        method="GET", path="/queues/{name}/jobs/{id}", summary="Return a job", run=_get, answers={200: JOB},
-    ),
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/priority", summary="Change the priority of a waiting job",
-        run=_priority, body=record(["priority"], priority=JOB_OPTIONS["properties"]["priority"]),
-        example={"priority": 1},
-        answers={200: record(priority=INTEGER, updated=BOOLEAN)},
-    ),
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/delay", summary="Change the delay of a waiting job",
-        run=_delay, body=record(["delay"], delay=JOB_OPTIONS["properties"]["delay"]),
-        example={"delay": 60_000},
-        answers={200: record(delay=INTEGER, updated=BOOLEAN)},
-    ),
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/promote", summary="Make a delayed job due now",
-        run=_promote, answers={200: record(promoted=BOOLEAN)},
-    ),
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/revoke", summary="Revoke a waiting job, or cancel an active one",
-        run=_revoke, answers={200: record(status={"enum": ["revoked", "flagged"]})},
-    ),
-    Endpoint(
-        method="GET", path="/queues/{name}/jobs/{id}/suspend", summary="Return the suspension of a suspended job",
-        run=_suspend, answers={200: SUSPENDED},
-    ),
-    Endpoint(
-        method="POST", path="/queues/{name}/jobs/{id}/signal", summary="Send a signal to a job",
-        run=_signal, body=record(["name"], name={"type": "string", "minLength": 1, "maxLength": 256}, data=DATA),
-        example={"name": "approved", "data": {"by": "ann"}}, answers={200: record(["resumed"], resumed=BOOLEAN)},
-    ),
-)  # fmt: skip

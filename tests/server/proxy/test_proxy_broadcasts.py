@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from glidemq_py.proxy.subscription_hub import SubscriptionHub
+from glidemq_py.proxy.hubs import SubscriptionHub
 from glidemq_py.testing import RespClient
 from tests.server.proxy.support import frames_of, running_proxy
 

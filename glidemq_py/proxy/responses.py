@@ -1,12 +1,16 @@
-"""Map errors to HTTP statuses by type, never by message."""
+"""Responses: JSON, server-sent events, and errors, whose status depends on their type and never on their message."""
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+import json as stdlib_json
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from glidemq_py._core import json_text as json
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
     BulkAddError,
@@ -21,17 +25,101 @@ from glidemq_py.errors import (
     JobStateError,
     PayloadTooLargeError,
     SchedulerBusyError,
+    SerializationError,
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
-from glidemq_py.proxy.answering import answer
 
 __all__ = [
     "INTERNAL", "BodyTimeoutError", "BodyTooLargeError", "MediaTypeError", "NotAllowedError", "NothingThereError",
-    "ResponseTooLargeError",     "UnauthorizedError", "complaint", "refusal", "status_of",
+    "ResponseTooLargeError", "UnauthorizedError", "answer", "camel", "complaint", "encode", "frame", "refusal",
+    "status_of",
 ]  # fmt: skip
 
 _log = get_logger("glidemq_py.proxy")
+
+_PAYLOADS: Final = frozenset(("data", "returnvalue", "progress", "result"))
+"""Members of responses that hold values of users."""
+
+_RESERVE: Final = 10
+"""Levels that are kept free in each response, so that the limit for payloads does not depend on the endpoint."""
+
+
+def answer(content: Any, status: int = 200) -> Response:
+    """Return a JSON response."""
+    return Response(encode(content), status, media_type="application/json")
+
+
+def encode(content: Any) -> bytes:
+    """Return the JSON of a response; payloads that are nested too deeply become text, listed in ``asText``."""
+    try:
+        return _dumps_below(_RESERVE, content).encode()
+    except SerializationError:
+        return json.dumps(_with_texts(content)).encode()
+
+
+def _dumps_below(levels: int, content: Any) -> str:
+    for _ in range(levels):
+        content = [content]
+    return json.dumps(content)[levels:-levels]
+
+
+def _with_texts(content: Any) -> Any:
+    if isinstance(content, (list, tuple)):
+        return [_with_texts(each) for each in cast("list[Any]", content)]
+    if not isinstance(content, Mapping):
+        return content
+    members = dict(cast("Mapping[str, Any]", content))
+    texts: list[str] = list(members.get("asText", ()))
+    for name, value in members.items():
+        if name not in _PAYLOADS:
+            members[name] = _with_texts(value)
+        elif not _fits(value):
+            members[name] = _text_of(value)
+            texts.append(name)
+    return {**members, "asText": texts} if texts else members
+
+
+def _fits(payload: Any) -> bool:
+    try:
+        _dumps_below(2 * _RESERVE, payload)
+    except SerializationError:
+        return False
+    return True
+
+
+def _text_of(payload: Any) -> str:
+    try:
+        return stdlib_json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    except (RecursionError, TypeError, ValueError):
+        return "nested too deeply"
+
+
+def camel(value: Any) -> Any:
+    """Return a dataclass as JSON with its members in camelCase."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {_camel(field.name): camel(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [camel(each) for each in cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        return {name: camel(each) for name, each in cast("Mapping[str, Any]", value).items()}
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def frame(event: str | None, data: Any, entry: str | None = None) -> str:
+    """Return the text of one server-sent event."""
+    lines = [f"id: {entry}"] if entry else []
+    if event:
+        lines.append("event: " + " ".join(event.split()))
+    return "\n".join([*lines, f"data: {encode(data).decode()}", "", ""])
+
+
+# -- errors ----------------------------------------------------------------------------------------------------
 
 INTERNAL: Final = "internal"
 """Error code of internal errors."""

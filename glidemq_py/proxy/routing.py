@@ -1,0 +1,182 @@
+"""The route of every endpoint: strict JSON requests, and errors as JSON responses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, cast
+
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute, APIRouter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from glidemq_py._core import json_text
+from glidemq_py._core.checks import reject_unknown
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.proxy.guard import IS_HEAD
+from glidemq_py.proxy.response_models import Error
+from glidemq_py.proxy.responses import refusal
+
+__all__ = ["EventStream", "ProxyRoute", "endpoints", "with_example"]
+
+_ERRORS: Final = {
+    400: "The request is invalid; `error` names the member and the reason.",
+    401: "The bearer token is missing or wrong.",
+    403: "The queue is not available through the proxy, or the request comes from another site.",
+    404: "The object does not exist.",
+    405: "The path does not support the method.",
+    408: "The body was not complete in time.",
+    409: "A job with this id already exists.",
+    413: "The body, or the stored job, is too large.",
+    415: "The content type is not application/json.",
+    500: "The awaited job failed, or an internal error occurred.",
+    503: "The server is unreachable or out of memory, the proxy is closing, or the scheduler is locked.",
+    504: "The wait timed out.",
+}
+_SUBJECT: Final = re.compile(r"^(Value error, |\w+ should )")
+
+
+class EventStream(StreamingResponse):
+    """A response of server-sent events."""
+
+    media_type = "text/event-stream"
+
+
+def with_example(**body: Any) -> dict[str, Any]:
+    """Return the part of an operation in the OpenAPI document that has an example of its body."""
+    return {"requestBody": {"content": {"application/json": {"example": body}}}}
+
+
+def endpoints(prefix: str = "") -> APIRouter:
+    """Return a router for endpoints, whose ids in the OpenAPI document are their names."""
+    return APIRouter(
+        prefix=prefix, route_class=ProxyRoute, generate_unique_id_function=lambda route: route.name,
+        responses={status: {"model": Error, "description": text} for status, text in _ERRORS.items()},
+    )  # fmt: skip
+
+
+class _JsonRequest(Request):
+    async def json(self) -> Any:
+        """Return the body, which must be a JSON object without NaN and Infinity."""
+        value = json_text.loads(await self.body(), "body")
+        if not isinstance(value, dict):
+            raise GlideMQValidationError("body", value, "must be a JSON object")
+        return cast("dict[str, Any]", value)
+
+
+class ProxyRoute(APIRoute):
+    """Rejects unknown query parameters and unexpected bodies; turns errors into responses by their type."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests."""
+        handle = super().get_route_handler()
+        known = list(_query_names(self.dependant))
+
+        async def serve(given: Request) -> Response:
+            request, state = _JsonRequest(given.scope, given.receive), given.app.state.proxy
+            try:
+                if request.scope.get(IS_HEAD) and self.response_class is EventStream:
+                    # The response to HEAD would have to wait for the end of the stream.
+                    raise HTTPException(405, headers={"Allow": "GET"})
+                if state.closing.is_set():
+                    raise ClosedError("the proxy is closing")
+                for name, value in request.query_params.items():
+                    if name not in known:
+                        reject_unknown(name, value, known)
+                if self.body_field is None and await request.body():
+                    raise GlideMQValidationError("body", None, "is not accepted by this endpoint")
+                return await handle(request)
+            except RequestValidationError as error:
+                return refusal(self._invalid(error, request))
+            except Exception as error:
+                # The framework wraps errors of the JSON parser.
+                cause = error.__cause__ if isinstance(error, HTTPException) else None
+                found = cause if isinstance(cause, GlideMQError) else error
+                state.report(found, request)
+                return refusal(found)
+
+        return serve
+
+    def _invalid(self, error: RequestValidationError, request: Request) -> GlideMQValidationError:
+        """Return the error that names the most deeply nested invalid member."""
+        found: dict[str, list[str]] = {}
+        values: dict[str, Any] = {}
+        for each in error.errors():
+            where, *path = each["loc"]
+            missing = each["type"] == "missing"
+            names, value = _member(path, error.body if where == "body" else {path[-1]: each["input"]}, missing)
+            name = ".".join(names) or "body"
+            if each["type"] == "extra_forbidden":
+                known = _known(request.app.openapi(), self, names[:-1])
+                return _unknown(name, value, [".".join([*names[:-1], each]) for each in known])
+            problem = "is required" if missing else _problem(each["msg"])
+            found.setdefault(name, []).append(problem)
+            values[name] = None if missing else value
+        # Of the alternatives of a member, the one that went furthest is meant.
+        name = max(found, key=lambda each: each.count("."))
+        return GlideMQValidationError(
+            name, values[name], " or ".join(dict.fromkeys(found[name])).replace(" or must be ", " or ")
+        )
+
+
+def _problem(message: str) -> str:
+    text = _SUBJECT.sub("", message).replace("a valid dictionary", "an object").replace(" after validation", "")
+    return text if text.startswith(("must ", "is ")) else f"must {text}"
+
+
+def _unknown(name: str, value: Any, known: list[str]) -> GlideMQValidationError:
+    try:
+        reject_unknown(name, value, known)
+    except GlideMQValidationError as error:
+        return error
+
+
+def _query_names(dependant: Dependant) -> Iterable[str]:
+    for field in dependant.query_params:
+        yield field.alias
+    for each in dependant.dependencies:
+        yield from _query_names(each)
+
+
+def _member(path: list[str | int], body: Any, missing: bool) -> tuple[list[str], Any]:
+    """Return the names on the path to a member, and its value; the path also has the names of alternative types."""
+    names: list[str] = []
+    value: Any = body
+    for i, part in enumerate(path):
+        try:
+            found: Any = value[part]
+        except (KeyError, IndexError, TypeError):  # missing, or the name of a type
+            if not (missing and i == len(path) - 1):
+                continue
+            found = None
+        if isinstance(part, int) and names:
+            names[-1] += f"[{part}]"
+        else:
+            names.append(str(part))
+        value = found
+    return names, value
+
+
+def _known(document: dict[str, Any], route: APIRoute, names: list[str]) -> list[str]:
+    """Return the members of an object in the body of this route, by the OpenAPI document."""
+
+    def alternatives(schema: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        if "$ref" in schema:
+            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        yield schema
+        for each in schema.get("anyOf", ()):
+            yield from alternatives(each)
+
+    (method,) = route.methods or ("",)
+    body = document["paths"][route.path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    schemas = list(alternatives(body))
+    for name in names:
+        member, *indexes = name.split("[")
+        schemas = [schema["properties"][member] for schema in schemas if member in schema.get("properties", ())]
+        schemas = [each for schema in schemas for each in alternatives(schema)]
+        for _ in indexes:
+            schemas = [each for schema in schemas if "items" in schema for each in alternatives(schema["items"])]
+    return [name for schema in schemas for name in schema.get("properties", ())]
