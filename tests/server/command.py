@@ -53,7 +53,7 @@ class Command:
         """Everything it has said."""
         return "\n".join(self.lines)
 
-    async def says(self, pattern: str, times: int = 1, seconds: float = 30.0) -> list[re.Match[str]]:
+    async def says(self, pattern: str, times: int = 1, seconds: float = 100.0) -> list[re.Match[str]]:
         """Wait until ``times`` lines match; those that do."""
         return await asyncio.to_thread(self._says, re.compile(pattern), times, seconds)
 
@@ -73,7 +73,7 @@ class Command:
         """Send it a signal."""
         self._process.send_signal(number)
 
-    async def ends(self, seconds: float = 30.0) -> int:
+    async def ends(self, seconds: float = 100.0) -> int:
         """Wait for its end and the end of its output; the exit code."""
         code = await asyncio.to_thread(self._process.wait, seconds)
         await asyncio.to_thread(self._reader.join, seconds)

@@ -29,7 +29,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 100.0) -> None:
     """Poll: effects in other processes after our own end have no signal."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -24,7 +24,7 @@ def run(program: str, url: str, queue: str, *options: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.server.loop_programs", program, url, queue,
          *options],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -428,7 +428,7 @@ async def test_import_that_hangs_ends_at_the_start_timeout(url: str, queue_name:
     (tmp_path / "hang").touch()
     handler = str(tmp_path / "hanging.py")
     short, long = (SandboxOptions(start_method=method, start_timeout=ms) for ms in (2_000, 60_000))
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(300):
         with pytest.raises(SandboxStartError, match=r"hanging.py' within start_timeout \(2000 ms\)"):
             await Worker(queue_name, handler, url, sandbox=short).start()
         await until(lambda: not any(is_alive(pid) for pid in pids_in(tmp_path / "pids")))
@@ -448,7 +448,8 @@ async def test_stopped_fork_server_is_replaced(url: str, queue_name: str, monkey
     monkeypatch.setattr(starting, "_EXIT_S", 2.0)
     options = SandboxOptions(start_method="forkserver", max_workers=1)
     async with (
-        asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options) as worker,
+        asyncio.timeout(300), Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, sandbox=options) as worker,
     ):  # fmt: skip
         sandbox: Any = worker._sandbox
         os.kill(sandbox._starter._server.pid, signal.SIGSTOP)
@@ -461,7 +462,7 @@ async def test_stopped_fork_server_is_replaced(url: str, queue_name: str, monkey
 async def test_process_that_does_not_read_is_killed(url: str, queue_name: str, tmp_path: Path, method: Any):
     options = SandboxOptions(start_method=method, kill_after=100)
     async with (
-        asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options),
+        asyncio.timeout(300), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options),
     ):  # fmt: skip
         job = await queue.add("hang", str(tmp_path / "pids"), timeout=3_000)
         await until(lambda: pids_in(tmp_path / "pids"))
@@ -473,7 +474,7 @@ async def test_process_that_does_not_read_is_killed(url: str, queue_name: str, t
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
 async def test_crash_is_noticed_while_another_process_holds_the_socket(url: str, queue_name: str, tmp_path: Path):
-    async with asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
+    async with asyncio.timeout(300), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
         dead = await queue.add("die_behind_a_daemon", str(tmp_path / "pids"))
         try:
             assert await failure(dead) == ("SandboxCrashError", "the sandbox process ended with exit code 9")
@@ -486,7 +487,8 @@ async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(url: str, q
     """A fork server's replies must go to the requests that they answer."""
     options = SandboxOptions(start_method="forkserver", max_workers=4)
     async with (
-        asyncio.timeout(90), Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options) as worker,
+        asyncio.timeout(300), Queue(queue_name, url) as queue,
+        Worker(queue_name, PLAIN, url, sandbox=options) as worker,
     ):  # fmt: skip
         starter: Any = worker._sandbox._starter  # type: ignore[union-attr]
         forked = starter._fork

@@ -211,17 +211,17 @@ def impatient(folder: Path, url: str, queue_name: str) -> Start:
 async def test_child_that_hangs_while_importing_is_killed(impatient: Start, folder: Path) -> None:
     (folder / "hanging.py").write_text(textwrap.dedent(HANGING))
     with impatient("2", "hanging:worker") as command:
-        await command.says(r"child \d+ is still importing the target: killing it", seconds=60)
-        await command.says(r"child \d+ was killed by SIGKILL; restarting", seconds=60)
+        await command.says(r"child \d+ is still importing the target: killing it")
+        await command.says(r"child \d+ was killed by SIGKILL; restarting")
 
 
 async def test_child_that_ignores_sigterm_while_importing_is_killed(impatient: Start, folder: Path) -> None:
     (folder / "hanging.py").write_text(textwrap.dedent(HANGING))
     with impatient("600", "hanging:worker") as command:
-        (importing,) = await command.says(r"importing in (\d+)", seconds=60)
+        (importing,) = await command.says(r"importing in (\d+)")
         command.signal(signal.SIGTERM)
-        await command.says(rf"child {importing[1]} ignores SIGTERM: killing it", seconds=60)
-        await command.ends(60)
+        await command.says(rf"child {importing[1]} ignores SIGTERM: killing it")
+        await command.ends()
 
 
 async def test_child_that_does_not_exit_is_killed(impatient: Start, folder: Path) -> None:
@@ -230,10 +230,10 @@ async def test_child_that_does_not_exit_is_killed(impatient: Start, folder: Path
         "import threading\nfrom application import *\nthreading.Thread(target=threading.Event().wait).start()\n"
     )
     with impatient("600", "endless:eager") as command:
-        await command.says("has started", times=2, seconds=60)
+        await command.says("has started", times=2)
         command.signal(signal.SIGTERM)
-        await command.says("has closed its workers but does not exit: killing it", times=2, seconds=60)
-        await command.ends(60)
+        await command.says("has closed its workers but does not exit: killing it", times=2)
+        await command.ends()
 
 
 async def test_crash_is_noticed_while_another_process_holds_the_connection(
@@ -257,12 +257,12 @@ async def test_crash_is_noticed_while_another_process_holds_the_connection(
         )
     )
     with start("forking:forking", "--processes", "1") as command:
-        await command.says("has started", seconds=60)
+        await command.says("has started")
         async with Queue(queue_name, url) as queue:
             await queue.add("a")
-            (daemon,) = await command.says(r"daemon (\d+)", seconds=60)
+            (daemon,) = await command.says(r"daemon (\d+)")
             try:
-                await command.says(r"child \d+ was killed by SIGKILL; restarting", seconds=60)
+                await command.says(r"child \d+ was killed by SIGKILL; restarting")
             finally:
                 os.kill(int(daemon[1]), signal.SIGKILL)
 
@@ -314,7 +314,7 @@ async def test_children_end_when_their_supervisor_is_killed(
 async def test_crashes_at_start_are_not_repeated_for_ever(start: Start, folder: Path) -> None:
     (folder / "broken.py").write_text("import os\nos._exit(3)\n")
     with start("broken:worker", "--processes", "3") as command:
-        assert await command.ends(90) == 1
+        assert await command.ends() == 1
         assert "giving up: children crashed during start 5 times in a row" in command.text
         pauses = [float(text) for text in re.findall(r"exit code 3; restarting in (\d+\.\d) s", command.text)]
         assert len(pauses) == 4
