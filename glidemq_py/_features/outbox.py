@@ -16,7 +16,7 @@ from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
-from glidemq_py._features.flows.calls import ChildEnd, children_ended
+from glidemq_py._features.flows.calls import ChildEnd, children_ended, notify_parents
 from glidemq_py._features.usage.calls import Charge, charge_budget
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
@@ -204,7 +204,7 @@ async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]
     prefix, _, name = stem[:-2].rpartition(":{")
     onward = QueueLink(transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter)
     try:
-        await Outbox(onward, kinds=("child",)).deliver()
+        await Outbox(onward, kinds=("child", "parents")).deliver()
     except GlideMQError as error:
         _log.debug("queue %r: outbox left to the queue's own workers: %s", name, error)
 
@@ -214,7 +214,18 @@ async def _charge(link: QueueLink, _: str, entries: list[OutboxEntry]) -> None:
         await deliver_charge(link, entry)
 
 
-_DELIVERIES: Final = {"dead": _deliver_dead_letters, "child": _notify_parents, "budget": _charge}
+async def _notify_many_parents(link: QueueLink, stem: str, _: list[OutboxEntry]) -> None:
+    """Notify the parents of children with very many, all of which are in this queue's own keys."""
+    while await link.transport.call(notify_parents(f"{stem}meta")):
+        pass
+
+
+_DELIVERIES: Final = {
+    "dead": _deliver_dead_letters,
+    "child": _notify_parents,
+    "parents": _notify_many_parents,
+    "budget": _charge,
+}
 
 
 def dead_letter_id(queue: str, job_id: str, activation: str) -> str:

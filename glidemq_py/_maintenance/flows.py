@@ -77,7 +77,7 @@ class RemoteFlows(PeriodicTask):
                 )  # fmt: skip
                 told, left = await self._notify(link)
                 if told:
-                    await Outbox(link, kinds=("child",)).deliver()
+                    await Outbox(link, kinds=("child", "parents")).deliver()
             except GlideMQValidationError as error:
                 _log.warning("queue %r: removed invalid key prefix %r: %s", self._link.keys.name, stem, error)
                 self._empty.append(stem)
@@ -246,6 +246,6 @@ class WaitingParentsTask(PeriodicTask):
             children = QueueLink(
                 transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
             )
-            await Outbox(children, kinds=("child",)).deliver()
+            await Outbox(children, kinds=("child", "parents")).deliver()
         except GlideMQError as error:
             _log.debug("queue %r: outbox delivery for parents in %r failed: %s", name, link.keys.name, error)

@@ -6,7 +6,7 @@ end
 
 G.unlock = function(key, token)
   if redis.call('GET', key) ~= token then return 0 end
-  return redis.call('DEL', key)
+  return redis.call('UNLINK', key)
 end
 
 G.renew = function(key, token, ttl)

@@ -145,3 +145,11 @@ G.repair_times = function(key, latest, at)
   if found.err then return end
   for _, member in ipairs(found) do redis.call('ZADD', key, G.int(at), member) end
 end
+
+local REMOVALS_MAX = 100
+
+-- Remove members of a sorted set with scores up to `latest`, the oldest first, at most REMOVALS_MAX per call.
+G.remove_older = function(key, latest)
+  local found = redis.call('ZRANGEBYSCORE', key, '-inf', G.int(latest), 'LIMIT', 0, REMOVALS_MAX)
+  if #found > 0 then redis.call('ZREM', key, unpack(found)) end
+end

@@ -55,10 +55,11 @@ G.find_entry = function(q, id, eid, timestamp)
   return nil
 end
 
-local PENDING_PAGE, PENDING_PAGES = 1000, 100
+local PENDING_PAGE, PENDING_PAGES = 1000, 5
 
 -- Return which entries of a page (a non-empty reply of XRANGE) are pending: a set of entry ids. A group may still
--- hold entries that are no longer in the stream, so there can be more of them than the page has.
+-- hold entries that are no longer in the stream, so there can be more of them than the page has. With very many, each
+-- entry of the page is checked.
 G.pending_entries = function(q, group, page)
   local pending_ids, from = {}, page[1][1]
   for _ = 1, PENDING_PAGES do
@@ -67,6 +68,9 @@ G.pending_entries = function(q, group, page)
     for _, p in ipairs(pending) do pending_ids[p[1]] = true end
     if #pending < PENDING_PAGE then return pending_ids end
     from = '(' .. pending[#pending][1]
+  end
+  for _, entry in ipairs(page) do
+    if #redis.call('XPENDING', q.stream, group, entry[1], entry[1], 1) > 0 then pending_ids[entry[1]] = true end
   end
   return pending_ids
 end

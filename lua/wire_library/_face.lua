@@ -11,7 +11,7 @@ W.num, W.text, W.score, W.given = G.num, G.text, G.score, G.given
 W.scheduled_score, W.duration = G.scheduled_score, G.duration
 
 -- Bounds of one call of an operator's function, if the protocol names none; the next call continues.
-W.JOBS_A_CALL, W.PAGES_A_CALL = 10000, 20
+W.JOBS_A_CALL, W.PAGES_A_CALL = 1000, 5
 
 W.json = function(text)
   local ok, value = pcall(cjson.decode, text or '')
@@ -36,9 +36,29 @@ local TERMINAL = G.TERMINAL
 W.TERMINAL = TERMINAL
 W.pick, W.job, W.is_expired = G.pick, G.job_of, G.is_expired
 
--- Return all fields of a hash: by name, and flat as the server returns them. nil if there is none.
+-- Fields of a record that has more than FIELDS_MAX: a parent has one per ended child, which no worker reads.
+local FIELDS_MAX = 500
+local FIELDS = { 'id', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'delay', 'priority', 'maxAttempts', 'state',
+  'processedOn', 'finishedOn', 'lastActive', 'returnvalue', 'failedReason', 'progress', 'stalledCount', 'revoked',
+  'expireAt', 'lifo', 'groupKey', 'orderingSeq', 'cost', 'parentId', 'parentQueue', 'parentIds', 'parentQueues',
+  'schedulerName', 'signals', 'suspendReason', 'suspendedAt', 'suspendTimeout', 'depsCompleted', 'budgetKey',
+  'fallbackIndex', 'slot', 'src', 'eid', 'fence', 'takenBy', 'suspectLimit', 'failedType', 'stacktrace', 'flowId',
+  'childFailed', 'notBefore', 'scheduledFor', 'orderingKey', 'tpmTokens', 'usage:model', 'usage:provider',
+  'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens', 'usage:totalCost', 'usage:latencyMs',
+  'usage:cached', 'usage:bucketTs' }
+
+local function read_fields(key)
+  local flat, values = {}, redis.call('HMGET', key, unpack(FIELDS))
+  for i = 1, #FIELDS do
+    if values[i] then flat[#flat + 1], flat[#flat + 2] = FIELDS[i], values[i] end
+  end
+  return flat
+end
+
+-- Return the fields of a hash: by name, and flat as the server returns them; all, or with very many those of FIELDS. nil
+-- if there is none.
 W.read = function(key)
-  local flat = redis.call('HGETALL', key)
+  local flat = redis.call('HLEN', key) > FIELDS_MAX and read_fields(key) or redis.call('HGETALL', key)
   if #flat == 0 then return nil, flat end
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end

@@ -4,7 +4,7 @@
 --   -> 0 a permit was consumed | ms until the window ends
 -- glidemq_searchByName: return ids of jobs with a name.
 --   KEYS 1 state key   ARGV 1 'zset' | 'stream', 2 name, 3 limit (100), 4 P:   -> ids
---   Bound: the first 20,000 members or entries.
+--   Bound: the first 5,000 members or entries.
 local W = G.W
 
 local PAGE = 1000

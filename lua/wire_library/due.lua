@@ -54,6 +54,7 @@ end
 G.export('promote', { 'allow-oom' }, function(keys, args)
   local q, now, promoted = W.queue(keys[1], 'scheduled'), W.num(args[1]), 0
   G.repair_scheduled(q, now)
+  G.flows.notify_more(q, G.now(q))
   local band = first_from(q.scheduled, 0)
   for _ = 1, BANDS_MAX do
     if not band or promoted >= PROMOTIONS_MAX then return promoted end

@@ -21,7 +21,11 @@ end
 F.notify_elsewhere = function(q, P, parent, member, how, text, policy, now)
   local here = type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number'
   if here and not G.refusal({ P .. 'meta' }) then
-    F.record_child_end(G.queue(P .. 'meta'), parent, member, how, text, policy, now, true)
+    if F.may_notify(q) then
+      F.record_child_end(F.reached(q, P), parent, member, how, text, policy, now, true)
+    else
+      F.notify_one_later(q, string.sub(member, #q.P + 1), P, parent, how, text, policy)
+    end
     return true
   end
   return redis.call('EXISTS', q.workers) == 1 and F.notify_by_outbox(q, P, parent, member, how, text, policy)
@@ -29,7 +33,7 @@ end
 
 -- Notify all parents of a child with several.
 W.notify_dag = function(q, id, value, now)
-  if redis.call('EXISTS', q.P .. 'parents:' .. id) == 0 then return end
+  if redis.call('EXISTS', q.P .. 'parents:' .. id, q.P .. 'parents-left:' .. id) == 0 then return end
   F.child_ended(q, id, F.COMPLETED, value, now, { parentIds = '' })
 end
 

@@ -1,11 +1,11 @@
 -- glidemq_reclaimStalled: recover stalled jobs with a stream entry.
 -- KEYS 1 stream, 2 events   ARGV 1 group, 2 consumer, 3 min idle ms, 4 max stalled (1), 5 now, 6 failed key, 7
 -- broadcast, 8 lock duration of the worker (0)   -> entries handled, including healthy ones
--- Bound: 1,000 entries read, in pages of 100. Healthy jobs stay with their worker and do not hide stalled ones behind
--- them. A subscription whose worker died gets the message again, for itself only.
+-- Bound: 1,000 entries read, HANDLED_MAX handled; the next call continues. Healthy jobs stay with their worker and do not
+-- hide stalled ones behind them. A subscription whose worker died gets the message again, for itself only.
 local W = G.W
 
-local PAGE, PAGES_MAX = 100, 10
+local HANDLED_MAX = 300
 
 local function redeliver(q, r, entry, id, h)
   if r.broadcast then
@@ -41,19 +41,16 @@ local function handle(q, r, entry, id)
   end
 end
 
-local function check_pending(q, r, pending)
-  local handled = 0
-  for _, p in ipairs(pending) do
-    local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
-    local id = found and G.entry_job(found[2])
-    if id then
-      handle(q, r, p[1], id)
-      handled = handled + 1
-    else
-      W.ack(q, r.group, p[1], r.broadcast)
-    end
+-- Return 1 if the entry has a job.
+local function check_entry(q, r, entry)
+  local found = redis.call('XRANGE', q.stream, entry, entry)[1]
+  local id = found and G.entry_job(found[2])
+  if not id then
+    W.ack(q, r.group, entry, r.broadcast)
+    return 0
   end
-  return handled
+  handle(q, r, entry, id)
+  return 1
 end
 
 G.export('reclaimStalled', { 'allow-oom' }, function(keys, args)
@@ -62,13 +59,12 @@ G.export('reclaimStalled', { 'allow-oom' }, function(keys, args)
     group = args[1], min_idle = W.num(args[3]), max_stalled = W.num(args[4], 1), now = W.num(args[5]),
     broadcast = args[7] == '1', lock = W.num(args[8]),
   }
-  local handled, from = 0, '-'
-  for _ = 1, PAGES_MAX do
-    local pending = redis.pcall('XPENDING', q.stream, r.group, 'IDLE', G.int(r.min_idle), from, '+', PAGE)
-    if pending.err then break end
-    handled = handled + check_pending(q, r, pending)
-    if #pending < PAGE then break end
-    from = '(' .. pending[PAGE][1]
-  end
+  local field, handled = 'pending:' .. r.group, 0
+  local after = W.cursor(q, field)
+  local from = string.match(after or '', '^%d+%-%d+$') and '(' .. after or '-'
+  local last = G.each_idle(q, r.group, r.min_idle, from, HANDLED_MAX, function(p)
+    handled = handled + check_entry(q, r, p[1])
+  end)
+  W.set_cursor(q, field, last ~= '' and last or nil, after)
   return handled
 end)

@@ -5,48 +5,119 @@
 -- glidemq_getActiveListJobIds: return active list jobs.
 --   KEYS 1 id   ARGV 1 start, 2 end (inclusive; absent or < 0 = all)   -> ids
 -- Jobs activated by this library are found in a set of ours. Only if the counter shows more, the keyspace is searched:
--- hashes only, with the queue's name matched literally. Bound: SCAN_STEPS scan steps.
+-- hashes only, with the queue's name matched literally.
+-- Bound: about JOBS_A_CALL jobs and KEYS_A_STEP * STEPS_A_CALL keys. The next call of the function continues: its
+-- position is in `search-cursors`. getActiveListJobIds always starts at the beginning, and returns about LISTED ids of
+-- each set.
 local W = G.W
 
-local SCAN_COUNT, SCAN_STEPS = '500', 1000
+local JOBS_A_CALL, JOBS_A_PAGE, KEYS_A_STEP, STEPS_A_CALL, LISTED = 200, 100, 500, 20, 1000
+local CURSORS_KEPT_MS = 3600000
 
 local function escaped(text) return (string.gsub(text, '[%*%?%[%]%^\\]', '\\%0')) end
 
--- Call found(id, h) for jobs in the sets. Return how many there are, and which.
-local function known(q, found)
-  local seen, n = {}, 0
-  local function check(id)
-    if seen[id] then return end
-    local h = W.job(q, id)
-    if h.state == 'active' then
-      seen[id], n = true, n + 1
-      found(id, h)
-    end
+W.cursor = function(q, field) return redis.call('HGET', q.search_cursors, field) or nil end
+
+-- value: nil = the search is complete. before: the cursor that was read.
+W.set_cursor = function(q, field, value, before)
+  local key = q.search_cursors
+  if value then
+    redis.call('HSET', key, field, value)
+    redis.call('PEXPIRE', key, CURSORS_KEPT_MS)
+  elseif before then
+    redis.call('HDEL', key, field)
   end
-  for _, id in ipairs(redis.call('SMEMBERS', q.P .. 'list-taken')) do check(id) end
-  for _, id in ipairs(redis.call('ZRANGE', q.list_active_ids, 0, -1)) do check(id) end
-  return n, seen
 end
 
--- Call found(id, h) for every active list job. Return their number and whether the search was complete.
-local function each_active(q, expected, found)
-  local n, seen = known(q, found)
-  if n >= expected then return n, true end
-  local pattern, cursor = escaped(q.J) .. '*', '0'
-  for _ = 1, SCAN_STEPS do
-    local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', SCAN_COUNT, 'TYPE', 'hash')
-    cursor = page[1]
-    for _, key in ipairs(page[2]) do
+-- Return how many of the jobs that `list-active` counts are in a set. A job may be in two of them for a while.
+local function in_sets(q)
+  return redis.call('SCARD', q.list_taken) + redis.call('ZCARD', q.list_active_ids)
+    + redis.call('ZCARD', q.list_popped)
+end
+
+local function counted(q) return G.count_of(redis.call('GET', q.list_active)) end
+
+local function is_known(q, id)
+  return redis.call('SISMEMBER', q.list_taken, id) == 1 or redis.call('ZSCORE', q.list_active_ids, id)
+end
+
+-- Read one step of the keyspace. Call found(id, h) for each active job of a list that is in no set. Return the cursor
+-- and the number of active jobs read.
+local function search_keys(q, pattern, cursor, found)
+  local page, read = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', KEYS_A_STEP, 'TYPE', 'hash'), 0
+  for _, key in ipairs(page[2]) do
+    if redis.call('HGET', key, 'state') == 'active' then
       local id = string.sub(key, #q.J + 1)
-      local h = not seen[id] and W.job(q, id)
-      if h and h.state == 'active' and W.from_list(h) then
-        seen[id], n = true, n + 1
-        found(id, h)
-      end
+      local h = W.job(q, id)
+      read = read + 1
+      if W.from_list(h) and not is_known(q, id) then found(id, h) end
     end
-    if cursor == '0' then return n, true end
   end
-  return n, false
+  return page[1], read
+end
+
+-- s: {room, found}. Each returns the cursor to continue with, nil at the end.
+local SEARCH = {}
+
+-- A member that is not active has ended under a peer's own library.
+local function search_set(scan, remove, name, step)
+  return function(q, s, cursor)
+    local key = q.P .. name
+    for _ = 1, JOBS_A_CALL do
+      local page = redis.call(scan, key, cursor, 'COUNT', JOBS_A_PAGE)
+      cursor = page[1]
+      for i = 1, #page[2], step do
+        local id = page[2][i]
+        local h = W.job(q, id)
+        if h.state == 'active' then s.found(id, h) else redis.call(remove, key, id) end
+        s.room = s.room - 1
+      end
+      if cursor == '0' then return nil end
+      if s.room <= 0 then return cursor end
+    end
+    return cursor
+  end
+end
+
+SEARCH[1] = search_set('SSCAN', 'SREM', 'list-taken', 1)
+SEARCH[2] = search_set('ZSCAN', 'ZREM', 'list-active-ids', 2)
+
+-- What is found is added to the set of this library.
+SEARCH[3] = function(q, s, cursor)
+  if counted(q) <= in_sets(q) then return nil end
+  local pattern = escaped(q.J) .. '*'
+  local function found(id, h)
+    W.list_taken(q, id)
+    s.found(id, h)
+  end
+  for _ = 1, STEPS_A_CALL do
+    local read
+    cursor, read = search_keys(q, pattern, cursor, found)
+    s.room = s.room - read
+    if cursor == '0' then return nil end
+    if s.room <= 0 then return cursor end
+  end
+  return cursor
+end
+
+-- Call found(id, h) for active list jobs, from the position of `name` on. Return whether the search is complete.
+local function search(q, name, found)
+  local stored, s = W.cursor(q, name), { room = JOBS_A_CALL, found = found }
+  local first, cursor = string.match(stored or '', '^([123])|(%d+)$')
+  first = tonumber(first) or 1
+  for number = first, #SEARCH do
+    if s.room <= 0 then
+      W.set_cursor(q, name, number .. '|0')
+      return false
+    end
+    local continue = SEARCH[number](q, s, number == first and cursor or '0')
+    if continue then
+      W.set_cursor(q, name, number .. '|' .. continue)
+      return false
+    end
+  end
+  W.set_cursor(q, name, nil, stored)
+  return true
 end
 
 local function back_to_list(q, id, h)
@@ -67,7 +138,7 @@ end
 
 -- Return jobs popped by a worker that never activated them to the head of their list.
 local function return_popped(q, r)
-  local key = q.P .. 'list-popped'
+  local key = q.list_popped
   local limit = G.now(q) - math.max(r.lock, r.min_idle)
   G.repair_times(key, G.now(q), limit)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', G.int(limit), 'LIMIT', 0, 100)) do
@@ -86,31 +157,54 @@ G.export('reclaimStalledListJobs', { 'allow-oom' }, function(keys, args)
   local r = { min_idle = W.num(args[1]), max_stalled = W.num(args[2], 1), now = W.num(args[3]), lock = W.num(args[5]),
     handled = 0 }
   return_popped(q, r)
-  local counted = G.count_of(redis.call('GET', q.list_active))
-  if counted <= 0 then return r.handled end
-  each_active(q, counted, function(id, h) handle(q, r, id, h) end)
+  if counted(q) > 0 then search(q, 'reclaim', function(id, h) handle(q, r, id, h) end) end
   return r.handled
 end)
 
--- Never after an incomplete search; a counter below zero is set to 0.
+-- Never before a complete search; a counter below zero is set to 0. Jobs may be in two sets for a while: then less is
+-- subtracted.
 G.export('healListActive', { 'allow-oom' }, function(keys)
   local q = W.queue(keys[1], 'id')
   local counter = W.num(redis.call('GET', q.list_active) or '')
   if counter < 0 then redis.call('SET', q.list_active, '0') end
   if counter <= 0 then return 0 end
-  local actual, complete = each_active(q, counter, function() end)
-  if not complete then return 0 end
+  if not search(q, 'heal', function() end) then return 0 end
+  local actual = in_sets(q)
   local drift = counter - actual
   if drift > 0 then redis.call('SET', q.list_active, G.int(actual)) end
   return drift
 end)
 
+-- Return ids of active list jobs.
+local function listed(q)
+  local ids, seen = {}, {}
+  local function add(id)
+    if seen[id] then return end
+    seen[id] = true
+    ids[#ids + 1] = id
+  end
+  local function add_active(members)
+    for _, id in ipairs(members) do
+      if redis.pcall('HGET', q.J .. id, 'state') == 'active' then add(id) end
+    end
+  end
+  add_active(redis.call('SSCAN', q.list_taken, '0', 'COUNT', LISTED)[2])
+  add_active(redis.call('ZRANGE', q.list_active_ids, 0, LISTED - 1))
+  local pattern, cursor, room = escaped(q.J) .. '*', '0', JOBS_A_CALL
+  if math.max(1, counted(q)) <= in_sets(q) then return ids end
+  for _ = 1, STEPS_A_CALL do
+    local read
+    cursor, read = search_keys(q, pattern, cursor, add)
+    room = room - read
+    if cursor == '0' or room <= 0 then break end
+  end
+  return ids
+end
+
 G.export('getActiveListJobIds', { 'no-writes' }, function(keys, args)
-  local q, ids = W.queue(keys[1], 'id'), {}
+  local ids, slice = listed(W.queue(keys[1], 'id')), {}
   local first, last = math.max(0, W.num(args[1])), W.num(args[2], -1)
-  each_active(q, math.max(1, G.count_of(redis.call('GET', q.list_active))), function(id) ids[#ids + 1] = id end)
   if last < 0 then last = #ids - 1 end
-  local slice = {}
   for i = first + 1, math.min(last + 1, #ids) do slice[#slice + 1] = ids[i] end
   return slice
 end)

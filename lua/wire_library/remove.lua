@@ -5,11 +5,10 @@
 -- glidemq_drain: delete waiting jobs.
 --   KEYS 1 stream, 2 scheduled, 3 events, 4 id, 5 lifo, 6 priority   ARGV 1 '1' = the scheduled ones too, 2 group   ->
 --   jobs deleted; active ones stay
---   Bound: about 10,000 jobs per place and call; the next call continues.
+--   Bound: about 500 jobs per call; the next call continues.
 local W = G.W
 
-local PAGE = 1000
-local STREAM_PAGES = 100 -- pending entries stay at the front, and are skipped
+local PAGE, DRAINED_MAX = 1000, 500
 
 -- Remove the job from its place: the entry named by its record, or the lists.
 local function leave_place(q, id, h)
@@ -19,8 +18,8 @@ local function leave_place(q, id, h)
   elseif h.state == 'active' then
     if W.from_list(h) then W.list_left(q, id) end
   elseif h.state == 'waiting' then
-    redis.call('LREM', q.lifo, 1, id)
-    redis.call('LREM', q.priority, 1, id)
+    local place = G.waiting_place(q, id, { eid = '', lifo = '1' })
+    if place then G.leave_waiting(q, id, place) end
   end
 end
 
@@ -71,33 +70,34 @@ local function delete(q, d, id)
   d.count = d.count + 1
 end
 
+local function room(d) return DRAINED_MAX - d.count end
+
+local function drain_page(q, d, group, from)
+  if room(d) <= 0 then return end
+  local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', room(d))
+  if #page > 0 then G.delete_unclaimed(q, group, page, function(id) delete(q, d, id) end) end
+end
+
+-- Entries that no worker has read are behind the last delivered one; an entry before it may be a leftover.
 local function drain_stream(q, d, group)
-  local from = '-'
-  for _ = 1, STREAM_PAGES do
-    local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
-    if #page == 0 or d.count >= W.JOBS_A_CALL then return end
-    G.delete_unclaimed(q, group, page, function(id) delete(q, d, id) end)
-    if #page < PAGE then return end -- entries added meanwhile (released parents) stay
-    from = '(' .. page[#page][1]
-  end
+  drain_page(q, d, group, '-')
+  local found = G.stream_group(q, group)
+  if found then drain_page(q, d, group, '(' .. found[8]) end
 end
 
 local function drain_scheduled(q, d)
-  for _ = 1, W.JOBS_A_CALL / PAGE do
-    local page = redis.call('ZRANGE', q.scheduled, 0, PAGE - 1)
-    for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
-    if #page > 0 then redis.call('ZREM', q.scheduled, unpack(page)) end
-    if #page < PAGE or d.count >= W.JOBS_A_CALL then return end
-  end
+  local page = room(d) > 0 and redis.call('ZRANGE', q.scheduled, 0, room(d) - 1) or {}
+  for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
+  if #page > 0 then redis.call('ZREM', q.scheduled, unpack(page)) end
 end
 
 -- A parent that is released because its last child is deleted may be added to the end of this list.
 local function drain_list(q, d, key)
-  local ids = redis.call('LRANGE', key, 0, W.JOBS_A_CALL - 1)
+  local ids = room(d) > 0 and redis.call('LRANGE', key, 0, room(d) - 1) or {}
   for _, id in ipairs(ids) do
     if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) end
   end
-  redis.call('LTRIM', key, #ids, -1)
+  if #ids > 0 then redis.call('LTRIM', key, #ids, -1) end
 end
 
 G.export('drain', { 'allow-oom' }, function(keys, args)

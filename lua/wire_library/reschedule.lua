@@ -4,7 +4,7 @@
 -- glidemq_changePriority: change the priority.   KEYS as above   ARGV 1 id, 2 priority, 3 group
 --   -> 'ok' | 'no_op' | 'error:not_found' | 'error:invalid_delay' | 'error:invalid_priority' | 'error:invalid_state' |
 --   'error:not_in_scheduled' | 'error:not_in_stream' (also: a worker has already read the entry)
--- Bound: 20,000 entries of the stream.
+-- Bound: 5,000 entries of the stream.
 local W = G.W
 
 local PAGE = 1000

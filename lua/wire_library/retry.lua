@@ -1,6 +1,6 @@
 -- glidemq_retryJobs: requeue failed jobs.
 --   KEYS 1 failed, 2 scheduled, 3 events, 4 id   ARGV 1 count (0 = all), 2 now   -> jobs requeued
---   Bound: 10,000 jobs per call.   errors: 'ERR invalid timestamp'
+--   Bound: 1,000 jobs per call.   errors: 'ERR invalid timestamp'
 -- glidemq_revoke: cancel a job.
 --   KEYS 1 job, 2 stream, 3 scheduled, 4 failed, 5 events   ARGV 1 id, 2 now, 3 group
 --   -> 'revoked' (it will not run) | 'flagged' (it is active, waits for something or has ended) | 'not_found'

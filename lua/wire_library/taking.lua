@@ -13,8 +13,7 @@ local POP_MAX = 1000
 local function free_slots(keys, group)
   local limit = G.count_of(redis.call('HGET', keys[1], 'globalConcurrency'))
   if limit <= 0 then return -1 end
-  local pending = redis.pcall('XPENDING', keys[2], group or '')
-  local from_stream = type(pending[1]) == 'number' and pending[1] or 0
+  local from_stream = G.pending_count(W.queue(keys[2], 'stream'), group or '')
   return math.max(0, limit - from_stream - G.count_of(redis.call('GET', keys[3])))
 end
 

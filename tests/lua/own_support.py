@@ -8,7 +8,7 @@ from typing import Any
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import Row, add, row
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls.packing import Call, declared_keys
 from glidemq_py.testing import RespClient
 
 START = 1_800_000_000_000
@@ -64,7 +64,7 @@ class OwnQueue:
         return call.decode(_as_bytes(self.fcall(call.function, call.key, *call.args)))
 
     def fcall(self, function: str, key: str, *args: str | bytes) -> Any:
-        return self.resp.execute("FCALL", library().function(function), 1, key, *args)
+        return self.resp.execute("FCALL", library().function(function), 2, *declared_keys(key), *args)
 
     def redis(self, command: str, suffix: str, *arguments: str | bytes | float) -> Any:
         """A command on the key `suffix` of this queue."""

@@ -16,6 +16,7 @@ import pytest
 
 from glidemq_py._client.library_source import Library
 from glidemq_py._core.calls.adding import row as job_row
+from glidemq_py._core.calls.packing import declared_keys
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.lua import wire_support
 from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
@@ -213,7 +214,7 @@ def command_of(queue: HostileQueue, name: str, wire: bool, rng: random.Random) -
         return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
     own_key = name in ("lock", "unlock", "renew") or name.startswith("registry_")
     key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
-    return ["FCALL", library().function(name), 1, key, *own_calls().get(name, any_arguments)(scene)]
+    return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]
 
 
 def case(queue: HostileQueue, name: str, wire: bool, seed: str) -> list[Any]:

@@ -89,7 +89,7 @@ def test_reading(q: OwnQueue) -> None:
         ["a", False], False, ["a", False], False,
     ]  # fmt: skip
     sums = q.run(usage_minutes(q.meta, MINUTE, 3))
-    assert sums == (2, 3.5, 0.5, "EUR", {"a": 2}, {"x": 3.5}, {"x": 0.5})
+    assert sums == (2, 3.5, 0.5, "EUR", {"a": 2}, {"x": 3.5}, {"x": 0.5}, 3)
     assert q.run(usage_minutes(q.meta, MINUTE, 2)).jobs == 1
 
 

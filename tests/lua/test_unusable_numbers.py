@@ -2,7 +2,6 @@
 replaced where they are read, whoever wrote them."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ wire = wire_support.wire_fixture
 PRIORITY_MAX = 2048
 SCHEDULED_END = (PRIORITY_MAX + 1) * BAND
 UNUSABLE_SCORES = ("inf", "1e300", str(SCHEDULED_END))
-LUA = Path(__file__).resolve().parents[2] / "lua"
 
 
 def score_of(q: OwnQueue | WireQueue, job_id: str, suffix: str = "scheduled") -> float:
@@ -223,17 +221,3 @@ def test_unusable_child_counter_restarts(q: OwnQueue, junk: str) -> None:
     assert q.finish(q.take_one().completed()) == [working.AttemptStatus.OK]
     assert q.state(child) == "completed"
     assert q.state("parent") == "waiting"
-
-
-# -- the sources ---------------------------------------------------------------------------------------------
-
-
-def test_every_loop_has_a_counter() -> None:
-    """`for` over a range or a table ends; `while` and `repeat` may not."""
-    loops = [
-        f"{path.relative_to(LUA)}:{number}"
-        for path in sorted(LUA.rglob("*.lua"))
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if re.search(r"\b(while|repeat)\b", re.sub(r"--.*|'[^']*'", "", line))
-    ]
-    assert loops == []

@@ -78,6 +78,23 @@ async def test_child_queue_without_workers(core_url: str, queue_name: str, core_
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
 
 
+async def test_very_many_parents_run_after_their_child(core_url: str, queue_name: str, core_resp: RespClient) -> None:
+    """More than one call notifies: only a Node peer adds so many."""
+    raw, parents = Raw(core_resp, queue_name), [f"p{number}" for number in range(1_100)]
+    async with Queue(queue_name, core_url) as queue:
+        child = await queue.add("child")
+        for parent in parents:
+            raw.run("HSET", f"job:{parent}", "id", parent, "name", "parent", "data", "{}", "opts", "{}", "timestamp", 1,
+                    "state", "waiting-children")  # fmt: skip
+            raw.run("SADD", f"deps:{parent}", raw.key(child.id))
+        raw.run("SADD", f"parents:{child.id}", *(raw.key(parent) for parent in parents))
+        raw.run("HSET", f"job:{child.id}", "parentIds", "[]", "parentQueues", "[]")
+        async with Worker(queue_name, handle, core_url, concurrency=100):
+            await soon(until(lambda: raw.run("ZCARD", "completed") == 1 + len(parents)))
+            await soon(until(lambda: raw.run("XLEN", "outbox") == 0))
+        assert {raw.job(parent)["depsCompleted"] for parent in parents} == {"1"}
+
+
 async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core_resp: RespClient) -> None:
     letters = f"{queue_name}-dead"
     dead: DeadLetterOptionsDict = {"name": letters, "on": ["revoked"]}

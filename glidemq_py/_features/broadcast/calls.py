@@ -21,6 +21,7 @@ from glidemq_py._core.calls.working import (
 __all__ = [
     "DeliveryReply",
     "Marks",
+    "SubscriptionPage",
     "SubscriptionRow",
     "delivery",
     "exchange",
@@ -49,6 +50,14 @@ class SubscriptionRow(NamedTuple):
     handed_back: int
     last_delivered: str
     consumers: int
+
+
+class SubscriptionPage(NamedTuple):
+    """Some of the subscriptions."""
+
+    rows: list[SubscriptionRow]
+    cursor: str
+    """Where to continue; '' = the end."""
 
 
 class DeliveryReply(NamedTuple):
@@ -147,13 +156,14 @@ def _text(reply: Any) -> str:
     return reply.decode() if isinstance(reply, bytes) else str(reply)
 
 
-def subscriptions(meta: str) -> Call[list[SubscriptionRow]]:
-    """Return the progress of all subscriptions."""
-    return Call("broadcast_subscriptions", meta, (), _rows, repeatable=True)
+def subscriptions(meta: str, cursor: str = "") -> Call[SubscriptionPage]:
+    """Return the progress of a page of subscriptions, from ``cursor`` on ('' = from the first)."""
+    return Call("broadcast_subscriptions", meta, (cursor,), _page, repeatable=True)
 
 
-def _rows(reply: bytes) -> list[SubscriptionRow]:
-    return [SubscriptionRow(*row) for row in unpack(reply)]
+def _page(reply: bytes) -> SubscriptionPage:
+    rows, cursor = unpack(reply)
+    return SubscriptionPage([SubscriptionRow(*row) for row in rows], cursor)
 
 
 def unsubscribe(meta: str, group: str, force: bool) -> Call[str]:

@@ -76,13 +76,19 @@ class Delivery:
 
 async def get_subscriptions(link: QueueLink) -> list[Subscription]:
     """Return all subscriptions of a broadcast."""
+    rows: dict[str, broadcasting.SubscriptionRow] = {}
+    cursor = None
+    while cursor != "":
+        page = await link.transport.call(broadcasting.subscriptions(link.keys.meta, cursor or ""))
+        cursor = page.cursor
+        rows.update((row.name, row) for row in page.rows)
     return [
         Subscription(
             name=row.name, waiting=None if row.lag < 0 else row.lag, active=row.pending - row.handed_back,
             handed_back=row.handed_back, last_delivered=row.last_delivered,
             consumers=row.consumers - (row.handed_back > 0),
         )
-        for row in await link.transport.call(broadcasting.subscriptions(link.keys.meta))
+        for row in rows.values()
     ]  # fmt: skip
 
 

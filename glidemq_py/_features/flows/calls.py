@@ -29,6 +29,7 @@ __all__ = [
     "flow_stage",
     "flow_step",
     "flows_due",
+    "notify_parents",
     "notify_remote_parents",
     "open_children",
     "remote_children",
@@ -107,6 +108,11 @@ class FlowAdded(NamedTuple):
 def children_ended(meta: str, ends: Sequence[ChildEnd]) -> Call[bool]:
     """Report finished children to parents in this queue; returns True if the queue's outbox has new entries."""
     return Call("children_ended", meta, (pack(ends),), bool, repeatable=True)
+
+
+def notify_parents(meta: str) -> Call[bool]:
+    """Continue to notify the parents of children with very many; returns True if there may be more."""
+    return Call("notify_parents", meta, (), bool, repeatable=True)
 
 
 def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:

@@ -244,6 +244,8 @@ class MinuteSums(NamedTuple):
     models: dict[str, int]
     tokens: dict[str, float]
     costs: dict[str, float]
+    minutes: int
+    """Number of minutes read; fewer than requested if they have many names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +294,9 @@ def usage_minutes(meta: str, first: int, minutes: int) -> Call[MinuteSums]:
 
 
 def _summed(reply: bytes) -> MinuteSums:
-    jobs, tokens, cost, unit, *by_name = unpack(reply)
+    jobs, tokens, cost, unit, *by_name, minutes = unpack(reply)
     models, by_token, by_cost = ({} if not flat else dict(zip(flat[::2], flat[1::2], strict=True)) for flat in by_name)
-    return MinuteSums(int(jobs), tokens, cost, unit, models, by_token, by_cost)
+    return MinuteSums(int(jobs), tokens, cost, unit, models, by_token, by_cost, minutes)
 
 
 Charge = tuple[Mapping[str, float], Mapping[str, float], float, float]

@@ -264,11 +264,13 @@ async def summarize_usage(
     per_queue: dict[str, QueueUsage] = {}
     for name in sorted(names):
         sums, meta = _Sums(), QueueKeys(prefix, name).meta
-        for at in range(0, minutes, _MINUTES_PER_CALL):
+        at = 0
+        while at < minutes:
             piece = min(_MINUTES_PER_CALL, minutes - at)
             found = await transport.call(calls.usage_minutes(meta, begin + at * BUCKET_MS, piece))
             sums.add(found)
             total.add(found)
+            at += found.minutes
         if sums.jobs:
             per_queue[name] = QueueUsage(
                 job_count=sums.jobs, tokens=sums.tokens, total_tokens=sums.total_tokens, costs=sums.costs,

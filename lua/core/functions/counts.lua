@@ -29,8 +29,7 @@ end
 
 G.counts = function(q)
   local call = redis.call
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
-  local from_stream = type(pending[1]) == 'number' and pending[1] or 0
+  local from_stream = G.pending_count(q, G.GROUP)
   local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
     + call('ZCARD', q.suspects)
   local from_lists = G.count_of(call('GET', q.list_active))

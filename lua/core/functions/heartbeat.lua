@@ -33,7 +33,7 @@ G.export('heartbeat', { 'allow-oom' }, function(keys, args)
   if request[2] ~= '' then
     redis.call('SET', q.P .. 'w:' .. request[1], request[2], 'PX', request[3])
     redis.call('ZADD', q.workers, now_text, request[1])
-    redis.call('ZREMRANGEBYSCORE', q.workers, '-inf', G.int(now - FORGET_WORKER_MS))
+    G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
   for i, job in ipairs(request[4]) do
     statuses[i] = beat(q, now_text, request[1], job)

@@ -47,7 +47,9 @@ local function delete_job(q, id, subscriptions)
   if h[3] and redis.pcall('ZCARD', P .. 'groupq:' .. h[3]) == 0 then delete_group(q, h[3]) end
   if h[4] and string.sub(h[4], 1, #P) == P then redis.call('UNLINK', h[4]) end
   if h[5] then redis.call('UNLINK', P .. 'flow:' .. h[5], P .. 'flow-mark:' .. h[5]) end
-  for _, group in ipairs(subscriptions) do redis.call('UNLINK', G.subscriptions.record_key(q, id, group)) end
+  local records = {}
+  for i, group in ipairs(subscriptions) do records[i] = G.subscriptions.record_key(q, id, group) end
+  if #records > 0 then redis.call('UNLINK', unpack(records)) end
   local existed = redis.call('UNLINK', key)
   local others = redis.call('UNLINK', P .. 'log:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id,
     P .. 'signals:' .. id, P .. 'depvals:' .. id, P .. 'budget:' .. id, key .. ':usage-lock')
@@ -146,6 +148,15 @@ local OTHERS = {
     end
     return #page
   end,
+  function(q, count)
+    local results = typed(redis.pcall('LRANGE', q.parents_left, 0, count - 1))
+    for _, packed in ipairs(results) do
+      local ok, result = pcall(cmsgpack.unpack, packed)
+      if ok and type(result) == 'table' then redis.call('UNLINK', q.P .. 'parents-left:' .. tostring(result[1])) end
+    end
+    if #results > 0 then redis.call('LTRIM', q.parents_left, #results, -1) end
+    return #results
+  end,
   function(q)
     local id = typed(redis.pcall('ZRANGE', q.writes, 0, 0))[1]
     if not id then return 0 end
@@ -242,8 +253,7 @@ end
 -- ------------------------------------------------------------------ the call
 
 local function active_count(q)
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
-  local from_stream = type(pending[1]) == 'number' and pending[1] or 0
+  local from_stream = G.pending_count(q, G.GROUP)
   local from_lists = redis.pcall('GET', q.list_active)
   local active = from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
   for _, group in ipairs(G.subscriptions.names(q)) do active = active + G.subscriptions.in_hand(q, group) end
@@ -256,7 +266,7 @@ local function delete_queue(q)
   for _, group in ipairs(groups) do redis.call('UNLINK', P .. 'lock:reclaim:' .. group) end
   groups[#groups + 1] = G.GROUP
   for _, group in ipairs(groups) do
-    for _, consumer in ipairs(typed(redis.pcall('XINFO', 'CONSUMERS', q.stream, group))) do
+    for _, consumer in ipairs((G.consumers(q, group))) do
       redis.call('UNLINK', P .. 'w:' .. consumer[2])
     end
   end
@@ -267,7 +277,7 @@ local function delete_queue(q)
     q.list_popped, q.list_taken, q.retired, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
-    q.temporary, q.obliterating)
+    q.temporary, q.obliterating, q.parents_left, q.search_cursors)
 end
 
 -- Delete one batch of what the indexes name. Return the deleted jobs, and false if nothing was left.

@@ -14,6 +14,7 @@
 
 local GROUPS_A_SCAN = 100
 local BANDS_A_PAGE = 256
+local MOVED_MAX = 1000 -- jobs of a list that may leave between two pages without the list being read again
 
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended',
   ['waiting-children'] = 'waiting_children' }
@@ -84,13 +85,18 @@ local function pending_between(q, first, last, count)
 end
 
 -- A list keeps its order but not its indexes, since jobs are removed from its middle: the cursor also names the last
--- job. If that job has left the list, the list is read again (the client skips the jobs it has seen).
+-- job. If that job has left the list, or moved by more than MOVED_MAX, the list is read again (the client skips
+-- the jobs it has seen).
 local function list_place(key, cursor)
   local at, last = string.match(cursor, '^(%d+)@(.*)$')
   at = tonumber(at)
   if at == 0 or redis.call('LINDEX', key, at - 1) == last then return at end
-  local place = redis.call('LPOS', key, last)
-  return place and place + 1 or 0
+  local first = math.max(0, at - MOVED_MAX)
+  local ids = redis.call('LRANGE', key, first, at - 1)
+  for i = #ids, 1, -1 do
+    if ids[i] == last then return first + i end
+  end
+  return 0
 end
 
 local function from_list(q, key, cursor, count, fields, prefix, next_cursor)

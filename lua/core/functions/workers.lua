@@ -6,6 +6,7 @@
 
 local RETIRED_MS = 3600000 -- longer than any call waits in a connection
 local WORKERS_MAX = 5000 -- the registrations renewed last
+
 local function registered(q, names)
   local found = {}
   for name in pairs(names) do
@@ -21,10 +22,7 @@ end
 G.export('workers', { 'no-writes' }, function(keys)
   local q, names = G.queue(keys[1]), {}
   for _, name in ipairs(redis.call('ZRANGE', q.workers, -WORKERS_MAX, -1)) do names[name] = true end
-  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
-  if not consumers.err then
-    for _, consumer in ipairs(consumers) do names[consumer[2]] = true end
-  end
+  for _, consumer in ipairs((G.consumers(q, G.GROUP))) do names[consumer[2]] = true end
   return registered(q, names)
 end)
 
@@ -37,14 +35,14 @@ end
 G.export('retire', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
   local now = G.now(q)
-  redis.call('ZREMRANGEBYSCORE', q.retired, '-inf', G.int(now - RETIRED_MS))
+  G.remove_older(q.retired, now - RETIRED_MS)
   redis.call('ZADD', q.retired, G.int(now), args[1])
   return 1
 end)
 
 G.export('leave', { 'allow-oom' }, function(keys, args)
   local q, consumer = G.queue(keys[1]), args[1]
-  redis.call('DEL', q.P .. 'w:' .. consumer)
+  redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
   if pending_of(q, consumer) > 0 then return 0 end
   redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)

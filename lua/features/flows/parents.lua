@@ -1,11 +1,11 @@
--- Report results of children to their parents (docs/reference/functions.md, "Flows"), and release the parents.
+-- Record results of children in their parents (docs/reference/functions.md, "Flows"), and release the parents.
 -- `deps:<parent>` holds the members (`P` and id) of all children, `depdone:<member>` in the parent's record counts each
 -- once, `depvals:<parent>` stores the outcome: 'v' and the result, or 'f' and the failure reason.
 local F = G.flows
 
 F.COMPLETED, F.FAILED, F.REMOVED, F.AGAIN = 'completed', 'failed', 'removed', 'again'
 
-local DEPTH_MAX = 8 -- parents failed by failing children, levels per call
+local CHILDREN_COUNTED = 1000
 local CHILD_FAILED = 'ChildFailedError'
 
 -- Return the effect of a failure on the parents: 'fail_parent', 'ignore' or 'remove'. If the job sets no policy, each
@@ -20,11 +20,34 @@ F.policy = function(opts)
   return F.default_policy or false
 end
 
--- ------------------------------------------------------------------ in the parent's queue
-
 local function open_children(q, id, done) return redis.call('SCARD', q.P .. 'deps:' .. id) - done end
 
-F.open = function(q, id) return open_children(q, id, G.count_of(redis.call('HGET', q.J .. id, 'depsCompleted'))) end
+-- Count the children that have ended, of a parent whose counter is unusable. With more than CHILDREN_COUNTED children,
+-- only those with a stored outcome are counted: all that this library has notified.
+local function recount(q, id)
+  local deps, done = q.P .. 'deps:' .. id, 0
+  if redis.call('SCARD', deps) > CHILDREN_COUNTED then return redis.call('HLEN', q.P .. 'depvals:' .. id) end
+  for _, member in ipairs(redis.call('SMEMBERS', deps)) do
+    done = done + redis.call('HEXISTS', q.J .. id, 'depdone:' .. member)
+  end
+  return done
+end
+
+F.open = function(q, id)
+  local stored = redis.call('HGET', q.J .. id, 'depsCompleted')
+  local done = G.count_of(stored, -1)
+  return open_children(q, id, done >= 0 and done or stored and recount(q, id) or 0)
+end
+
+-- Add to the number of ended children, after `depdone` is written. Return it.
+local function add_done(q, id, by)
+  local key = q.J .. id
+  local done = redis.pcall('HINCRBY', key, 'depsCompleted', by)
+  if not G.must_restart(done) and done >= 0 then return done end
+  done = recount(q, id)
+  redis.call('HSET', key, 'depsCompleted', G.int(done))
+  return done
+end
 
 -- Put the parent into the index of waiting parents. The caller writes its record.
 F.wait = function(q, id, now) redis.call('ZADD', q.waiting_children, G.int(now), id) end
@@ -90,8 +113,7 @@ local function count_again(q, id, member)
   local key, outcome = q.J .. id, q.P .. 'depvals:' .. id
   if string.sub(redis.call('HGET', outcome, member) or '', 1, 1) ~= 'f' then return end
   redis.call('HDEL', outcome, member)
-  if redis.call('HDEL', key, 'depdone:' .. member) == 0 then return end
-  if G.bump(key, 'depsCompleted', -1) < 0 then redis.call('HSET', key, 'depsCompleted', '0') end
+  if redis.call('HDEL', key, 'depdone:' .. member) == 1 then add_done(q, id, -1) end
 end
 
 -- Ignore the child's failure as if there had been no such child.
@@ -100,7 +122,7 @@ local function ignore_child(q, id, member, state, now)
   local known = redis.call('SREM', q.P .. 'deps:' .. id, member) == 1
   -- A child that is not in the set yet is counted, since the set is still to be completed.
   if not known and redis.call('HEXISTS', q.J .. id, 'building') == 1 then
-    G.bump(q.J .. id, 'depsCompleted')
+    add_done(q, id, 1)
   end
   if state == 'waiting-children' then release_if_done(q, id, F.open(q, id), now) end
 end
@@ -108,7 +130,7 @@ end
 -- Count the child. Return how many are counted.
 local function count(q, id, member, state, outcome, now, elsewhere)
   if elsewhere then redis.call('SADD', q.P .. 'deps:' .. id, member) end
-  local done = G.bump(q.J .. id, 'depsCompleted')
+  local done = add_done(q, id, 1)
   -- A parent of a peer's flow is in no index; from now on it is watched (features/flows/functions/flow_watch.lua).
   if done == 1 and state == 'waiting-children' then redis.call('ZADD', q.waiting_children, 'NX', G.int(now), id) end
   if outcome then redis.call('HSET', q.P .. 'depvals:' .. id, member, outcome) end
@@ -129,88 +151,4 @@ F.record_child_end = function(q, id, member, how, text, policy, now, elsewhere)
   local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, elsewhere)
   if failed and policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
   if state == 'waiting-children' then release_if_done(q, id, open_children(q, id, done), now) end
-end
-
--- ------------------------------------------------------------------ in the child's queue
-
--- Return `P` of a queue named in a record of this queue.
-F.P_of = function(q, name) return string.match(q.P, '^(.-){') .. '{' .. name .. '}:' end
-
--- Return {P, id} of the parents. Members of `parents` are split at the last colon.
-F.parents_of = function(q, id, h)
-  local parents = {}
-  if h.parentId and h.parentQueue then parents[1] = { F.P_of(q, h.parentQueue), h.parentId } end
-  if not h.parentIds then return parents end
-  for _, member in ipairs(redis.call('SMEMBERS', q.P .. 'parents:' .. id)) do
-    local P, parent = string.match(member, '^(.*:)([^:]*)$')
-    if P then parents[#parents + 1] = { P, parent } end
-  end
-  return parents
-end
-
--- Return whether this call could use the queue `P` as well: always on one server, in a cluster if the slots are the
--- same.
-F.is_reachable = function(q, P)
-  if P == q.P then return true end
-  local known = rawget(q, 'reachable')
-  if not known then
-    known = {}
-    rawset(q, 'reachable', known)
-  end
-  if known[P] == nil then known[P] = type(redis.pcall('EXISTS', P .. 'meta')) == 'number' end
-  return known[P]
-end
-
--- Record a child whose parents are in other slots until they are notified: a Node worker that ends it does not notify
--- them (features/flows/functions/remote_parents.lua). members: `P` and id of each such parent.
-F.remember_remote = function(q, id, members)
-  if #members > 0 then redis.call('HSET', q.remote_parents, id, cjson.encode(members)) end
-end
-
--- Return `P` and id of the parents that no call of this queue can reach.
-F.remote_of = function(q, parents)
-  local remote = {}
-  for _, parent in ipairs(parents) do
-    if not F.is_reachable(q, parent[1]) then remote[#remote + 1] = parent[1] .. parent[2] end
-  end
-  return remote
-end
-
--- Notify a parent in another queue through the outbox: no call may leave its slot. Return whether it will be notified.
-F.notify_by_outbox = function(q, P, parent, member, how, text, policy)
-  G.outbox_put(q, 'child', 'to', P, 'parent', parent, 'child', member, 'how', how, 'text', text, 'policy', policy or '')
-  return true
-end
-
--- The parents of a child are notified; a child that is retried will end again.
-local function delete_remote(q, id, parents, how)
-  if how == F.AGAIN then
-    F.remember_remote(q, id, F.remote_of(q, parents))
-  else
-    redis.call('HDEL', q.remote_parents, id)
-  end
-end
-
--- Notify all parents of a job how it ended. To be called while its record exists. The wire library notifies parents in
--- other queues in its own way.
-F.child_ended = function(q, id, how, text, now, h)
-  h = h or G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts')
-  if not h.parentId and not h.parentIds then return end
-  local policy = 'fail_parent' -- unused for a completed child
-  if how ~= F.COMPLETED then policy = F.policy(h.opts) end
-  if not policy then return end
-  local depth = rawget(q, 'flow_depth') or 0
-  rawset(q, 'flow_depth', depth + 1)
-  local parents, elsewhere, unnotified = F.parents_of(q, id, h), false, false
-  for _, parent in ipairs(parents) do
-    if parent[1] == q.P and depth < DEPTH_MAX then
-      F.record_child_end(q, parent[2], q.P .. id, how, text, policy, now)
-    else
-      elsewhere = elsewhere or parent[1] ~= q.P
-      local notify = F.notify_elsewhere or F.notify_by_outbox
-      if not notify(q, parent[1], parent[2], q.P .. id, how, text, policy, now) then unnotified = true end
-    end
-  end
-  rawset(q, 'flow_depth', depth)
-  if elsewhere and not unnotified then delete_remote(q, id, parents, how) end
 end

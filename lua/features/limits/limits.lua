@@ -20,10 +20,8 @@ G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and
 
 -- Return the number of active jobs of all workers.
 G.active_count = function(q)
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP)
-  local from_stream = type(pending[1]) == 'number' and pending[1] or 0
   local listed = math.max(redis.call('ZCARD', q.list_active_ids), G.count_of(redis.call('GET', q.list_active)))
-  return from_stream + listed
+  return G.pending_count(q, G.GROUP) + listed
 end
 
 -- Return the permits left in the fixed window, and ms until the next one begins.

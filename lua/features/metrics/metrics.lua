@@ -3,7 +3,7 @@
 
 local MINUTE, DAY = 60000, 86400000
 local FIELDS_A_DAY = 2 * 1441
-local FIELDS_MAX, SAMPLE = 20000, 2000
+local FIELDS_MAX, SAMPLE = 6000, 500
 
 local function trim(key, minute)
   local stale = {}

@@ -6,7 +6,6 @@
 G.suspects = {}
 local S = G.suspects
 
-local PEERS = 'worker-'
 local HOST_MS = 60000 -- longest drain of a host, and the longest time a running suspect is isolated
 local PAGE = 100
 local LOST_MAX = 1000
@@ -14,22 +13,6 @@ local LOSSES_KEPT_S = 3600
 local REPLY_BYTES = 4194304
 
 -- ------------------------------------------------------------------ recovery
-
--- Return whether workers of another library are registered: they do not read `suspects`.
-S.peers_at_work = function(q)
-  local known = rawget(q, 'peers')
-  if known ~= nil then return known end
-  known = false
-  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
-  if not consumers.err then
-    for _, consumer in ipairs(consumers) do
-      local name = consumer[2]
-      if string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1 then known = true end
-    end
-  end
-  rawset(q, 'peers', known)
-  return known
-end
 
 -- Return how many jobs `consumer` lost together. listed: those without a stream entry. lock: ms. The number is stored
 -- for an hour, as several calls may recover the jobs.
@@ -39,11 +22,13 @@ S.lost_together = function(q, run, consumer, listed, lock)
   if run.lost[consumer] then return run.lost[consumer] end
   local host = redis.pcall('GET', q.suspect_host)
   if type(host) == 'string' and string.sub(host, 1, #consumer + 1) == consumer .. '|' then
-    redis.call('DEL', q.suspect_host)
+    redis.call('UNLINK', q.suspect_host)
   end
   -- Heartbeats of one worker are less than half a lock apart.
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.floor(lock / 2), '-', '+', LOST_MAX, consumer)
-  local lost = (pending.err and 0 or #pending) + listed
+  local pending, lost = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', LOST_MAX, consumer), listed
+  for _, p in ipairs(pending) do
+    if p[3] >= lock / 2 then lost = lost + 1 end
+  end
   local before = redis.pcall('HGET', q.losses, consumer)
   lost = math.max(1, lost, type(before) == 'string' and G.count_of(before) or 0)
   if lost > 1 then
@@ -67,8 +52,9 @@ end
 
 -- ------------------------------------------------------------------ the place
 
--- Return whether a job with this record waits among the suspects when it is ready.
-S.belongs = function(q, h) return G.count_of(h.suspectLimit) > 0 and not S.peers_at_work(q) end
+-- Return whether a job with this record waits among the suspects when it is ready. Workers of another library do not
+-- read that set.
+S.belongs = function(q, h) return G.count_of(h.suspectLimit) > 0 and not G.has_peers(q) end
 
 -- Make the suspect ready. A job of an ordering group keeps its slot, so that the next of the group does not start
 -- before it.
@@ -117,7 +103,7 @@ end
 -- The host's jobs take too long: the suspect runs beside other jobs, as the only suspect of its worker.
 local function fetch_beside_others(q, fetching, id)
   if fetching.held[2] > 0 then return end
-  redis.call('DEL', q.suspect_host)
+  redis.call('UNLINK', q.suspect_host)
   if fetch(q, fetching, id) then fetching.held = { fetching.held[1] + 1, 1, 1 } end
 end
 
@@ -134,7 +120,7 @@ local function fetch_alone(q, fetching)
   if not fetching.held then return false end
   local id = redis.call('ZRANGEBYSCORE', q.suspects, '-inf', 1, 'LIMIT', 0, 1)[1]
   if not id then
-    if host then redis.call('DEL', q.suspect_host) end
+    if host then redis.call('UNLINK', q.suspect_host) end
     return false
   end
   if host and host.wait == 0 then

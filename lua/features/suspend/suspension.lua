@@ -17,8 +17,9 @@ S.enter = function(q, id, now, reason, timeout)
   if timeout > 0 then redis.call('HSET', key, 'suspendTimeout', G.text(timeout)) end
 end
 
+-- Return the newest signals. Only a peer can have stored more than SIGNALS_MAX.
 local function received(q, id)
-  local entries = redis.call('LRANGE', q.P .. 'signals:' .. id, 0, -1)
+  local entries = redis.call('LRANGE', q.P .. 'signals:' .. id, -SIGNALS_MAX, -1)
   return entries, '[' .. table.concat(entries, ',') .. ']'
 end
 

@@ -6,6 +6,7 @@ local S = G.subscriptions
 
 S.HANDED_BACK = 'handed-back' -- the consumer that holds entries no worker runs
 S.INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
+S.MOST = G.GROUPS_MAX - 2 -- subscriptions of one broadcast, besides those two groups
 local RECORD_TTL = 86400
 
 -- Return the key of the state of a message in one subscription. The key exists only if there is state to keep.
@@ -79,40 +80,47 @@ end
 
 -- start: '$', or the entry id after which it begins. Return the id at which it begins. An existing group is unchanged.
 S.create = function(q, group, start)
+  local groups, crowded = G.stream_groups(q)
+  if (crowded or #groups >= S.MOST) and not G.stream_group(q, group) then
+    error('ERR a broadcast has at most ' .. S.MOST .. ' subscriptions', 0)
+  end
   local made = redis.pcall('XGROUP', 'CREATE', q.stream, group, start, 'MKSTREAM')
   if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err, 0) end
   return start == '$' and last_id(q) or start
 end
 
--- Return the number of active messages of a subscription.
+-- Return the number of active messages of a subscription; with too many consumers to be read, of all pending ones.
 S.in_hand = function(q, group)
-  local pending = redis.pcall('XPENDING', q.stream, group)
-  if pending.err or not pending[4] then return 0 end
-  local n = 0
+  local info = G.stream_group(q, group)
+  if not info then return 0 end
+  if not G.has_few_consumers(info) then return info[6] end
+  local pending, n = redis.call('XPENDING', q.stream, group), 0
+  if not pending[4] then return 0 end
   for _, consumer in ipairs(pending[4]) do
     if consumer[1] ~= S.HANDED_BACK then n = n + tonumber(consumer[2]) end
   end
   return n
 end
 
--- Return the names of the subscriptions.
+-- Return the names of the subscriptions; none if there are too many to be read.
 S.names = function(q)
-  local names, groups = {}, redis.pcall('XINFO', 'GROUPS', q.stream)
-  for _, group in ipairs(groups) do
+  local names = {}
+  for _, group in ipairs((G.stream_groups(q))) do
     if not S.INTERNAL[group[2]] then names[#names + 1] = group[2] end
   end
   return names
 end
 
 local TRIM_MAX = 1000 -- entries per call
+local RECORDS_MAX = 10000 -- records deleted per call; the others expire
 
 local function purge(q, ids)
   local groups = S.names(q)
   G.purge(q, ids)
   if #groups == 0 then return end
-  for _, id in ipairs(ids) do
+  for i = 1, math.min(#ids, math.ceil(RECORDS_MAX / #groups)) do
     local keys = {}
-    for i, group in ipairs(groups) do keys[i] = S.record_key(q, id, group) end
+    for j, group in ipairs(groups) do keys[j] = S.record_key(q, ids[i], group) end
     redis.call('UNLINK', unpack(keys))
   end
 end

@@ -30,7 +30,7 @@ G.export('broadcast_heartbeat', { 'allow-oom' }, function(keys, args)
   if r[2] ~= '' then
     redis.call('SET', q.P .. 'w:' .. r[1], r[2], 'PX', r[3])
     redis.call('ZADD', q.workers, G.int(now), r[1])
-    redis.call('ZREMRANGEBYSCORE', q.workers, '-inf', G.int(now - FORGET_WORKER_MS))
+    G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
   for i, job in ipairs(r[4]) do statuses[i] = beat(q, r[5], r[1], job) end
   return cmsgpack.pack({ now, statuses })
@@ -93,8 +93,7 @@ local function check_pending(q, run, p)
 end
 
 local function sweep_consumers(q, run)
-  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, run.group)
-  for _, c in ipairs(consumers) do
+  for _, c in ipairs((G.consumers(q, run.group))) do
     local name, pending, idle = c[2], c[4], c[6]
     local foreign = string.sub(name, 1, #run.foreign) == run.foreign
     if pending == 0 and idle > CONSUMER_KEPT_MS and not foreign and not is_registered(q, name) then
@@ -117,17 +116,14 @@ G.export('broadcast_recover_stalled', { 'allow-oom' }, function(keys, args)
     G.trim_metrics(q.metrics_failed, run.now)
   end
   local from = r[6] == '' and '-' or '(' .. r[6]
-  local pending = redis.pcall('XPENDING', q.stream, run.group, 'IDLE', run.lock, from, '+', RECOVER_PAGE)
-  if pending.err then pending = {} end
-  for _, p in ipairs(pending) do check_pending(q, run, p) end
+  local cursor = G.each_idle(q, run.group, run.lock, from, RECOVER_PAGE, function(p) check_pending(q, run, p) end)
   if #run.recovered > 0 then G.wake(q, 1) end
-  local cursor = #pending == RECOVER_PAGE and pending[RECOVER_PAGE][1] or ''
   return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
 end)
 
 G.export('broadcast_leave', { 'allow-oom' }, function(keys, args)
   local q, group, consumer = G.queue(keys[1]), args[1], args[2]
-  redis.call('DEL', q.P .. 'w:' .. consumer)
+  redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
   local pending = redis.pcall('XPENDING', q.stream, group, '-', '+', 1, consumer)
   if not pending.err and #pending > 0 then return 0 end

@@ -28,7 +28,7 @@ G.export('broadcast_redeliver', { 'allow-oom' }, function(keys, args)
   if standing then return standing end
   -- Add it as a further attempt that is due now (features/delays/promote.lua).
   redis.call('ZADD', q.scheduled, G.int(G.now(q)), id .. '||' .. group)
-  redis.call('DEL', key)
+  redis.call('UNLINK', key)
   S.write_record(q, id, group, 0, 'state', 'delayed', 'redelivery', once)
   G.wake(q, 1)
   return 'ok'

@@ -1,15 +1,18 @@
 -- broadcast_subscribe: create a subscription if it does not exist.
 --   KEYS 1 meta   ARGV 1 packed {group, start}   -> the entry id after which a new subscription begins
--- broadcast_subscriptions: return the progress of each subscription.   KEYS 1 meta
---   -> packed rows {name, lag or -1, pending, released, last delivered id, consumers}
+-- broadcast_subscriptions: return the progress of each subscription, a page per call.
+--   KEYS 1 meta   ARGV 1 cursor ('' at first)
+--   -> packed {rows, cursor ('' = the end)}   row: {name, lag or -1, pending, released, last delivered id, consumers}
+--   released: 1,000 at most if the subscription has more than 1,000 consumers
 -- broadcast_unsubscribe: delete a subscription.   KEYS 1 meta   ARGV 1 packed {group, force}   -> 'ok' | 'gone' |
 -- 'active'
 -- broadcast_delivery: return the state of a message in a subscription.   KEYS 1 meta   ARGV 1 packed {id, group}
 --   -> packed {message exists 0|1, flat record, place}   place: 'pending', 'read', 'unread' or '' (unknown)
--- Bound: a page of 1,000 entries per subscription if the server does not report its lag.
+-- Bound: a page of 100 subscriptions, and about WORK_MAX entries that are counted because the server does not report a
+-- lag; 5,000 consumers of a subscription (core/consumers.lua).
 local S = G.subscriptions
 
-local COUNTED = 1000
+local COUNTED, PAGE, WORK_MAX = 1000, 100, 5000
 
 G.export('broadcast_subscribe', { 'allow-oom' }, function(keys, args)
   local r = cmsgpack.unpack(args[1])
@@ -22,43 +25,70 @@ local function map_of(flat)
   return map
 end
 
--- The server does not report the lag of a group after entries before its end were deleted.
+-- Return the lag, and the entries read: the server does not report it after entries before its end were deleted.
 local function lag_of(q, info)
   local lag = info.lag
-  if lag then return lag end
+  if lag then return lag, 0 end
   local left = #redis.call('XRANGE', q.stream, '(' .. info['last-delivered-id'], '+', 'COUNT', COUNTED + 1)
-  return left <= COUNTED and left or -1
+  return left <= COUNTED and left or -1, left
 end
 
-local function handed_back(q, group)
-  for _, c in ipairs(redis.pcall('XINFO', 'CONSUMERS', q.stream, group)) do
-    if c[2] == S.HANDED_BACK then return c[4] end
+-- Return the number of released entries, and how many rows were read.
+local function handed_back(q, info)
+  if info.consumers > COUNTED then
+    local found = #redis.call('XPENDING', q.stream, info.name, '-', '+', COUNTED, S.HANDED_BACK)
+    return found, found
   end
-  return 0
+  for _, consumer in ipairs(redis.call('XPENDING', q.stream, info.name)[4] or {}) do
+    if consumer[1] == S.HANDED_BACK then return tonumber(consumer[2]), info.consumers end
+  end
+  return 0, info.consumers
 end
 
-G.export('broadcast_subscriptions', { 'no-writes' }, function(keys)
-  local q, rows = G.queue(keys[1]), {}
-  for _, flat in ipairs(redis.pcall('XINFO', 'GROUPS', q.stream)) do
-    local info = map_of(flat)
+-- cursor: number and name of the group read last. Return the number of the first group to read.
+local function first_of(groups, cursor)
+  local at, name = string.match(cursor, '^(%d+)@(.*)$')
+  at = tonumber(at) or 0
+  if at == 0 or groups[at] and groups[at][2] == name then return at + 1 end
+  for i, group in ipairs(groups) do
+    if group[2] == name then return i + 1 end
+  end
+  return at -- the group was deleted
+end
+
+G.export('broadcast_subscriptions', { 'no-writes' }, function(keys, args)
+  local q, rows, work = G.queue(keys[1]), {}, 0
+  local groups, crowded = G.stream_groups(q)
+  if crowded then error('ERR more than ' .. S.MOST .. ' subscriptions', 0) end
+  local first = first_of(groups, args[1])
+  for i = first, math.min(first + PAGE - 1, #groups) do
+    local info = map_of(groups[i])
     if not S.INTERNAL[info.name] then
-      rows[#rows + 1] = { info.name, lag_of(q, info), info.pending, handed_back(q, info.name), info['last-delivered-id'],
-        info.consumers }
+      local lag, read = lag_of(q, info)
+      local released, consumers = handed_back(q, info)
+      rows[#rows + 1] = { info.name, lag, info.pending, released, info['last-delivered-id'], info.consumers }
+      work = work + read + consumers
+    end
+    if i < #groups and (work >= WORK_MAX or i == first + PAGE - 1) then
+      return cmsgpack.pack({ rows, G.int(i) .. '@' .. info.name })
     end
   end
-  return cmsgpack.pack(rows)
+  return cmsgpack.pack({ rows, '' })
 end)
 
 G.export('broadcast_unsubscribe', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local group = r[1]
   if S.INTERNAL[group] then return 'gone' end
-  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, group)
-  if consumers.err then return 'gone' end
-  for _, c in ipairs(consumers) do
-    if not r[2] and redis.call('EXISTS', q.P .. 'w:' .. c[2]) == 1 then return 'active' end
+  if not r[2] then
+    local consumers, crowded = G.consumers(q, group)
+    if crowded then return 'active' end
+    for _, c in ipairs(consumers) do
+      if redis.call('EXISTS', q.P .. 'w:' .. c[2]) == 1 then return 'active' end
+    end
   end
-  redis.call('XGROUP', 'DESTROY', q.stream, group)
+  local destroyed = redis.pcall('XGROUP', 'DESTROY', q.stream, group)
+  if destroyed ~= 1 then return 'gone' end
   G.delete_dead_letter_setting(q, group)
   return 'ok'
 end)
@@ -76,16 +106,24 @@ S.place_of = function(q, id, group)
   local entry = G.find_entry(q, id, h[1] or nil, h[2] or nil)
   if not entry then return '' end
   if S.holder(q, group, entry) then return 'pending' end
-  for _, flat in ipairs(redis.pcall('XINFO', 'GROUPS', q.stream)) do
-    local info = map_of(flat)
-    if info.name == group then return not_after(entry, info['last-delivered-id']) and 'read' or 'unread' end
+  local found = G.stream_group(q, group)
+  if not found then return '' end
+  return not_after(entry, found[8]) and 'read' or 'unread'
+end
+
+local RECORD = { 'a', 'state', 'returnvalue', 'failedReason', 'failedType', 'stacktrace', 'finishedOn', 'stalled',
+  'redelivery' }
+
+local function record_of(q, id, group)
+  local flat = {}
+  for field, value in pairs(G.pick(S.record_key(q, id, group), unpack(RECORD))) do
+    flat[#flat + 1], flat[#flat + 2] = field, value
   end
-  return ''
+  return flat
 end
 
 G.export('broadcast_delivery', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local exists = redis.call('EXISTS', q.J .. r[1])
-  local record = redis.call('HGETALL', S.record_key(q, r[1], r[2]))
-  return cmsgpack.pack({ exists, record, exists == 1 and S.place_of(q, r[1], r[2]) or '' })
+  return cmsgpack.pack({ exists, record_of(q, r[1], r[2]), exists == 1 and S.place_of(q, r[1], r[2]) or '' })
 end)

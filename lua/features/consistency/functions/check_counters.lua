@@ -9,34 +9,15 @@
 -- Bound: one read per id of `others`.
 
 local C = G.checks
-local PEERS = 'worker-'
-
--- Return whether workers of another library are registered.
-C.has_peers = function(q)
-  for _, consumer in ipairs(redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)) do
-    local name = consumer[2]
-    if string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1 then return true end
-  end
-  return false
-end
-
-local PEERS_SEEN_MS = 86400000
-
--- Return whether workers of another library are registered, or were during the last day.
-C.had_peers = function(q, now)
-  if C.has_peers(q) then
-    redis.call('HSET', q.meta, 'peersSeen', G.int(now))
-    return true
-  end
-  return now - G.num(redis.call('HGET', q.meta, 'peersSeen') or '') < PEERS_SEEN_MS
-end
 
 G.export('check_scope', { 'no-writes' }, function(keys)
-  local q, broadcast = G.queue(keys[1]), 0
-  for _, group in ipairs(redis.pcall('XINFO', 'GROUPS', q.stream)) do
+  local q = G.queue(keys[1])
+  local groups, crowded = G.stream_groups(q)
+  local broadcast = crowded and 1 or 0
+  for _, group in ipairs(groups) do
     if group[2] ~= G.GROUP and group[2] ~= G.WAKE_GROUP then broadcast = 1 end
   end
-  return cmsgpack.pack({ broadcast, C.has_peers(q) and 1 or 0 })
+  return cmsgpack.pack({ broadcast, G.has_peers(q) and 1 or 0 })
 end)
 
 -- Count active jobs without a pending entry, and popped ones.

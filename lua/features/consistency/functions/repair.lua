@@ -5,12 +5,13 @@
 --      {'lost', id, mark}     put a job that is in no place into the place of its state
 --      {'ghost', id}          delete an incomplete record
 --      {'orphan', suffix}     delete a key of a job that does not exist
--- A job that is active in no place becomes ready again, its attempt void. Bound: constant per row, except for members
--- of lists, which are searched; the caller sends at most 100 rows.
+-- A job that is active in no place becomes ready again, its attempt void. Bound: constant per row; a list is searched
+-- up to LIST_LOOK members from an end. The caller sends at most 100 rows.
 
 local C = G.checks
 local M = G.groups
 local NEVER = 9999999999999
+local LIST_LOOK, COPIES_MAX = 10000, 10
 
 local REPAIR = {}
 
@@ -37,11 +38,22 @@ local function acknowledge(q, entry)
   return redis.call('XACK', q.stream, G.GROUP, entry)
 end
 
+-- Remove the job from a list, `most` times at most. rank: 1 = from the left, -1 = from the right.
+local function leave_list(q, place, id, rank, most)
+  for removed = 0, most - 1 do
+    if not redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_LOOK) then return removed end
+    redis.call('LREM', q.P .. place, rank, id)
+  end
+  return most
+end
+
 -- Remove the member from a list or a set; `member` is the job's name there.
 local function take_out(q, place, id, member, why)
   if why == 'popped' then return G.return_popped(q, id) and 1 or 0 end
   if C.SETS[place] then return redis.call(C.SETS[place], q.P .. place, member) end
-  return redis.call('LREM', q.P .. place, why == 'twice' and 1 or 0, id) > 0 and 1 or 0
+  local most = why == 'twice' and 1 or COPIES_MAX
+  local removed = leave_list(q, place, id, 1, most)
+  return removed + leave_list(q, place, id, -1, most - removed) > 0 and 1 or 0
 end
 
 REPAIR.member = function(q, now, place, id, member)
@@ -63,7 +75,7 @@ end
 
 local function is_in(q, id, place, rank)
   if place ~= 'lifo' and place ~= 'priority' then return C.has_entry(q, id, place) and not C.is_pending(q, place) end
-  return redis.call('LPOS', q.P .. place, id, 'RANK', rank) and true or false
+  return redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_LOOK) and true or false
 end
 
 REPAIR.twice = function(q, _, id, kept, other)
@@ -71,7 +83,7 @@ REPAIR.twice = function(q, _, id, kept, other)
   if not h or h.state ~= 'waiting' or not is_in(q, id, kept, 1) then return 0 end
   if not is_in(q, id, other, kept == other and 2 or 1) then return 0 end
   if other == 'lifo' or other == 'priority' then
-    redis.call('LREM', q.P .. other, -1, id)
+    return leave_list(q, other, id, -1, 1)
   else
     G.settle_entries(q, { other })
   end

@@ -2,6 +2,8 @@
 -- children_ended: deliver results of children in other queues, from the outbox of their queue.
 --   KEYS 1 meta   ARGV 1 packed rows {parent id, member, how, text, policy}   -> packed 1 if this queue's outbox has
 --   entries now
+-- notify_parents: continue to notify the parents of children with very many (many_parents.lua).   KEYS 1 meta
+--   -> 1 = call again, 0 = all are notified. Bound: 500 parents.
 -- adopt: let a parent wait for children in other queues that have just been added.
 --   KEYS 1 meta   ARGV 1 packed {parent id, members}   -> 'ok' | 'gone' | 'completed' | 'failed' (nothing is changed)
 -- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {number of unfinished children, failure reason of a child
@@ -77,6 +79,11 @@ G.export('children_ended', { 'allow-oom' }, function(keys, args)
     F.record_child_end(q, row[1], row[2], row[3], row[4], row[5], now, row[2] ~= q.P .. (string.match(row[2], '([^:]*)$')))
   end
   return G.outbox_pending(q) and 1 or 0
+end)
+
+G.export('notify_parents', { 'allow-oom' }, function(keys)
+  local q = G.queue(keys[1])
+  return F.notify_more(q, G.now(q)) and 1 or 0
 end)
 
 G.export('adopt', { 'allow-oom' }, function(keys, args)

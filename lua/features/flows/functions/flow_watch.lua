@@ -66,7 +66,7 @@ G.export('watch_children', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local key, now, rows = q.P .. 'children-watch', G.now(q), {}
   if redis.call('EXISTS', q.waiting_children) == 0 then return reply(rows, false, false) end
-  local peers = G.checks.had_peers(q, now)
+  local peers = G.had_peers(q, now)
   local age, pause = pace(r, peers)
   local stored = redis.call('GET', key)
   local c = stored and cmsgpack.unpack(stored) or { at = 0, within = '0' }

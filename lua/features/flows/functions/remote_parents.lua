@@ -7,30 +7,39 @@
 --   left: children still recorded. A round that begins within the pause of another one reads nothing.
 -- remote_children: KEYS 1 meta (of the parents)   ARGV 1 packed prefixes of queues without such children
 --   -> packed prefixes of the queues to check
--- Bound: a page of about 100 children; 100 queues.
+-- Bound: a page of about 100 children, 1,000 of their parents (the others in the next round); 100 queues.
 local F = G.flows
 
-local PAGE, QUEUES = 100, 100
+local PAGE, PARENTS, QUEUES = 100, 1000, 100
 local KEPT_MS = 600000 -- the children of a flow are added after their parents
 
-local function notify(q, id, parents, how, text, policy)
+-- Return how many parents were notified, and those that are left.
+local function notify(q, id, parents, how, text, policy, room)
   local ok, members = pcall(cjson.decode, parents)
-  if not ok or type(members) ~= 'table' then return 0 end
-  local n = 0
-  for _, member in ipairs(members) do
-    local P, parent = string.match(tostring(member), '^(.*:)([^:]*)$')
+  if not ok or type(members) ~= 'table' then return 0, {} end
+  local n, left = 0, {}
+  for i = room + 1, #members do left[#left + 1] = members[i] end
+  for i = 1, math.min(room, #members) do
+    local P, parent = string.match(tostring(members[i]), '^(.*:)([^:]*)$')
     if P and string.find(P, '{', 1, true) then
       F.notify_by_outbox(q, P, parent, q.P .. id, how, text, policy)
       n = n + 1
     end
   end
-  return n
+  return n, left
 end
 
--- Return how many parents are notified of the job's result; nil if it has not ended.
-local function check_child(q, id, parents)
+-- Notify the parents of the job if it has ended, `room` at most. Return how many are notified.
+local function check_child(q, id, parents, room)
   local ended = F.outcome(q, id)
-  return ended and notify(q, id, parents, ended[1], ended[2], ended[3]) or nil
+  if not ended then return 0 end
+  local n, left = notify(q, id, parents, ended[1], ended[2], ended[3], room)
+  if #left == 0 then
+    redis.call('HDEL', q.remote_parents, id)
+  else
+    redis.call('HSET', q.remote_parents, id, cjson.encode(left))
+  end
+  return n
 end
 
 G.export('tell_remote_parents', { 'allow-oom' }, function(keys, args)
@@ -42,10 +51,8 @@ G.export('tell_remote_parents', { 'allow-oom' }, function(keys, args)
   end
   local page = redis.call('HSCAN', q.remote_parents, cursor == '' and '0' or cursor, 'COUNT', PAGE)
   for i = 1, #page[2], 2 do
-    local n = check_child(q, page[2][i], page[2][i + 1])
-    if n then
-      notified = notified + n
-      redis.call('HDEL', q.remote_parents, page[2][i])
+    if notified < PARENTS then
+      notified = notified + check_child(q, page[2][i], page[2][i + 1], PARENTS - notified)
     end
   end
   return cmsgpack.pack({ notified, page[1] ~= '0' and page[1] or '', redis.call('HLEN', q.remote_parents) })

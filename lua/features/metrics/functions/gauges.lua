@@ -13,12 +13,8 @@ end
 
 -- Use the first entry that no worker has read yet; entry ids contain the time of the push.
 local function stream_age(q, now, age)
-  local after = '-'
-  local groups = redis.pcall('XINFO', 'GROUPS', q.stream)
-  for _, group in ipairs(groups.err and {} or groups) do
-    if group[2] == G.GROUP then after = '(' .. group[8] end
-  end
-  local found = redis.pcall('XRANGE', q.stream, after, '+', 'COUNT', 1)
+  local group = G.stream_group(q, G.GROUP)
+  local found = redis.pcall('XRANGE', q.stream, group and '(' .. group[8] or '-', '+', 'COUNT', 1)
   local first = not found.err and found[1]
   return first and older(age, now, string.match(first[1], '^(%d+)-')) or age
 end

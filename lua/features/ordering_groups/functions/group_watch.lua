@@ -41,7 +41,7 @@ G.export('blocked_groups', { 'allow-oom' }, function(keys, args)
   local q, a = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local r, now, lock_key = { blocked = a[3], full = a[4] }, G.now(q), q.P .. 'lock:groups'
   local nothing = cmsgpack.pack({ {}, '' })
-  if redis.call('EXISTS', q.ordering) == 0 or not G.checks.had_peers(q, now) then return nothing end
+  if redis.call('EXISTS', q.ordering) == 0 or not G.had_peers(q, now) then return nothing end
   if redis.call('GET', lock_key) ~= a[1] and not redis.call('SET', lock_key, a[1], 'NX', 'PX', a[2]) then return nothing end
   local page, names = redis.call('HSCAN', q.ordering, a[5] == '' and '0' or a[5], 'COUNT', PAGE), {}
   for i = 1, #page[2], 2 do

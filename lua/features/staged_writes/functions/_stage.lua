@@ -7,12 +7,16 @@ local S = G.staging
 
 S.KEEP = 30 * 86400000 -- how long a committed write can wait to be published
 S.LISTS_MAX = 100 -- lists deleted in one call
+S.QUEUES_MAX = 1000 -- queues of one write
 
 -- Return key names: manifest, attempts that have staged, winners by place, queues besides the home.
 S.write = function(q, id)
   local stem = q.P .. 'write:' .. id
   return { id = id, manifest = stem, tried = stem .. ':tried', won = stem .. ':won', queues = stem .. ':queues' }
 end
+
+-- Return queues besides the home that are still to report, `most` at most.
+S.queues_of = function(w, most) return redis.call('SRANDMEMBER', w.queues, most or S.QUEUES_MAX) end
 
 S.list = function(w, attempt) return w.manifest .. ':try:' .. attempt end
 

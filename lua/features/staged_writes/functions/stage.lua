@@ -10,7 +10,6 @@
 -- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: one piece; with `unique` one read per row.
 
 local S = G.staging
-local MAX_QUEUES = 1000
 
 G.export('write_open', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
@@ -22,7 +21,7 @@ G.export('write_open', {}, function(keys, args)
     state = 'open'
   end
   if state == 'open' and r[7] ~= '' then
-    if redis.call('SCARD', w.queues) >= MAX_QUEUES and redis.call('SISMEMBER', w.queues, r[7]) == 0 then return 'full' end
+    if redis.call('SCARD', w.queues) >= S.QUEUES_MAX and redis.call('SISMEMBER', w.queues, r[7]) == 0 then return 'full' end
     redis.call('SADD', w.queues, r[7])
     S.extend(w, r[5])
   end

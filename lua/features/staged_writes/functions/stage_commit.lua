@@ -44,7 +44,7 @@ G.export('write_abort', { 'allow-oom' }, function(keys, args)
   local w, keep = S.write(q, r[1]), r[5]
   local state = S.state(q, w, r[2], r[3])
   if state == 'committed' or state == 'done' then return cmsgpack.pack({ state, {} }) end
-  local queues = redis.call('SMEMBERS', w.queues)
+  local queues = S.queues_of(w)
   if state ~= 'absent' or keep > 0 then
     -- From here on no piece is accepted.
     redis.call('HSET', w.manifest, 'state', 'aborted', 'home', r[4], 'query', r[2])

@@ -1,9 +1,10 @@
 -- writes: return the unfinished writes of a queue, oldest first, for processes that complete abandoned ones.
 -- KEYS 1 meta   -> packed rows {write, state, home, query, ms since the last change, pending queues, keep ms}
--- An expired write is deleted here with its remaining keys. Bound: WRITES_MAX writes.
+-- An expired write is deleted here with its remaining keys. Bound: WRITES_MAX writes, and QUEUES_SHOWN queues
+-- of each.
 
 local S = G.staging
-local WRITES_MAX = 50
+local WRITES_MAX, QUEUES_SHOWN = 50, 100
 
 G.export('writes', { 'allow-oom' }, function(keys)
   local q = G.queue(keys[1])
@@ -13,7 +14,7 @@ G.export('writes', { 'allow-oom' }, function(keys)
     local h = redis.call('HMGET', w.manifest, 'state', 'home', 'query', 'at', 'keep')
     if h[1] then
       rows[#rows + 1] = { id, h[1], h[2] or '', h[3] or '', math.max(0, now - G.count_of(h[4] or nil)),
-        redis.call('SMEMBERS', w.queues), G.count_of(h[5] or nil) }
+        S.queues_of(w, QUEUES_SHOWN), G.count_of(h[5] or nil) }
     elseif not S.delete_some(w) then
       S.finish(q, w, '', 0)
     end

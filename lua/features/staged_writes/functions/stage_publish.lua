@@ -34,7 +34,7 @@ end
 
 -- Finish the part of this queue: all its pieces are published.
 local function end_here(q, w, keep)
-  local queues = redis.call('SMEMBERS', w.queues)
+  local queues = S.queues_of(w)
   if #queues > 0 then
     redis.call('HSET', w.manifest, 'own', '1')
     return 'published', queues

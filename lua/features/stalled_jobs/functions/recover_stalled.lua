@@ -13,6 +13,7 @@ local PAGE = 100
 local CONSUMER_KEPT_MS = 3600000
 local WATCH_SAMPLE = 20
 local SHORTEST_LOCK_MS = 1000
+local MUCH = 300
 -- cursor: this prefix and a rank; some jobs from lists and the scheduled set are still to be checked
 local LISTS = 'lists:'
 
@@ -87,12 +88,9 @@ end
 
 local function check_pending(q, run, cursor)
   local from = cursor == '' and '-' or '(' .. cursor
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, 'IDLE', math.min(run.lock, SHORTEST_LOCK_MS), from, '+', PAGE)
-  if pending.err then return '' end
-  for _, p in ipairs(pending) do
+  return G.each_idle(q, G.GROUP, math.min(run.lock, SHORTEST_LOCK_MS), from, PAGE, function(p)
     check_entry(q, run, p[1], p[2], p[3])
-  end
-  return #pending == PAGE and pending[PAGE][1] or ''
+  end)
 end
 
 -- A heartbeat in the future is invalid and would keep a job from being recovered: set it to now.
@@ -128,8 +126,10 @@ end
 -- rank of the next page, nil at the end.
 local function check_lists(q, run, rank)
   if rank == 0 then repair_beats(q, run.now) end
-  local limit, left = G.int(run.now - SHORTEST_LOCK_MS), 0
-  local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '-inf', limit, 'WITHSCORES', 'LIMIT', rank, PAGE)
+  local left, found = 0, redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
+  for i = #found, 2, -2 do
+    if tonumber(found[i]) > run.now - SHORTEST_LOCK_MS then found[i], found[i - 1] = nil, nil end
+  end
   local owner, silent = owners_of(q, run, found)
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
@@ -155,15 +155,32 @@ end
 
 -- Delete consumers of dead workers without pending entries. Those of Node peers stay.
 local function sweep_consumers(q, foreign)
-  local consumers = redis.pcall('XINFO', 'CONSUMERS', q.stream, G.GROUP)
-  if consumers.err then return end
-  for _, c in ipairs(consumers) do
+  for _, c in ipairs((G.consumers(q, G.GROUP))) do
     local name, pending, idle = c[2], c[4], c[6]
     local is_foreign = foreign ~= '' and string.sub(name, 1, #foreign) == foreign
     if pending == 0 and idle > CONSUMER_KEPT_MS and not is_foreign and redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then
       redis.call('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, name)
     end
   end
+end
+
+-- Once per round: what is done besides the recovery of stalled jobs.
+local function sweep(q, run)
+  sweep_watch(q)
+  G.sweep_dedup(q, run.now)
+  G.sweep_groups(q, run.now)
+  G.flows.sweep(q, run.now)
+  for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
+  for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
+  G.trim_metrics(q.metrics_completed, run.now)
+  G.trim_metrics(q.metrics_failed, run.now)
+  sweep_consumers(q, run.foreign)
+end
+
+-- Return whether that is enough for one call.
+local function has_much_to_sweep(q)
+  return redis.call('ZCARD', q.dedup_expiry) + redis.call('HLEN', q.ordering) + redis.call('ZCARD', q.waiting_children)
+    + redis.call('ZCARD', q.list_popped) > MUCH
 end
 
 G.export('recover_stalled', { 'allow-oom' }, function(keys, args)
@@ -176,15 +193,8 @@ G.export('recover_stalled', { 'allow-oom' }, function(keys, args)
     foreign = request[7], recovered = {}, failed = {} }
   local cursor = request[6]
   if cursor == '' then
-    sweep_watch(q)
-    G.sweep_dedup(q, run.now)
-    G.sweep_groups(q, run.now)
-    G.flows.sweep(q, run.now)
-    for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
-    for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
-    G.trim_metrics(q.metrics_completed, run.now)
-    G.trim_metrics(q.metrics_failed, run.now)
-    sweep_consumers(q, run.foreign)
+    sweep(q, run)
+    if has_much_to_sweep(q) then return cmsgpack.pack({ run.recovered, run.failed, LISTS .. '0', 1 }) end
   end
   local rank = cursor == '' and '0' or string.match(cursor, '^' .. LISTS .. '(%d+)$')
   if rank then

@@ -6,13 +6,17 @@
 -- usages: return the usage of many jobs.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed values, false = no
 -- report
 -- usage_minutes: sum over minutes.   KEYS 1 meta   ARGV 1 packed {first ms, minutes}   -> packed {jobs, total tokens,
--- total cost, unit, models, tokens, costs}; the last three flat, names and sums
+-- total cost, unit, models, tokens, costs, minutes read}; models, tokens and costs flat, names and sums. Fewer minutes
+-- are read if they have many names: call again for the others. Of a minute with more than NAMES_MAX names, about
+-- NAMES_MAX of them are returned.
 -- charge_budget: charge the usage of a job in another queue, once.   KEYS 1 meta (of the budget's queue)
 -- ARGV 1 packed {flow id, mark, job, usage}   -> 1 if this passed a limit
--- Bound: constant; the ids; the minutes.
+-- Bound: constant; the ids; the minutes, and FIELDS_A_CALL fields.
 
 local MINUTE, KEPT_S = 60000, '2592000'
 local NO_END = {}
+local NAMES_MAX, FIELDS_A_CALL = 1000, 5000
+local TOTALS = { 'jobCount', 'totalTokens', 'totalCost', 'costUnit' }
 local FIELDS = { 'usage:model', 'usage:provider', 'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens',
   'usage:totalCost', 'usage:latencyMs', 'usage:cached', 'usage:bucketTs' }
 
@@ -89,13 +93,31 @@ local function flat(sums)
   return list
 end
 
+-- Return the fields of a minute, flat.
+local function fields_of(bucket)
+  local size = redis.pcall('HLEN', bucket)
+  if type(size) ~= 'number' then return {} end
+  if size <= NAMES_MAX then return redis.call('HGETALL', bucket) end
+  local fields = {}
+  for _, field in ipairs(TOTALS) do
+    fields[#fields + 1], fields[#fields + 2] = field, redis.call('HGET', bucket, field) or ''
+  end
+  local page = redis.call('HSCAN', bucket, '0', 'COUNT', NAMES_MAX)[2]
+  for i = 1, #page, 2 do
+    if string.find(page[i], ':', 1, true) then fields[#fields + 1], fields[#fields + 2] = page[i], page[i + 1] end
+  end
+  return fields
+end
+
 G.export('usage_minutes', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local sums, unit = { jobCount = 0, totalTokens = 0, totalCost = 0 }, ''
-  local kinds = { models = {}, tokens = {}, costs = {} }
+  local kinds, read, minutes = { models = {}, tokens = {}, costs = {} }, 0, 0
   for minute = r[1], r[1] + (r[2] - 1) * MINUTE, MINUTE do
-    local h = redis.pcall('HGETALL', q.P .. 'usage:' .. G.int(minute))
-    for i = 1, h.err and 0 or #h, 2 do
+    if read >= FIELDS_A_CALL then break end
+    local h = fields_of(q.P .. 'usage:' .. G.int(minute))
+    read, minutes = read + #h / 2, minutes + 1
+    for i = 1, #h, 2 do
       local field, value = h[i], h[i + 1]
       local kind, name = string.match(field, '^(%a+):(.*)$')
       if kinds[kind] then
@@ -108,7 +130,7 @@ G.export('usage_minutes', { 'no-writes' }, function(keys, args)
     end
   end
   return cmsgpack.pack({ sums.jobCount, sums.totalTokens, sums.totalCost, unit, flat(kinds.models), flat(kinds.tokens),
-    flat(kinds.costs) })
+    flat(kinds.costs), minutes })
 end)
 
 G.export('charge_budget', { 'allow-oom' }, function(keys, args)

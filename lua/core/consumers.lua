@@ -1,0 +1,93 @@
+-- Read the consumer groups and consumers of the job stream. The server returns them only as a whole, so their number is
+-- read first: a stream with more than GROUPS_MAX groups, or a group with more than CONSUMERS_MAX consumers, is not read
+-- (docs/learn/guarantees.md, "Bounded calls").
+
+local GROUPS_MAX, CONSUMERS_MAX, PENDING_MAX = 1000, 5000, 5000
+local LOOKED_AT = 1000 -- pending entries
+local PEERS, PEERS_SEEN_MS = 'worker-', 86400000
+
+G.GROUPS_MAX = GROUPS_MAX
+
+local function number_of_groups(q)
+  local info = redis.pcall('XINFO', 'STREAM', q.stream)
+  if info.err and string.find(info.err, 'permission', 1, true) then error(info.err, 0) end
+  for i = 1, info.err and 0 or #info, 2 do
+    if info[i] == 'groups' then return info[i + 1] end
+  end
+  return 0
+end
+
+-- Return the groups of the stream, as XINFO GROUPS does: {_, name, _, consumers, _, pending, _, last delivered id, …}.
+-- The second value is true if there are too many to be read.
+G.stream_groups = function(q)
+  local count = number_of_groups(q)
+  if count == 0 or count > GROUPS_MAX then return {}, count > 0 end
+  return redis.call('XINFO', 'GROUPS', q.stream), false
+end
+
+-- Return one group, as above; nil if it does not exist. The second value is true if there are too many.
+G.stream_group = function(q, name)
+  local groups, crowded = G.stream_groups(q)
+  for _, group in ipairs(groups) do
+    if group[2] == name then return group, false end
+  end
+  return nil, crowded
+end
+
+-- Return whether a group, as above, has few enough consumers to be read.
+G.has_few_consumers = function(group) return group[4] <= CONSUMERS_MAX end
+
+-- Return the consumers of a group, as XINFO CONSUMERS does: {_, name, _, pending, _, idle ms, …}. The second value is
+-- true if there are too many to be read.
+G.consumers = function(q, name)
+  local group, crowded = G.stream_group(q, name)
+  if not group then return {}, crowded end
+  if not G.has_few_consumers(group) then return {}, true end
+  return redis.call('XINFO', 'CONSUMERS', q.stream, name), false
+end
+
+-- Return the number of pending entries of a group; at most PENDING_MAX if the stream has too many groups.
+G.pending_count = function(q, name)
+  local group, crowded = G.stream_group(q, name)
+  if group then return group[6] end
+  local pending = crowded and redis.pcall('XPENDING', q.stream, name, '-', '+', PENDING_MAX) or {}
+  return pending.err and 0 or #pending
+end
+
+-- Return whether workers of another library are registered. True if there are too many consumers to find out.
+G.has_peers = function(q)
+  local known = rawget(q, 'peers')
+  if known ~= nil then return known end
+  local consumers, crowded = G.consumers(q, G.GROUP)
+  known = crowded
+  for _, consumer in ipairs(consumers) do
+    local name = consumer[2]
+    known = known or string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1
+  end
+  rawset(q, 'peers', known)
+  return known
+end
+
+-- Return whether workers of another library are registered, or were during the last day.
+G.had_peers = function(q, now)
+  if G.has_peers(q) then
+    redis.call('HSET', q.meta, 'peersSeen', G.int(now))
+    return true
+  end
+  return now - G.num(redis.call('HGET', q.meta, 'peersSeen') or '') < PEERS_SEEN_MS
+end
+
+-- Call each(p) for pending entries that have been idle for `idle` ms, `most` at most. p: {entry, consumer, idle ms,
+-- deliveries}. from: the start of the range. Return the entry to continue after, '' at the end. (The server's own filter
+-- by idle time reads all entries.)
+G.each_idle = function(q, group, idle, from, most, each)
+  local pending, found = redis.pcall('XPENDING', q.stream, group, from, '+', LOOKED_AT), 0
+  for i, p in ipairs(pending) do
+    if p[3] >= idle then
+      each(p)
+      found = found + 1
+      if found == most then return i == #pending and #pending < LOOKED_AT and '' or p[1] end
+    end
+  end
+  return #pending == LOOKED_AT and pending[LOOKED_AT][1] or ''
+end

@@ -1,0 +1,135 @@
+-- Notify the parents of a job that has ended (docs/reference/functions.md, "Flows"). Those in this queue are notified
+-- directly, within the limits of a call; the others through the outbox.
+local F = G.flows
+
+local DEPTH_MAX = 8 -- parents failed by failing children, levels per call
+local PARENTS_A_CALL = 1000 -- notified directly; the others by later calls (many_parents.lua)
+
+-- Return `P` of a queue named in a record of this queue.
+F.P_of = function(q, name) return string.match(q.P, '^(.-){') .. '{' .. name .. '}:' end
+
+-- Return how many more parents this call may notify: {left}. Shared with the queues that it reaches.
+local function budget_of(q)
+  local budget = rawget(q, 'parents_budget')
+  if not budget then
+    budget = { left = PARENTS_A_CALL }
+    rawset(q, 'parents_budget', budget)
+  end
+  return budget
+end
+
+-- Return a queue that this call reaches from `q`, with the limits of this call.
+F.reached = function(q, P)
+  local other = G.queue(P .. 'meta')
+  rawset(other, 'flow_depth', rawget(q, 'flow_depth'))
+  rawset(other, 'parents_budget', budget_of(q))
+  return other
+end
+
+-- Return whether this call may notify one more parent directly.
+F.may_notify = function(q)
+  local budget = budget_of(q)
+  if (rawget(q, 'flow_depth') or 0) > DEPTH_MAX or budget.left <= 0 then return false end
+  budget.left = budget.left - 1
+  return true
+end
+
+-- Return {P, id} of a parent. A member is split at its last colon.
+F.parent_of = function(member)
+  local P, parent = string.match(member, '^(.*:)([^:]*)$')
+  return P and { P, parent } or nil
+end
+
+-- Return {P, id} of the parents. The second value is true if the members of `parents` are to be notified by later calls:
+-- they are too many for this one, or later calls still notify them of an earlier result.
+local function parents_of(q, id, h)
+  local parents = {}
+  if h.parentId and h.parentQueue then parents[1] = { F.P_of(q, h.parentQueue), h.parentId } end
+  if not h.parentIds then return parents, false end
+  local left = budget_of(q).left
+  local members = redis.call('SRANDMEMBER', q.P .. 'parents:' .. id, left + 1)
+  if #members > left or redis.call('EXISTS', q.P .. 'parents-left:' .. id) == 1 then return parents, true end
+  for _, member in ipairs(members) do parents[#parents + 1] = F.parent_of(member) end
+  return parents, false
+end
+
+-- Return whether this call could use the queue `P` as well: always on one server, in a cluster if the slots are the
+-- same.
+F.is_reachable = function(q, P)
+  if P == q.P then return true end
+  local known = rawget(q, 'reachable')
+  if not known then
+    known = {}
+    rawset(q, 'reachable', known)
+  end
+  if known[P] == nil then known[P] = type(redis.pcall('EXISTS', P .. 'meta')) == 'number' end
+  return known[P]
+end
+
+-- Record a child whose parents are in other slots until they are notified: a Node worker that ends it does not notify
+-- them (features/flows/functions/remote_parents.lua). members: `P` and id of each such parent.
+F.remember_remote = function(q, id, members)
+  if #members > 0 then redis.call('HSET', q.remote_parents, id, cjson.encode(members)) end
+end
+
+-- Return `P` and id of the parents that no call of this queue can reach.
+F.remote_of = function(q, parents)
+  local remote = {}
+  for _, parent in ipairs(parents) do
+    if not F.is_reachable(q, parent[1]) then remote[#remote + 1] = parent[1] .. parent[2] end
+  end
+  return remote
+end
+
+-- Notify a parent in another queue through the outbox: no call may leave its slot. Return whether it will be notified.
+F.notify_by_outbox = function(q, P, parent, member, how, text, policy)
+  G.outbox_put(q, 'child', 'to', P, 'parent', parent, 'child', member, 'how', how, 'text', text, 'policy', policy or '')
+  return true
+end
+
+-- The parents of a child are notified; a child that is retried will end again.
+local function delete_remote(q, id, parents, how)
+  if how == F.AGAIN then
+    F.remember_remote(q, id, F.remote_of(q, parents))
+  else
+    redis.call('HDEL', q.remote_parents, id)
+  end
+end
+
+-- Notify the parents, or let others do so. Return whether a parent is in another queue, and whether one will not be
+-- notified.
+local function notify_each(q, parents, depth, member, how, text, policy, now)
+  local elsewhere, unnotified = false, false
+  for i, parent in ipairs(parents) do
+    -- The single parent of a reported job is always notified: the caller bounds the number of jobs.
+    local directly = depth == 0 and i == 1 or F.may_notify(q)
+    if parent[1] == q.P and directly then
+      F.record_child_end(q, parent[2], member, how, text, policy, now)
+    else
+      elsewhere = elsewhere or parent[1] ~= q.P
+      local notify = F.notify_elsewhere or F.notify_by_outbox
+      if not notify(q, parent[1], parent[2], member, how, text, policy, now) then unnotified = true end
+    end
+  end
+  return elsewhere, unnotified
+end
+
+-- Notify all parents of a job how it ended. To be called while its record exists. The wire library notifies parents in
+-- other queues in its own way.
+F.child_ended = function(q, id, how, text, now, h)
+  h = h or G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts')
+  if not h.parentId and not h.parentIds then return end
+  local policy = 'fail_parent' -- unused for a completed child
+  if how ~= F.COMPLETED then policy = F.policy(h.opts) end
+  if not policy then return end
+  local depth = rawget(q, 'flow_depth') or 0
+  rawset(q, 'flow_depth', depth + 1)
+  local parents, later = parents_of(q, id, h)
+  local elsewhere, unnotified = notify_each(q, parents, depth, q.P .. id, how, text, policy, now)
+  rawset(q, 'flow_depth', depth)
+  if later then
+    F.notify_later(q, id, how, text, policy)
+  elseif elsewhere and not unnotified then
+    delete_remote(q, id, parents, how)
+  end
+end

@@ -1,0 +1,80 @@
+-- Notify parents of a child in later calls: those of a child with more parents than one call may notify, and those that
+-- are out of its reach. `parents-left` lists the results to report, in order; `parents-left:<id>` holds the parents of a
+-- child that are still to be notified of the first of them.
+local F = G.flows
+
+local PARENTS, RESULTS = 500, 50 -- per call
+local ID, HOW, TEXT, POLICY, MEMBERS = 1, 2, 3, 4, 5
+local WAITS = 1 -- instead of members: an earlier result of the child is still to be reported
+
+-- Workers of this library read the outbox. Those of another one continue with `promote`.
+local function wake_deliverer(q)
+  if rawget(q, 'parents_pending') then return end
+  rawset(q, 'parents_pending', true)
+  G.outbox_put(q, 'parents', 'to', q.P)
+end
+
+local function add(q, result)
+  redis.call('RPUSH', q.parents_left, cmsgpack.pack(result))
+  wake_deliverer(q)
+end
+
+-- Report the result of the child to the members of its `parents`. To be called before its keys are deleted.
+F.notify_later = function(q, id, how, text, policy)
+  local parents, left, waits = q.P .. 'parents:' .. id, q.P .. 'parents-left:' .. id, false
+  if redis.call('EXISTS', left) == 1 then
+    waits = WAITS
+  elseif redis.call('EXISTS', parents) == 1 then
+    redis.call('RENAME', parents, left)
+  end
+  add(q, { id, how, text, policy, waits })
+end
+
+-- Report the result of the child to one parent, given as `P` and id.
+F.notify_one_later = function(q, id, P, parent, how, text, policy)
+  add(q, { id, how, text, policy, { P .. parent } })
+end
+
+-- A parent whose key is of a foreign type must not stop the others.
+local function notify(q, result, member, now)
+  local parent, child = F.parent_of(member), q.P .. result[ID]
+  if not parent then return end
+  if parent[1] == q.P then
+    pcall(F.record_child_end, q, parent[2], child, result[HOW], result[TEXT], result[POLICY], now)
+  else
+    pcall(F.notify_elsewhere or F.notify_by_outbox, q, parent[1], parent[2], child, result[HOW], result[TEXT],
+      result[POLICY], now)
+  end
+end
+
+-- Return the next members of the result, at most `most`. The child keeps them if it still exists: a retry notifies them
+-- again.
+local function members_of(q, result, most)
+  if type(result[MEMBERS]) == 'table' then return result[MEMBERS] end
+  local parents, left = q.P .. 'parents:' .. result[ID], q.P .. 'parents-left:' .. result[ID]
+  if result[MEMBERS] == WAITS and redis.call('EXISTS', left) == 0 and redis.call('EXISTS', parents) == 1 then
+    redis.call('RENAME', parents, left)
+    result[MEMBERS] = false
+    redis.call('LSET', q.parents_left, 0, cmsgpack.pack(result))
+  end
+  local members = redis.call('SPOP', left, most)
+  if #members > 0 and redis.call('EXISTS', q.J .. result[ID]) == 1 then redis.call('SADD', parents, unpack(members)) end
+  return members
+end
+
+-- Continue. Return whether there may be more.
+F.notify_more = function(q, now)
+  if redis.call('EXISTS', q.parents_left) == 0 then return false end
+  local room = PARENTS
+  for _ = 1, RESULTS do
+    local packed = redis.call('LINDEX', q.parents_left, 0)
+    if not packed then return false end
+    local ok, result = pcall(cmsgpack.unpack, packed)
+    local members = ok and type(result) == 'table' and members_of(q, result, room) or {}
+    for _, member in ipairs(members) do notify(q, result, member, now) end
+    room = room - #members
+    if room <= 0 then return true end
+    redis.call('LPOP', q.parents_left)
+  end
+  return true
+end

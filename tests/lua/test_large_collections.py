@@ -1,0 +1,282 @@
+"""Collections that one call does not read as a whole: later calls continue, and nothing is lost or done twice."""
+
+import json
+
+import pytest
+
+from glidemq_py._core.calls import control, reading, working
+from glidemq_py._features.broadcast import calls as broadcasting
+from glidemq_py._features.flows import calls as flows
+from glidemq_py._features.outbox import outbox
+from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.usage.calls import usage_minutes
+from tests.lua import wire_support
+from tests.lua.own_support import START, OwnQueue, Taken
+from tests.lua.wire_support import GROUP, WireQueue
+
+wire = wire_support.wire_fixture
+
+PARENTS = 1_300
+
+
+# -- a child with many parents -------------------------------------------------------------------------------
+
+
+def add_parents(q: OwnQueue | WireQueue, child: str, count: int = PARENTS) -> list[str]:
+    """Parents that wait for this child only."""
+    parents = [f"p{number}" for number in range(count)]
+    for parent in parents:
+        q.redis("HSET", f"job:{parent}", "id", parent, "name", "p", "data", "1", "opts", "{}", "state",
+                "waiting-children", "timestamp", q.now)  # fmt: skip
+        q.redis("SADD", f"deps:{parent}", q.key(child))
+    q.redis("ZADD", "waiting-children", *(text for parent in parents for text in (str(q.now), parent)))
+    for start in range(0, count, 500):
+        q.redis("SADD", f"parents:{child}", *(q.key(parent) for parent in parents[start : start + 500]))
+    q.redis("HSET", f"job:{child}", "parentIds", json.dumps(parents[:2]), "parentQueues", "[]")
+    return parents
+
+
+def states(q: OwnQueue | WireQueue, ids: list[str]) -> set[str | None]:
+    return {q.state(job_id) for job_id in ids}
+
+
+def notify_all(q: OwnQueue) -> int:
+    """Number of calls until all parents are notified."""
+    for number in range(1, 100):
+        if not q.run(flows.notify_parents(q.meta)):
+            return number
+    raise AssertionError("the calls do not end")
+
+
+@pytest.mark.parametrize("keep", [0, 1], ids=["kept", "deleted"])
+def test_parents_of_a_completed_child_are_notified_by_later_calls(q: OwnQueue, keep: working.Keep) -> None:
+    child = q.add_job()
+    parents = add_parents(q, child)
+    assert q.finish(q.take_one().completed("7", keep)) == [working.AttemptStatus.OK]
+    entries = q.run(outbox(q.meta, "holder", 1000, "", [])).entries
+    assert [(entry.kind, entry.fields["to"]) for entry in entries] == [("parents", q.base + ":")]
+    assert 2 < notify_all(q) < 6
+    assert states(q, parents) == {"waiting"}
+    assert {q.redis("HGET", f"job:{parent}", "depsCompleted") for parent in parents} == {"1"}
+    assert q.redis("HGET", f"depvals:{parents[0]}", q.key(child)) == "v7"
+    assert (q.redis("EXISTS", f"parents-left:{child}"), q.redis("EXISTS", "parents-left")) == (0, 0)
+    assert q.redis("SCARD", f"parents:{child}") == (0 if keep else PARENTS)
+    assert sorted(job.id for job in [*q.take(1000), *q.take(1000)]) == sorted(parents)
+
+
+def test_results_of_a_retried_child_stay_in_order(q: OwnQueue) -> None:
+    child = q.add_job(opts='{"onFailure":"ignore"}')
+    parents = add_parents(q, child)
+    for parent in parents:  # another child stays open
+        q.redis("SADD", f"deps:{parent}", q.key("other"))
+    q.finish(q.take_one().failed())
+    q.run(flows.notify_parents(q.meta))
+    assert q.run(control.retry(q.meta, child)) == "ok"
+    q.finish(q.take_one().completed("7"))
+    notify_all(q)
+    assert {q.redis("HGET", f"depvals:{parent}", q.key(child)) for parent in parents} == {"v7"}
+    assert {q.redis("HGET", f"job:{parent}", "depsCompleted") for parent in parents} == {"1"}
+    assert states(q, parents) == {"waiting-children"}
+
+
+def test_parent_of_a_foreign_type_does_not_stop_the_others(q: OwnQueue) -> None:
+    child = q.add_job()
+    parents = add_parents(q, child)
+    q.redis("UNLINK", f"job:{parents[0]}")
+    q.redis("SET", f"job:{parents[0]}", "junk")
+    q.finish(q.take_one().completed())
+    notify_all(q)
+    assert states(q, parents[1:]) == {"waiting"}
+
+
+def test_calls_of_a_peer_notify_the_parents(wire: WireQueue) -> None:
+    child = wire.add()
+    parents = add_parents(wire, child)
+    job_id, entry = wire.take_id()
+    keys = ["stream", "completed", "events", f"job:{job_id}", "metrics:completed"]
+    wire.call("complete", keys, job_id, entry, "7", wire.now, GROUP, "true", 0, 0, "", "", 0)
+    assert wire.state(child) is None
+    for _ in range(4):
+        wire.promote()
+    assert states(wire, parents) == {"waiting"}
+    assert wire.redis("EXISTS", "parents-left") == 0
+
+
+# -- the counter of ended children ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("junk", ["junk", "inf", "-5"])
+def test_unusable_child_counter_is_counted_again(q: OwnQueue, junk: str) -> None:
+    """One of two children has ended before the counter becomes unusable: the parent waits for the other one."""
+    q.put_job("parent", state="waiting-children", depsCompleted=0)
+    queue = q.base.removeprefix("glide:{").removesuffix("}")
+    children = [q.add_job(parent=["parent", queue]) for _ in range(3)]
+    first, second, third = q.take(3)
+    q.finish(first.completed())
+    q.redis("HSET", "job:parent", "depsCompleted", junk)
+    q.finish(second.completed())
+    assert (q.state("parent"), q.redis("HGET", "job:parent", "depsCompleted")) == ("waiting-children", "2")
+    q.redis("HSET", "job:parent", "depsCompleted", junk)
+    assert q.run(flows.open_children(q.meta, "parent")).number == 1
+    q.finish(third.completed())
+    assert q.state("parent") == "waiting"
+    assert len(children) == 3
+
+
+# -- active list jobs ----------------------------------------------------------------------------------------
+
+
+def stalled_list_jobs(wire: WireQueue, count: int) -> list[str]:
+    ids = [f"l{number}" for number in range(count)]
+    for job_id in ids:
+        wire.redis("HSET", f"job:{job_id}", "id", job_id, "name", "a", "data", "1", "opts", "{}", "state", "active",
+                   "lifo", 1, "src", "l", "lastActive", START, "processedOn", START)  # fmt: skip
+    wire.redis("SADD", "list-taken", *ids)
+    wire.redis("SET", "list-active", count)
+    return ids
+
+
+def test_all_stalled_list_jobs_are_recovered_in_several_calls(wire: WireQueue) -> None:
+    ids = stalled_list_jobs(wire, 900)
+    wire.now += 60_000
+    handled = [wire.reclaim_lists() for _ in range(12)]
+    assert sum(handled) == 900
+    assert max(handled) <= 600
+    assert sorted(wire.redis("LRANGE", "lifo", 0, -1)) == sorted(ids)
+    assert (wire.list_active(), wire.redis("EXISTS", "search-cursors")) == (0, 0)
+
+
+def test_heal_continues_over_members_that_have_ended(wire: WireQueue) -> None:
+    ids = stalled_list_jobs(wire, 900)
+    for job_id in ids[100:]:
+        wire.redis("HSET", f"job:{job_id}", "state", "completed")
+    drifts = [wire.call("healListActive", ["id"]) for _ in range(12)]
+    assert sum(drifts) == 800
+    assert (wire.list_active(), wire.redis("SCARD", "list-taken")) == (100, 100)
+    assert set(wire.call("getActiveListJobIds", ["id"])) == set(ids[:100])
+
+
+def test_healthy_entries_do_not_hide_stalled_ones(wire: WireQueue) -> None:
+    wire.make_group()
+    for number in range(700):
+        wire.redis("HSET", f"job:{number}", "id", number, "name", "a", "data", "1", "opts", "{}", "state", "active",
+                   "lastActive", START + 60_000 if number < 690 else START)  # fmt: skip
+        wire.redis("XADD", "stream", "*", "jobId", number, "name", "a")
+    wire.read(700)
+    wire.now += 60_000
+    for _ in range(4):
+        wire.recover_stalled(min_idle=0, max_stalled=5)
+    assert {wire.state(str(number)) for number in range(690, 700)} == {"waiting"}
+
+
+# -- other collections ---------------------------------------------------------------------------------------
+
+
+def test_drain_passes_active_jobs(wire: WireQueue) -> None:
+    ids = [wire.add() for _ in range(1_300)]
+    wire.read(600)
+    drained = [
+        wire.call("drain", ["stream", "scheduled", "events", "id", "lifo", "priority"], 1, GROUP) for _ in range(3)
+    ]
+    assert sum(drained) == 700
+    assert drained[-1] == 0
+    assert {entry["jobId"] for entry in wire.entries()} == set(ids[:600])
+
+
+def test_newest_signals_are_delivered(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    signals = [json.dumps({"name": f"s{number}", "data": "1", "receivedAt": 1}) for number in range(1_500)]
+    q.redis("RPUSH", f"signals:{job_id}", *signals)
+    assert q.run(suspending.signal(q.meta, job_id, "more", "1")) == "full"
+    q.finish(suspending.suspended(*q.take_one().token, "", 0))
+    delivered = json.loads(q.job(job_id)["signals"])
+    assert [signal["name"] for signal in delivered] == [f"s{number}" for number in range(500, 1_500)]
+
+
+def test_obliterate_deletes_all_registrations(q: OwnQueue) -> None:
+    names = [f"py-{number}" for number in range(2_500)]
+    q.redis("ZADD", "workers", *(text for name in names for text in ("1", name)))
+    for name in names:
+        q.redis("SET", f"w:{name}", "{}")
+    assert q.obliterate(batch=1000)[-1][0] == "done"
+    assert q.key_names() == set()
+
+
+def test_obliterate_deletes_parents_to_be_notified(q: OwnQueue) -> None:
+    child = q.add_job()
+    add_parents(q, child)
+    q.finish(q.take_one().completed())
+    assert q.redis("EXISTS", f"parents-left:{child}") == 1
+    assert q.obliterate(force=True)[-1][0] == "done"
+    assert q.key_names() == set()
+
+
+def test_old_registrations_are_forgotten_step_by_step(q: OwnQueue) -> None:
+    q.redis("ZADD", "workers", *(text for number in range(150) for text in (str(START - 10**9), f"py-{number}")))
+    for left in (51, 1):
+        q.run(working.heartbeat(q.meta, "py-new", "{}", 60_000, []))
+        assert q.redis("ZCARD", "workers") == left
+
+
+def test_usage_of_minutes_with_many_names(q: OwnQueue) -> None:
+    minute = START - START % 60_000
+    for number in range(8):
+        fields = [text for name in range(990) for text in (f"tokens:{name}", "1")]
+        q.redis("HSET", f"usage:{minute + 60_000 * number}", "jobCount", 1, "totalTokens", 990, *fields)
+    first = q.run(usage_minutes(q.meta, minute, 8))
+    assert 0 < first.minutes < 8
+    rest = q.run(usage_minutes(q.meta, minute + 60_000 * first.minutes, 8 - first.minutes))
+    assert (first.jobs + rest.jobs, first.minutes + rest.minutes) == (8, 8)
+    assert first.tokens["7"] + rest.tokens["7"] == 8
+
+
+def test_totals_of_a_minute_with_too_many_names(q: OwnQueue) -> None:
+    minute = START - START % 60_000
+    fields = [text for name in range(5_000) for text in (f"tokens:{name}", "1")]
+    q.redis("HSET", f"usage:{minute}", "jobCount", 3, "totalTokens", 5_000, "costUnit", "EUR", *fields)
+    sums = q.run(usage_minutes(q.meta, minute, 1))
+    assert (sums.jobs, sums.total_tokens, sums.unit) == (3, 5_000, "EUR")
+    assert 900 < len(sums.tokens) < 2_500
+
+
+def test_subscriptions_are_read_in_pages(q: OwnQueue) -> None:
+    names = {f"s{number}" for number in range(250)}
+    for name in names:
+        q.run(broadcasting.subscribe(q.meta, name, "$"))
+    pages: list[list[str]] = []
+    cursor = ""
+    for _ in range(5):
+        page = q.run(broadcasting.subscriptions(q.meta, cursor))
+        pages.append([row.name for row in page.rows])
+        cursor = page.cursor
+        if not cursor:
+            break
+    assert len(pages) == 3
+    assert sorted(name for page in pages for name in page) == sorted(names)
+
+
+def test_number_of_subscriptions_is_limited(q: OwnQueue) -> None:
+    for number in range(1_000):
+        q.resp.execute("XGROUP", "CREATE", q.key("stream"), f"s{number}", "$", "MKSTREAM")
+    with pytest.raises(Exception, match="a broadcast has at most 998 subscriptions"):
+        q.run(broadcasting.subscribe(q.meta, "one more", "$"))
+    assert q.run(broadcasting.subscribe(q.meta, "s5", "$"))
+    assert q.counts()["active"] == 0
+
+
+def test_pending_jobs_are_counted_beside_too_many_groups(q: OwnQueue) -> None:
+    for _ in range(3):
+        q.add_job()
+    taken: list[Taken] = q.take(3)
+    for number in range(1_001):
+        q.resp.execute("XGROUP", "CREATE", q.key("stream"), f"s{number}", "$", "MKSTREAM")
+    assert q.counts()["active"] == 3
+    assert q.finish(*(job.completed() for job in taken)) == [working.AttemptStatus.OK] * 3
+
+
+def test_page_of_a_list_finds_a_job_that_has_moved(q: OwnQueue) -> None:
+    ids = [q.add_job(lifo=True) for _ in range(30)]
+    page = q.run(reading.page(q.meta, "waiting", "l:0@", 10, ["name"]))
+    q.redis("LREM", "lifo", 1, ids[2])
+    rest = q.run(reading.page(q.meta, "waiting", page.cursor, 30, ["name"]))
+    assert [row[0] for row in [*page.rows, *rest.rows]][:30] == ids
