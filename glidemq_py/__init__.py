@@ -44,9 +44,7 @@ from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, Qu
 from glidemq_py._features.usage.queue_api import get_usage_summary
 from glidemq_py._features.vectors.options import VectorField, VectorMatch
 from glidemq_py._job import BlockingJob, Job, current_job, current_job_id
-from glidemq_py._worker.batch_options import BatchOptions
-from glidemq_py._worker.failure_log_options import FailureLogOptions
-from glidemq_py._worker.sandbox.options import SandboxOptions
+from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
 from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
 from glidemq_py._worker.tasks import Task
 from glidemq_py._worker.worker import Worker

@@ -16,13 +16,12 @@ from typing import Any, Final, cast
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
-from glidemq_py._worker.batch_options import BatchOptions
+from glidemq_py._worker.handlers import Handler, HandlerThreads, Route
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.options import BatchOptions
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.routes import Handler, Route
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.runner import AttemptRunner, ResultSink
-from glidemq_py._worker.threads import HandlerThreads
 from glidemq_py.errors import (
     BatchError,
     BatchMismatchError,

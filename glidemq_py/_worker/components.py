@@ -1,4 +1,4 @@
-"""The components of a running worker: how they are created and connected, and the order in which they are closed."""
+"""The components of a running worker: how they are created and connected, and how they are closed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
@@ -26,15 +27,13 @@ from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.peer_groups import GroupRepair
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
-from glidemq_py._worker.connecting import connect_patiently
-from glidemq_py._worker.drain import run_out
 from glidemq_py._worker.fetch_loop import FetchLoop
+from glidemq_py._worker.handlers import Routes
 from glidemq_py._worker.heartbeat import Heartbeat
-from glidemq_py._worker.lifespan import entered
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.routes import Routes
 from glidemq_py._worker.runner import AttemptRunner, Runner
 from glidemq_py._worker.sandbox import Sandbox
 from glidemq_py._worker.source import QueueSource
@@ -42,7 +41,8 @@ from glidemq_py._worker.wake import WakeReader
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Parts", "WorkerComponents", "open_parts"]
+__all__ = ["Parts", "WorkerComponents", "is_drained", "open_parts", "run_out"]
+
 
 _LEAVE_S = 2.0
 
@@ -187,3 +187,47 @@ def _runner(opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop) 
         routes=opening.routes, outcomes=outcomes, sink=fetching, running=fetching.engine.running,
         listeners=listeners, concurrency=options.concurrency, name=name,
     )  # fmt: skip
+
+
+_RELEASE_S = 5.0
+"""Time limit for releasing jobs. Jobs that are not released by then stall and are recovered."""
+_PAGE = 100
+
+
+async def is_drained(link: QueueLink) -> bool:
+    """Return True if no job is waiting, active, delayed or prioritized, or parked in a rate limited group."""
+    counts = await link.transport.call(reading.counts(link.keys.meta))
+    waiting, active, delayed, prioritized, *_, parked, _band = counts
+    if waiting or active or delayed or prioritized:
+        return False
+    # Parked jobs of a group that is not rate limited wait for a job in another state, such as suspended.
+    return not parked or not await _limited_groups_wait(link)
+
+
+async def _limited_groups_wait(link: QueueLink) -> bool:
+    first = 0
+    while groups := await link.transport.command("ZRANGE", link.keys.ratelimited, str(first), str(first + _PAGE - 1)):
+        for group in groups:
+            if await link.transport.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
+                return True
+        first += _PAGE
+    return False
+
+
+async def run_out(fetching: FetchLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
+    """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs."""
+    settled = asyncio.ensure_future(fetching.until(lambda: fetching.engine.is_drained))
+    forced = asyncio.ensure_future(force.wait())
+    await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
+    forced.cancel()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_RELEASE_S):
+            while not settled.done():
+                # Repeatedly: a reply in flight may still contain jobs.
+                runner.release_all()
+                await runner.cancelled_ended()
+                await fetching.until(lambda: fetching.engine.all_reported)
+                if runner.is_idle:
+                    break
+            await fetching.until(lambda: fetching.engine.is_recovered)
+    settled.cancel()

@@ -1,6 +1,6 @@
 """The log of failing jobs: one line per retry, a traceback per final failure, both limited per minute.
 
-Its options are in `failure_log_options`. It is called by `results` for the server's replies to failed attempts, and by
+It is called by `results` for the server's replies to failed attempts, and by
 the maintenance tasks that fail or recover jobs.
 """
 
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._worker.failure_log_options import FailureLogOptions
+from glidemq_py._worker.options import FailureLogOptions
 from glidemq_py._worker.results import FinishedAttempt, message_of
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError

@@ -1,22 +1,196 @@
-"""Options of a worker: a value that validates itself."""
+"""Options of a worker and of its batches, failure log and sandbox: values that validate themselves."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, option
-from glidemq_py._core.checks import check_bool, check_callable, check_int, parse_nested
-from glidemq_py._core.times import DAY_MS, SECOND_MS, to_ms
+from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, parse_nested
+from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.limits.options import RateLimit, TokenLimiter, parse_limit
-from glidemq_py._worker.batch_options import BatchOptions
-from glidemq_py._worker.failure_log_options import FailureLogOptions, parse_failure_log
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
-__all__ = ["BackoffStrategy", "ExceptionTypes", "WorkerOptions"]
+__all__ = [
+    "BackoffStrategy",
+    "BatchDict",
+    "BatchOptions",
+    "ExceptionTypes",
+    "FailureLogDict",
+    "FailureLogOptions",
+    "SandboxDict",
+    "SandboxOptions",
+    "StartMethod",
+    "WorkerOptions",
+    "parse_failure_log",
+]
+
+
+MAX_SIZE: Final = 1_000
+MAX_WAIT_MS: Final = 3_600_000
+
+
+class _Needed(TypedDict):
+    size: int
+
+
+class BatchDict(_Needed, total=False):
+    """`BatchOptions` as a mapping; ``timeout`` is optional."""
+
+    timeout: Milliseconds
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class BatchOptions:
+    """Options of a worker whose handler takes a list of jobs.
+
+    Args:
+        size: Maximum number of jobs per batch, 1..1_000.
+        timeout: Maximum time that the first job of a batch waits for more, milliseconds or a timedelta, up to one
+            hour. 0 (the default) starts a batch with the jobs that are ready.
+
+    Raises:
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
+    """
+
+    size: int
+    timeout: int
+
+    def __init__(self, size: int, timeout: Milliseconds = 0) -> None:
+        keep = object.__setattr__
+        keep(self, "size", check_int("size", size, 1, MAX_SIZE))
+        keep(self, "timeout", to_ms("timeout", timeout, maximum=MAX_WAIT_MS))
+
+
+MAX_PER_MINUTE: Final = 1_000_000
+
+
+class FailureLogDict(TypedDict, total=False):
+    """`FailureLogOptions` as a mapping."""
+
+    per_minute: int
+    retries: bool
+    tracebacks: bool
+
+
+@dataclass(frozen=True, init=False)
+class FailureLogOptions(CheckedOptions):
+    """Options of the failure log (logger ``glidemq_py.failures``).
+
+    Args:
+        per_minute: Number of failures logged one by one per minute, outcome, job name and error type, 0..1_000_000. A
+            summary line counts the others at the end of the minute and when the worker closes.
+        retries: Also log failed attempts that are retried, not only failed jobs.
+        tracebacks: Log failed jobs with their traceback (``exc_info``).
+
+    Raises:
+        GlideMQValidationError: If a field is invalid. The error names the field and its value.
+    """
+
+    per_minute: int = option(partial(check_int, minimum=0, maximum=MAX_PER_MINUTE), 5)
+    retries: bool = option(check_bool, True)
+    tracebacks: bool = option(check_bool, True)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Unpack[FailureLogDict]) -> None: ...
+
+
+def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:
+    """Return the options for True, a mapping or a `FailureLogOptions`, and None for False.
+
+    Raises:
+        GlideMQValidationError: If the value is invalid. The error names ``option`` and the value.
+    """
+    if isinstance(value, bool):
+        return FailureLogOptions() if value else None
+    if value is None or isinstance(value, (int, float, str)):
+        raise GlideMQValidationError(
+            option, value, "must be True, False, a FailureLogOptions or a mapping of its fields"
+        )
+    return parse_nested(option, value, FailureLogOptions, needed=0)
+
+
+StartMethod = Literal["spawn", "forkserver"]
+
+_METHODS: Final = ("spawn", "forkserver")
+_MAX_WORKERS: Final = 1_000
+_LEAST_MEMORY: Final = 64 * 1024**2
+_MOST_MEMORY: Final = 2**62
+_MAX_JOBS: Final = 10**9
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
+_LEAST_START_MS: Final = 100
+
+
+class SandboxDict(TypedDict, total=False):
+    """`SandboxOptions` as a mapping."""
+
+    max_workers: int | None
+    memory_limit: int | None
+    start_method: StartMethod
+    recycle_after: int | None
+    kill_after: Milliseconds
+    start_timeout: Milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class SandboxOptions:
+    """Options of a handler that runs in child processes. A process runs one job at a time and is reused.
+
+    Args:
+        max_workers: Maximum number of processes, 1..1_000; None: the worker's ``concurrency``.
+        memory_limit: Bytes that a process may allocate, at least 64 MiB; a job that needs more fails with MemoryError.
+            None: no limit.
+        start_method: "spawn" starts a new interpreter per process. "forkserver" forks an interpreter that has imported
+            the handler, which takes milliseconds; for modules that start no threads when imported.
+        recycle_after: Replace a process after so many jobs, 1..1_000_000_000; None: never.
+        kill_after: Grace period of a handler that must stop (timeout, cancellation, close) before its process is
+            killed, milliseconds or a timedelta, up to one minute; 0 kills at once.
+        start_timeout: Maximum time for importing the handler, milliseconds or a timedelta, 100 ms to one hour; then the
+            process is killed, and its job or the start of the worker fails with SandboxStartError.
+
+    Raises:
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
+        UnsupportedOptionError: On Windows.
+    """
+
+    max_workers: int | None
+    memory_limit: int | None
+    start_method: StartMethod
+    recycle_after: int | None
+    kill_after: int
+    start_timeout: int
+
+    def __init__(
+        self,
+        *,
+        max_workers: int | None = None,
+        memory_limit: int | None = None,
+        start_method: StartMethod = "spawn",
+        recycle_after: int | None = None,
+        kill_after: Milliseconds = 1_000,
+        start_timeout: Milliseconds = _MINUTE_MS,
+    ) -> None:
+        if sys.platform == "win32":
+            raise UnsupportedOptionError("sandbox", "win32", "sandboxes need a POSIX system")
+        keep = object.__setattr__
+        keep(
+            self, "max_workers", None if max_workers is None else check_int("max_workers", max_workers, 1, _MAX_WORKERS)
+        )
+        memory = None if memory_limit is None else check_int("memory_limit", memory_limit, _LEAST_MEMORY, _MOST_MEMORY)
+        keep(self, "memory_limit", memory)
+        keep(self, "start_method", cast("StartMethod", check_choice("start_method", start_method, _METHODS)))
+        after = None if recycle_after is None else check_int("recycle_after", recycle_after, 1, _MAX_JOBS)
+        keep(self, "recycle_after", after)
+        keep(self, "kill_after", to_ms("kill_after", kill_after, maximum=_MINUTE_MS))
+        timeout = to_ms("start_timeout", start_timeout, minimum=_LEAST_START_MS, maximum=_HOUR_MS)
+        keep(self, "start_timeout", timeout)
+
 
 MAX_CONCURRENCY: Final = 10_000
 

@@ -1,19 +1,186 @@
-"""Graceful shutdown on signals: one worker, or several components together."""
+"""Graceful shutdown on SIGTERM and SIGINT: one worker, or several components together.
+
+One signal handler serves every worker and shutdown object of the process. If each worker installed its own handler, it
+would replace those of the other workers. So all register here. The handlers are installed when the first one registers
+in the main thread, and the previous handlers are restored when the last one there unregisters. Repetitions of the
+signal that ended it are ignored for the rest of the second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import Generator
-from typing import Any, Protocol, Self
+import threading
+from collections.abc import Callable, Generator
+from time import monotonic
+from typing import Any, Final, Protocol, Self
 
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
-from glidemq_py._worker.process_signals import on_termination
 
-__all__ = ["GracefulShutdown", "closing_on_signals", "graceful_shutdown"]
+__all__ = [
+    "SAME_SIGNAL_S",
+    "GracefulShutdown",
+    "SignalFilter",
+    "closing_on_signals",
+    "graceful_shutdown",
+    "handle_until_exit",
+    "on_termination",
+]
 
 _log = get_logger(__name__)
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SAME_SIGNAL_S: Final = 1.0
+"""Repetitions within this time are ignored: a terminal, a process group and a service manager may each send one."""
+
+OnSignal = Callable[[signal.Signals], None]
+
+
+class SignalFilter:
+    """Filters repeated signals: the same signal within one second counts once.
+
+    Args:
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._counted: dict[int, float] = {}
+
+    def accepts(self, number: int) -> bool:
+        """Return True if the signal is a new request."""
+        now, last = self._clock(), self._counted.get(number)
+        if last is not None and now - last < SAME_SIGNAL_S:
+            return False
+        self._counted[number] = now
+        return True
+
+    def repeats(self, number: int) -> bool:
+        """Return True if this signal would be a repetition now."""
+        last = self._counted.get(number)
+        return last is not None and self._clock() - last < SAME_SIGNAL_S
+
+
+class _Member:
+    """A callback and its event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: OnSignal) -> None:
+        self.loop = loop
+        self.on_signal = on_signal
+        self.in_main_thread = threading.current_thread() is threading.main_thread()
+
+
+class _ProcessSignals:
+    """The registered callbacks, of any event loop and thread."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._members: list[_Member] = []
+        self._filter = SignalFilter()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._installed: dict[signal.Signals, Any] = {}
+
+    def add(self, member: _Member) -> None:
+        """Register a callback."""
+        with self._lock:
+            self._members.append(member)
+        if member.in_main_thread and self._loop is not member.loop:
+            if self._loop is not None:
+                if self._loop.is_running():
+                    return  # this loop is nested in it
+                self._restore()
+            self._install(member.loop)
+
+    def remove(self, member: _Member) -> None:
+        """Unregister a callback."""
+        with self._lock:
+            self._members.remove(member)
+            in_main = [each for each in self._members if each.in_main_thread and not each.loop.is_closed()]
+        if not member.in_main_thread:
+            return
+        if not in_main:
+            self._restore(last=True)
+        elif self._loop is member.loop and all(each.loop is not member.loop for each in in_main):
+            self._restore()
+            self._install(in_main[0].loop)
+
+    def _install(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._filter = SignalFilter()
+        self._loop = loop
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            with contextlib.suppress(NotImplementedError):  # Windows
+                loop.add_signal_handler(number, self._received, number)
+                self._before[number] = before
+                self._installed[number] = signal.getsignal(number)
+
+    def _restore(self, *, last: bool = False) -> None:
+        loop, self._loop = self._loop, None
+        for number, before in self._before.items():
+            now = signal.getsignal(number)
+            if loop is not None and not loop.is_closed():
+                loop.remove_signal_handler(number)
+            # Keep a handler that other code has installed since. None: the previous one was not set by Python.
+            handler = before if now is self._installed[number] or loop is None or loop.is_closed() else now
+            if last and self._filter.repeats(number):
+                signal.signal(number, _ignoring_repetitions(self._filter, handler))
+            elif handler is not None:
+                signal.signal(number, handler)
+        self._before.clear()
+        self._installed.clear()
+
+    def _received(self, number: signal.Signals) -> None:
+        if not self._filter.accepts(number):
+            return
+        with self._lock:
+            members = list(self._members)
+        for member in members:
+            if member.loop is self._loop:
+                member.on_signal(number)
+            else:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    member.loop.call_soon_threadsafe(member.on_signal, number)
+
+
+def _ignoring_repetitions(repetitions: SignalFilter, before: Any) -> Callable[[int, Any], None]:
+    """Return a handler that ignores repetitions of the signal that ended the workers, and then restores ``before``.
+
+    Without it, the second SIGTERM of a terminal would kill a program that is still cleaning up after ``worker.run()``.
+    """
+
+    def received(number: int, _frame: Any) -> None:
+        if repetitions.accepts(number):
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+            os.kill(os.getpid(), number)
+
+    return received
+
+
+_process_signals = _ProcessSignals()
+
+
+def handle_until_exit(on_signal: OnSignal) -> None:
+    """Call ``on_signal`` at SIGTERM and SIGINT until the process exits, so that a late repetition does not kill it."""
+    _process_signals.add(_Member(asyncio.get_running_loop(), on_signal))
+
+
+@contextlib.contextmanager
+def on_termination(on_signal: OnSignal) -> Generator[None]:
+    """Call ``on_signal`` in the running loop at SIGTERM and SIGINT; repetitions within one second are ignored.
+
+    All callbacks registered in the process are called, in any thread. Signal handlers are installed only while a
+    callback is registered in the main thread; otherwise signals keep their previous effect.
+    """
+    member = _Member(asyncio.get_running_loop(), on_signal)
+    _process_signals.add(member)
+    try:
+        yield
+    finally:
+        _process_signals.remove(member)
 
 
 class Closable(Protocol):

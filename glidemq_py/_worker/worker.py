@@ -20,19 +20,24 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._job import Job, QueueLink
-from glidemq_py._worker.batch_options import BatchDict, BatchOptions
-from glidemq_py._worker.components import WorkerComponents
-from glidemq_py._worker.connecting import consumer_name
-from glidemq_py._worker.drain import is_drained
-from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions
+from glidemq_py._worker.components import WorkerComponents, is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
+from glidemq_py._worker.handlers import Route, Routes
 from glidemq_py._worker.lifecycle import Lifecycle
-from glidemq_py._worker.lifespan import check_lifespan
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.options import BackoffStrategy, ExceptionTypes, WorkerOptions
-from glidemq_py._worker.routes import Route, Routes
+from glidemq_py._worker.opening import check_lifespan, consumer_name
+from glidemq_py._worker.options import (
+    BackoffStrategy,
+    BatchDict,
+    BatchOptions,
+    ExceptionTypes,
+    FailureLogDict,
+    FailureLogOptions,
+    SandboxDict,
+    SandboxOptions,
+    WorkerOptions,
+)
 from glidemq_py._worker.sandbox import sandboxed
-from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
 from glidemq_py._worker.shutdown import closing_on_signals
 from glidemq_py._worker.tasks import TaskDecorator, TaskRegistry
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, UnsupportedOptionError

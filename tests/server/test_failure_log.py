@@ -22,7 +22,7 @@ from glidemq_py import (
 )
 from glidemq_py._worker import failure_log
 from glidemq_py._worker.failure_log import FailureLog
-from glidemq_py._worker.failure_log_options import parse_failure_log
+from glidemq_py._worker.options import parse_failure_log
 from glidemq_py.errors import JobTimeoutError, NoHandlerError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Raw, Told, soon, until

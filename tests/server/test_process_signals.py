@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker, graceful_shutdown
-from glidemq_py._worker import process_signals
-from glidemq_py._worker.process_signals import SignalFilter, on_termination
+from glidemq_py._worker import shutdown
+from glidemq_py._worker.shutdown import SignalFilter, on_termination
 from tests.server.command import Command
 from tests.server.worker_support import Told, soon, until
 
@@ -54,11 +54,11 @@ asyncio.run(main())
 now = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 print("handlers restored" if now == before else now)
 """
-ONCE = "from glidemq_py._worker import process_signals\nprocess_signals.SAME_SIGNAL_S = 0\n"
+ONCE = "from glidemq_py._worker import shutdown\nshutdown.SAME_SIGNAL_S = 0\n"
 """Repetitions count, so the previous handlers are restored at once."""
 CLEAN_UP = """
-from glidemq_py._worker import process_signals
-process_signals.SAME_SIGNAL_S = 60
+from glidemq_py._worker import shutdown
+shutdown.SAME_SIGNAL_S = 60
 
 async def main():
     workers = [worker(name) for name in NAMES]
@@ -102,7 +102,7 @@ Start = Callable[..., Command]
 @pytest.fixture
 def repetitions_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """No signal is a repetition, so the previous handlers are restored at once."""
-    monkeypatch.setattr(process_signals, "SAME_SIGNAL_S", 0)
+    monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0)
 
 
 @pytest.fixture
@@ -311,5 +311,5 @@ def test_a_loop_that_was_abandoned_does_not_keep_the_signals(repetitions_count: 
     asyncio.run(use())
     kept.__exit__(None, None, None)
     assert received == ["second"]
-    assert process_signals._process_signals._members == []
+    assert shutdown._process_signals._members == []
     assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)

@@ -20,7 +20,7 @@ from glidemq_py import (
     UnsupportedOptionError,
     Worker,
 )
-from glidemq_py._worker.sandbox import starting
+from glidemq_py._worker.sandbox import process as sandbox_process
 from glidemq_py.testing import RespClient
 from tests.server.command import Command
 from tests.server.worker_support import Raw, Told, soon, until
@@ -445,7 +445,7 @@ async def test_import_that_hangs_ends_at_the_start_timeout(url: str, queue_name:
 
 
 async def test_stopped_fork_server_is_replaced(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(starting, "_EXIT_S", 2.0)
+    monkeypatch.setattr(sandbox_process, "_EXIT_S", 2.0)
     options = SandboxOptions(start_method="forkserver", max_workers=1)
     async with (
         asyncio.timeout(300), Queue(queue_name, url) as queue,

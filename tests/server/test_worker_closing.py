@@ -13,8 +13,7 @@ import pytest
 from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
 from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._worker import drain as running_out
-from glidemq_py._worker import process_signals
+from glidemq_py._worker import components, shutdown
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import Gate, Raw, Told, soon
 
@@ -263,7 +262,7 @@ async def test_run_ends_at_a_signal_and_a_later_one_hurries(
         signal.raise_signal(number)
         await told.wait("closing")
         assert not running.done()
-        monkeypatch.setattr(process_signals, "SAME_SIGNAL_S", 0.0)  # it is later
+        monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0.0)  # it is later
         signal.raise_signal(number)
         await soon(running)
         assert await job.is_waiting()
@@ -448,7 +447,7 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
 async def test_close_ends_although_the_server_is_gone(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running_out, "_RELEASE_S", 0.5)
+    monkeypatch.setattr(components, "_RELEASE_S", 0.5)
 
     async def handle(job: Job) -> None: ...
 
@@ -464,7 +463,7 @@ async def test_close_ends_although_the_server_is_gone(
 async def test_a_forced_close_ends_although_nothing_can_be_handed_back(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running_out, "_RELEASE_S", 0.5)
+    monkeypatch.setattr(components, "_RELEASE_S", 0.5)
     gate = Gate()
     server = private_server()
     async with Queue(queue_name, server.url) as queue:

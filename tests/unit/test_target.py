@@ -9,8 +9,7 @@ import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Worker, WorkerTargetError
 from glidemq_py._core.command_line import parse_duration
-from glidemq_py._worker.command.arguments import WorkerArguments, parse_size, read_arguments
-from glidemq_py._worker.command.target import load_workers
+from glidemq_py._worker.command.arguments import WorkerArguments, load_workers, parse_size, read_arguments
 
 Module = Callable[[str], str]
 

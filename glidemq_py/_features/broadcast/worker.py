@@ -26,13 +26,20 @@ from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._job import QueueLink
-from glidemq_py._worker.batch_options import BatchDict, BatchOptions
 from glidemq_py._worker.components import WorkerComponents
-from glidemq_py._worker.failure_log_options import FailureLogDict, FailureLogOptions
-from glidemq_py._worker.options import BackoffStrategy, ExceptionTypes, WorkerOptions
+from glidemq_py._worker.options import (
+    BackoffStrategy,
+    BatchDict,
+    BatchOptions,
+    ExceptionTypes,
+    FailureLogDict,
+    FailureLogOptions,
+    SandboxDict,
+    SandboxOptions,
+    WorkerOptions,
+)
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.run import Run
-from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
 from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py._worker.tasks import TaskDecorator
 from glidemq_py._worker.worker import Lifespan, Worker

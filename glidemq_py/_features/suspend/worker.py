@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from glidemq_py._job.job import Job
-from glidemq_py._worker.routes import Route, is_async
+from glidemq_py._worker.handlers import Route, is_async
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import SuspendError
 

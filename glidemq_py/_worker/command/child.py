@@ -1,6 +1,8 @@
 """Runs workers in this process until a signal, the supervisor or a limit stops them.
 
-First request: drain. Second, or the shutdown timeout: release running jobs. Third: exit immediately.
+First request: drain. Second, or the shutdown timeout: release running jobs. Third: exit immediately. `Limits`
+(attempts, resident memory) decide when the process should recycle. `serve_metrics` serves Prometheus metrics of the
+process and of its workers' queues (`--metrics-port`) from a thread.
 """
 
 from __future__ import annotations
@@ -13,24 +15,134 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.logs import get_logger
-from glidemq_py._worker.command.arguments import WorkerArguments
-from glidemq_py._worker.command.limits import Limits
-from glidemq_py._worker.command.line import Line
+from glidemq_py._worker.command.arguments import WorkerArguments, load_workers
 from glidemq_py._worker.command.logs import set_up_logs
-from glidemq_py._worker.command.metrics import serve_metrics
-from glidemq_py._worker.command.target import load_workers
-from glidemq_py._worker.process_signals import handle_until_exit
+from glidemq_py._worker.command.supervisor import Line
+from glidemq_py._worker.shutdown import handle_until_exit
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["run_workers"]
+__all__ = ["Limits", "resident_memory", "run_workers", "serve_metrics"]
 
 _log = get_logger("glidemq_py.worker")
+
+_LOOK_EVERY_S = 0.5
+_ENDS = ("completed", "retrying", "failed")
+
+
+def resident_memory() -> int | None:
+    """Return this process's physical memory in bytes; on systems without /proc its peak. None if unknown."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Limits:
+    """Monitors the workers of a process and calls ``reached`` once.
+
+    Args:
+        max_jobs: Number of reported attempts; jobs that are running when it is reached are finished. None: no limit.
+        max_memory: Bytes of resident memory, checked twice per second. None: no limit.
+        reached: Called with the reason when a limit is reached.
+    """
+
+    def __init__(self, *, max_jobs: int | None, max_memory: int | None, reached: Callable[[str], None]) -> None:
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._reached = reached
+        self._ended = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._done = False
+
+    def watch(self, workers: Iterable[Worker]) -> None:
+        """Start monitoring.
+
+        Raises:
+            GlideMQValidationError: If the process exceeds its memory limit before its first job.
+        """
+        if self._max_jobs is not None:
+            for worker in workers:
+                for event in _ENDS:
+                    worker.on(event, self._count)
+        if self._max_memory is not None:
+            size = resident_memory()
+            if size is not None and size >= self._max_memory:
+                raise GlideMQValidationError(
+                    "--max-memory", self._max_memory, f"too low: the process uses {size} bytes before its first job"
+                )
+            self._look()
+
+    def _count(self, *_: object) -> None:
+        self._ended += 1
+        if self._max_jobs is not None and self._ended >= self._max_jobs:
+            self._tell(f"{self._ended} jobs have ended")
+
+    def _look(self) -> None:
+        size = resident_memory()
+        if self._max_memory is not None and size is not None and size >= self._max_memory:
+            self._tell(f"{size >> 20} MiB of memory are in use")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+    def _tell(self, reason: str) -> None:
+        if not self._done:
+            self._done = True
+            self._reached(reason)
+
+    def close(self) -> None:
+        """Stop monitoring."""
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+_OPTION = "--metrics-port"
+
+
+def serve_metrics(workers: Sequence[Worker], port: int) -> None:
+    """Serve ``/metrics`` on all addresses until the process ends.
+
+    Raises:
+        GlideMQValidationError: If the port cannot be opened, or prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import REGISTRY, start_http_server
+
+        from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
+    except ImportError as error:
+        raise GlideMQValidationError(_OPTION, port, str(error)) from None
+    ProcessMetrics()
+    by_server: dict[tuple[int, str], list[Worker]] = {}
+    for worker in workers:
+        by_server.setdefault((_identity(worker._connection), worker._keys.prefix), []).append(worker)
+    for (_, prefix), group in by_server.items():
+        names = sorted({worker.queue_name for worker in group})
+        connection: Any = group[0]._connection
+        REGISTRY.register(QueueCollector(names, connection, prefix=prefix))
+    try:
+        start_http_server(port)
+    except OSError as error:
+        raise GlideMQValidationError(_OPTION, port, f"cannot open the port: {error}") from None
+    _log.info("serving metrics on port %d", port)
+
+
+def _identity(connection: object) -> int:
+    """Return a key that is equal for connections that are known to use the same server."""
+    return hash(connection) if isinstance(connection, str) else id(connection)
+
 
 _LINE_MOST, _REPORT_MOST = 500, 8_000
 _ORPHAN_TIMEOUT_MS = 60_000

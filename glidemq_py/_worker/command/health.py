@@ -21,8 +21,7 @@ from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._worker.command.arguments import WorkerArguments
-from glidemq_py._worker.command.target import load_workers
+from glidemq_py._worker.command.arguments import WorkerArguments, load_workers
 from glidemq_py.errors import GlideMQError, SerializationError
 
 __all__ = ["check_health"]

@@ -1,6 +1,14 @@
 """The supervisor: starts worker processes, restarts those that crash or recycle, and stops them.
 
 Children are started as new interpreters, not forked: a GLIDE client does not survive a fork. No user code runs here.
+
+The two exchange messages: lines of text over a socket pair that the child inherits. Messages instead of signals,
+because a repeated `drain` has no effect even if a service manager also signals every process of the service, and
+because the end of the stream shows that the other process has ended.
+
+Child: `loaded`, `server?`, `started`, `recycle REASON`, `broken JSON` (why it cannot start: a summary and a report),
+`ended` (the workers are closed).
+Supervisor: `server URL`, `drain`, `hurry`.
 """
 
 from __future__ import annotations
@@ -14,20 +22,53 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments
-from glidemq_py._worker.command.line import Line
 from glidemq_py._worker.command.logs import set_up_logs
-from glidemq_py._worker.process_signals import handle_until_exit
+from glidemq_py._worker.shutdown import handle_until_exit
 from glidemq_py.errors import EmbeddedServerError
 
-__all__ = ["supervise"]
+__all__ = ["Line", "supervise"]
 
 _log = get_logger("glidemq_py.worker.supervisor")
+
+
+class Line:
+    """One end of the connection, in an event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def over(cls, end: socket.socket) -> Self:
+        """Create an end from a socket of the pair."""
+        end.setblocking(False)
+        return cls(*await asyncio.open_unix_connection(sock=end))
+
+    def say(self, word: str, rest: str = "") -> None:
+        """Send a message; does nothing if the other process has ended."""
+        text = f"{word} {rest}".strip().replace("\n", " ")
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write(f"{text}\n".encode())
+
+    async def hear(self) -> tuple[str, str]:
+        """Return the next message as (word, rest); ('', '') if the other process has ended."""
+        try:
+            line = await self._reader.readline()
+        except (OSError, ValueError):
+            return "", ""
+        word, _, rest = line.decode(errors="replace").strip().partition(" ")
+        return word, rest
+
+    def hang_up(self) -> None:
+        """Close this end."""
+        self._writer.close()
+
 
 MAX_START_CRASHES: Final = 5
 """Number of consecutive crashes during start after which the supervisor gives up."""

@@ -4,8 +4,8 @@ Why not an existing pool such as pebble's ProcessPool: its functions cannot send
 (progress, logs, new data), arguments and results are pickled, children import the parent's main module, and memory is
 not limited. This package needs only a process that runs one job at a time and a socket for messages.
 
-`target` parses the name of the handler, `child` is the child process, `starting` and `template` start it, `process` is
-the worker's side of it, `pool` reuses processes, `crossing` transfers exceptions.
+`target` parses the name of the handler, `child` is the child process, `template` forks it, `process` is the worker's
+side of it, `pool` reuses processes, `framing` defines the messages.
 """
 
 from glidemq_py._worker.sandbox.pool import Sandbox, sandboxed

@@ -2,6 +2,7 @@
 
 A plain handler runs in the main thread, as in a normal program (some libraries and signal handlers require it), and an
 event loop in another thread exchanges the messages. An ``async def`` handler runs on that loop, in the main thread.
+Every server call of a job is forwarded to the worker, which makes it (`SandboxTransport`).
 """
 
 from __future__ import annotations
@@ -18,20 +19,29 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from glidemq_py._client.failures import Interruptions
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.current import label_log_records, running_job
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.routes import is_async
-from glidemq_py._worker.sandbox.asking import SandboxTransport, SandboxWaiter
-from glidemq_py._worker.sandbox.crossing import pack_error, unpack_error
-from glidemq_py._worker.sandbox.framing import Message, pack_message, packable, read_message, receive_message
+from glidemq_py._job.link import Outcome, QueueLink
+from glidemq_py._worker.handlers import is_async
+from glidemq_py._worker.sandbox.framing import (
+    Message,
+    pack_error,
+    pack_message,
+    packable,
+    read_message,
+    receive_message,
+    unpack_error,
+)
 from glidemq_py._worker.sandbox.target import Target, load_target
 from glidemq_py.errors import (
     DelayedError,
@@ -42,7 +52,74 @@ from glidemq_py.errors import (
     WaitingChildrenError,
 )
 
-__all__ = ["ATTEMPT_FIELDS", "load", "main", "serve"]
+__all__ = ["ATTEMPT_FIELDS", "Ask", "SandboxTransport", "SandboxWaiter", "load", "main", "serve"]
+
+
+T = TypeVar("T")
+
+Ask = Callable[..., Awaitable[Any]]
+"""(operation, arguments...) -> the worker's reply; raises the worker's error."""
+
+
+class SandboxTransport:
+    """A `Transport` that forwards calls to the worker."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.interruptions = Interruptions()
+
+    async def call(self, call: Call[T]) -> T:
+        """See `Transport.call`."""
+        return call.decode(await self._ask("call", call.function, call.key, list(call.args), call.repeatable))
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        return await self._ask("command", *args)
+
+    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
+        """Raise GlideMQError: not supported in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """Raise GlideMQError: not supported in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    async def dedicated(self) -> SandboxTransport:
+        """Raise GlideMQError: not supported in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    def for_thread(self) -> BlockingTransport:
+        """Raise GlideMQError: not supported in a sandbox."""
+        raise GlideMQError("a sandboxed handler has no connection of its own")
+
+    async def close(self) -> None:
+        """Do nothing: the worker owns the connection."""
+
+    def abandon(self) -> None:
+        """Do nothing: the worker owns the connection."""
+
+
+class SandboxWaiter:
+    """A `Waiter` that forwards waits to the worker."""
+
+    def __init__(self, ask: Ask, prefix: str, name: str) -> None:
+        self._ask = ask
+        self._queue = (prefix, name)
+
+    async def start(self) -> None:
+        """Do nothing: the worker starts its own waiter."""
+
+    async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
+        """See `Waiter.wait`."""
+        return Outcome(*await self._ask("wait", *self._queue, job_id, timeout_ms))
+
+    def beside(self, keys: QueueKeys) -> SandboxWaiter:
+        """See `Waiter.beside`."""
+        return SandboxWaiter(self._ask, keys.prefix, keys.name)
+
+    async def close(self) -> None:
+        """Do nothing: there are no resources."""
+
 
 ATTEMPT_FIELDS: Final = ("tokens", "discarded")
 """Fields of the attempt that the handler may change; sent to the worker at its end."""

@@ -2,19 +2,42 @@
 
 Worker: `start`, `job`, `answer`, `cancel`. Sandbox: `ready` or `refused`, `ask`, `ended`. Job data and results are the
 text written by the queue's serializer.
+
+Exceptions: errors and signals of this package keep their type. Any other exception becomes an instance of a new class
+with the same name, message and traceback text. That class is derived from the nearest base class that the receiver has
+imported, so `retry_on` and `except` work. Nothing is imported for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import pickle
 import socket
 import struct
+import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 import msgpack
 
-__all__ = ["Message", "pack_message", "packable", "read_message", "receive_message"]
+from glidemq_py import errors
+
+__all__ = [
+    "ROOT_MARK",
+    "Message",
+    "pack_error",
+    "pack_message",
+    "packable",
+    "read_message",
+    "receive_message",
+    "unpack_error",
+]
+
 
 Message = dict[str, Any]
 
@@ -76,3 +99,128 @@ def _receive(sock: socket.socket, length: int) -> bytes | None:
             return None
         parts += part
     return bytes(parts)
+
+
+ROOT_MARK: Final = "[PROJECT_ROOT]"
+"""Replaces the current directory in messages and tracebacks."""
+
+_OURS: Final = errors.__name__
+_HERE: Final = str(Path(__file__).parent)
+_TEXT_CHARS: Final = 65_536
+_SAFE: Final = {("datetime", name) for name in ("timedelta", "datetime", "date", "timezone")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles errors of this package and date types only."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) in _SAFE or (module == _OURS and name in errors.__all__):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} does not cross out of a sandbox")
+
+
+def pack_error(error: BaseException) -> Message:
+    """Return the message fields of an exception."""
+    if isinstance(error, errors.JobSignal):
+        error = _as_ours(error)
+    kind = type(error)
+    kinds = [(each.__module__, each.__qualname__) for each in kind.__mro__ if issubclass(each, BaseException)]
+    return {
+        "name": kind.__name__, "module": kind.__module__, "kinds": kinds, "text": _clean(_text(error)),
+        "trace": _clean("".join(traceback.format_exception(kind, error, _users_part(error.__traceback__)))),
+        "fields": packable(vars(error)), "pickle": _pickled(error),
+    }  # fmt: skip
+
+
+def _as_ours(signal: errors.JobSignal) -> errors.JobSignal:
+    """Convert a user's subclass of a signal to the signal class of this package."""
+    kind: Any = next(each for each in type(signal).__mro__ if each.__module__ == _OURS)
+    plain: errors.JobSignal = kind.__new__(kind)
+    plain.args = signal.args
+    plain.__dict__.update(vars(signal))
+    plain.__traceback__ = signal.__traceback__
+    return plain
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a broken __str__ must not prevent the report
+        return type(error).__name__
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    if type(error).__module__ != _OURS:
+        return None
+    error.args = tuple(_clean(arg) if isinstance(arg, str) else arg for arg in error.args)
+    try:
+        return pickle.dumps(error)
+    except Exception:  # an attribute cannot be pickled
+        return None
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the first frame of user code on."""
+    step = trace
+    while step is not None and step.tb_frame.f_code.co_filename.startswith(_HERE):
+        step = step.tb_next
+    return step or trace
+
+
+def _clean(text: str) -> str:
+    root = os.getcwd()
+    if len(root) > 1:
+        text = text.replace(root + os.sep, ROOT_MARK + os.sep).replace(root, ROOT_MARK)
+    return text if len(text) <= _TEXT_CHARS else "…" + text[-_TEXT_CHARS:]
+
+
+class _SandboxTraceback(Exception):  # noqa: N818 - named like its models in the standard library
+    """Cause that shows the traceback of the other process, as `concurrent.futures` does."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{str(self.args[0]).rstrip()}\n"""'
+
+
+def unpack_error(message: Message) -> Exception:
+    """Return the received exception, with the text of its traceback as ``sandbox_traceback``."""
+    error = _original(message["pickle"])
+    if error is None and [_OURS, "JobSignal"] in message["kinds"]:
+        error = errors.GlideMQError(f"{message['name']} cannot leave a sandbox with what it holds: {message['text']}")
+    error = error or _stand_in(message)
+    error.__dict__["sandbox_traceback"] = message["trace"]
+    if not isinstance(error, errors.JobSignal):
+        error.__cause__ = _SandboxTraceback(message["trace"])
+    return error
+
+
+def _original(pickled: bytes | None) -> Exception | None:
+    if pickled is None:
+        return None
+    try:
+        return _Unpickler(io.BytesIO(pickled)).load()  # type: ignore[no-any-return]
+    except Exception:  # an attribute has a class that is not imported here
+        return None
+
+
+def _stand_in(message: Message) -> Exception:
+    text: str = message["text"]
+
+    def say(_: object) -> str:
+        return text
+
+    for module, name in (*message["kinds"], ("builtins", "Exception")):
+        base = getattr(sys.modules.get(module), name, None)
+        if not (isinstance(base, type) and issubclass(base, Exception)):
+            continue  # not imported here, or a class that would end the worker, such as SystemExit
+        members: Message = {"__module__": message["module"], "__init__": _keep_text, "__str__": say}
+        try:
+            error: Exception = type(message["name"], (base,), members)(text)
+        except Exception:  # it cannot be created from a text
+            continue
+        error.__dict__.update(message["fields"])
+        return error
+    return Exception(f"{message['name']}: {text}")
+
+
+def _keep_text(self: Exception, text: str) -> None:
+    Exception.__init__(self, text)

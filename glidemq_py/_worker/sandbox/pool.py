@@ -12,12 +12,10 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.options import WorkerOptions
-from glidemq_py._worker.routes import check_handler
+from glidemq_py._worker.handlers import check_handler
+from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOptions
 from glidemq_py._worker.sandbox.framing import pack_message
-from glidemq_py._worker.sandbox.options import SandboxDict, SandboxOptions
-from glidemq_py._worker.sandbox.process import SandboxProcess
-from glidemq_py._worker.sandbox.starting import ForkServer, Spawner, Starter
+from glidemq_py._worker.sandbox.process import ForkServer, SandboxProcess, Spawner, Starter
 from glidemq_py._worker.sandbox.target import parse_target
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SandboxStartError, UnsupportedOptionError
 

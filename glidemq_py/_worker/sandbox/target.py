@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_py._worker.routes import check_handler
+from glidemq_py._worker.handlers import check_handler
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["Target", "load_target", "parse_target"]
