@@ -414,7 +414,7 @@ class FetchEngine:
             given_up = self._keep(call.batch, failure)
         if failure is Failure.CLOSED or self.disconnected:
             self.disconnect()
-        elif call is not self._step_call:
+        elif not self.is_step(call):
             if self.step is not Step.PAUSE:  # else a second call failed as well
                 self._pause(now)
         elif failure is Failure.LOST and self._retry_steps:
@@ -424,6 +424,10 @@ class FetchEngine:
         else:
             self._end_steps()
         return given_up
+
+    def is_step(self, call: Exchange | Retire | Reattach) -> bool:
+        """Return True if this call follows a failed one."""
+        return call is self._step_call
 
     def disconnect(self) -> None:
         """Make no more calls."""

@@ -311,7 +311,7 @@ class FetchLoop:
 
     def _failed(self, call: Exchange | Retire | Reattach, error: Exception) -> None:
         """Process a failed call; the server may have executed it."""
-        engine, recovering = self.engine, self.engine.step is not None
+        engine = self.engine
         for finished in engine.failed(call, _failure_of(error, call), self._loop.time()):
             _log.error(
                 "job %s: reporting its result failed repeatedly; it will be recovered as stalled: %s",
@@ -329,7 +329,7 @@ class FetchLoop:
             # A bug of ours must not stop the other jobs.
             _log.error("queue %r: %s failed", self._name, type(call).__name__.lower(), exc_info=error)
             self._listeners.tell("error", ScriptError(repr(error)))
-        elif recovering:
+        elif engine.is_step(call):
             _log.warning("queue %r: reconnecting failed: %s", self._name, error)
         else:
             _log.warning("queue %r: exchange failed: %s", self._name, error)
