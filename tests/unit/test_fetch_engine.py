@@ -391,6 +391,7 @@ class Machine(RuleBasedStateMachine):
         self.engine = FetchEngine(slots, 0.0, lambda: 0.5, one_call=one_call)
         self.now = 0.0
         self.calls: list[AnyCall] = []
+        self.executed: dict[AnyCall, tuple[list[int], int]] = {}  # fetched jobs and flags of calls without a reply
         self.pipelined: Pipelined | None = None
         self.pipelined_jobs: list[int] | None = None  # None: the server has not run the call
         self.started: set[int] = set()
@@ -431,19 +432,27 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.release(runs)
         else:
-            server.report(call.batch)
-            runs = [run_of(each) for each in server.fetch(call.want)]
-            flags = 0 if server.ready else EXHAUSTED
+            numbers, flags = self.execute(call)
+            runs = [run_of(each) for each in numbers]
             engine.replied(call, runs, flags, bool(flags), self.now)
             self.acknowledged |= {number(each.run) for each in call.batch}
             self.start(runs)
 
-    def execute_without_reply(self, call: AnyCall) -> None:
-        if isinstance(call, Exchange):
-            self.server.report(call.batch)
-            self.server.fetch(call.want)
-        elif isinstance(call, Retire):
-            self.server.numbers_retired.add(call.number)
+    def execute(self, call: AnyCall) -> tuple[list[int], int]:
+        """Run a call in the server, unless it was run before; return the fetched jobs and the flags."""
+        if call not in self.executed:
+            numbers: list[int] = []
+            if isinstance(call, Exchange):
+                self.server.report(call.batch)
+                numbers = self.server.fetch(call.want)
+            elif isinstance(call, Retire):
+                self.server.numbers_retired.add(call.number)
+            self.executed[call] = numbers, 0 if self.server.ready else EXHAUSTED
+        return self.executed[call]
+
+    @property
+    def rejectable(self) -> list[Exchange]:
+        return [call for call in self.calls if isinstance(call, Exchange) and call not in self.executed]
 
     # -- events --
 
@@ -452,6 +461,28 @@ class Machine(RuleBasedStateMachine):
         self.server.add(count)
         self.engine.wake()
         self.pump()
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data())
+    def execute_before_the_reply(self, data: st.DataObject) -> None:
+        self.execute(data.draw(st.sampled_from(self.calls)))
+
+    @precondition(lambda self: self.engine.step is not None)
+    @rule()
+    def reconnect(self) -> None:
+        """Let all calls succeed until the jobs of lost replies are found."""
+        for _ in range(1_000):
+            if self.calls:
+                self.answer(self.calls.pop())
+            elif self.engine.step is None:
+                return
+            elif self.engine.wake_at is not None:
+                self.now = max(self.now, self.engine.wake_at)
+                self.engine.tick(self.now)
+            self.pump()
+            if self.engine.step is None:
+                return
+        raise AssertionError("it would never be reconnected")
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
@@ -464,15 +495,14 @@ class Machine(RuleBasedStateMachine):
     def lose_reply(self, data: st.DataObject, executed: bool) -> None:
         call = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
         if executed:
-            self.execute_without_reply(call)
+            self.execute(call)
         assert self.engine.failed(call, Failure.LOST, self.now) == []
         self.pump()
 
-    @precondition(lambda self: any(isinstance(call, Exchange) for call in self.calls))
+    @precondition(lambda self: self.rejectable)
     @rule(data=st.data())
     def reject(self, data: st.DataObject) -> None:
-        exchanges = [call for call in self.calls if isinstance(call, Exchange)]
-        call = exchanges[data.draw(st.integers(0, len(exchanges) - 1))]
+        call = data.draw(st.sampled_from(self.rejectable))
         self.calls.remove(call)
         for each in self.engine.failed(call, Failure.REJECTED, self.now):
             self.given_up.add(number(each.run))
