@@ -614,11 +614,14 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def waits_only_for_something_that_comes(self) -> None:
-        """While there is work, a call is in flight, or a time is set at which the next one is made."""
+        """While there is work, a call is in flight, or the next step after a failed call has a time."""
         engine = self.engine
-        work = engine.finished or (self.server.ready and engine.accepting and engine.free > 0)
-        if work or engine.step is not None:
-            assert self.calls or engine.wake_at is not None or engine.pipelined is not None
+        if engine.step is not None:
+            assert self.calls or engine.wake_at is not None
+        elif engine.finished or (self.server.ready and engine.may_fetch and engine.free > 0):
+            assert self.calls
+        elif engine.throttle.holding:
+            assert engine.wake_at is not None
 
     def teardown(self) -> None:
         """Close the worker: then every job that it had fetched is reported or released, and no call is pending."""
