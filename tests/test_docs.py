@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -143,14 +144,76 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def anchors_of(page: Path) -> set[str]:
     """Anchors of the headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return set(re.findall(r'<a id="([\w-]+)">', text)) | {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
 
 
 def test_every_page_stands_once_in_the_index() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     listed = sorted(link for link in re.findall(r"\]\(([^)\s]+)\)", index) if link.endswith(".md"))
     assert listed == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.name != "index.md")
+
+
+# -- references from code and documents --------------------------------------------------------------------------
+
+SOURCES = sorted(
+    path
+    for folder in ("glidemq_py", "lua", "tests", "tools", "examples")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".lua")
+)
+
+
+def test_paths_in_code_exist() -> None:
+    """Paths of documents, of Lua files below lua/, and of tests that comments and docstrings name."""
+    missing: list[str] = []
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        for name, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", text):
+            if not (ROOT / name).exists() or (anchor and anchor not in anchors_of(ROOT / name)):
+                missing.append(f"{path.relative_to(ROOT)}: {name}#{anchor}")
+        missing += [
+            f"{path.relative_to(ROOT)}: {name}"
+            for name in re.findall(r"(?<![\w/.])((?:glidemq_py|lua|tests|tools|examples)/[\w/]+\.(?:py|lua))\b", text)
+            if not (ROOT / name).exists() and not (ROOT / "tests" / name).exists() and "zz_broken" not in name
+        ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"], ids=name_of)
+def test_paths_and_modules_in_documents_exist(page: Path) -> None:
+    """Paths and dotted names of this package in `code`."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    missing: list[str] = []
+    for code in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"(?:glidemq_py|lua|tests|tools|examples|docs)/[\w/.-]+", code) and not (ROOT / code).exists():
+            missing.append(code)
+        if re.fullmatch(r"glidemq_py(?:\.\w+)+", code) and not _resolves(code):
+            missing.append(code)
+    # The changelog names what was renamed.
+    assert page.name == "CHANGELOG.md" or missing == []
+
+
+LOGGERS = {"glidemq_py.failures", "glidemq_py.worker.supervisor"}
+
+
+def _resolves(name: str) -> bool:
+    if name in LOGGERS:
+        return True
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_marks_of_faults_have_an_anchor() -> None:
+    anchors = anchors_of(DOCS / "design" / "compatibility.md")
+    marks = {mark for path in SOURCES for mark in re.findall(r"\bW\d+\b", path.read_text(encoding="utf-8"))}
+    assert {mark.lower() for mark in marks} <= anchors
 
 
 # -- completeness ----------------------------------------------------------------------------------------------

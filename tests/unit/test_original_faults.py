@@ -1,4 +1,4 @@
-"""For each fault of the original (spec/wrinkles.md, H and M, and those of L that are mended): a test that fails on it.
+"""For each repaired fault of the original (docs/design/compatibility.md): a test that fails on it.
 
 First those in what one queue does, then those of flows, schedulers, suspension, broadcasts, usage and telemetry. Where
 the wire face shares the repair, tests/lua/test_wire_* name the fault too.
