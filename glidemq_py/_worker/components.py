@@ -25,6 +25,7 @@ from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, Wait
 from glidemq_py._maintenance.libraries import UnusedLibrariesTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.peer_groups import GroupRepair
+from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.fetch_loop import FetchLoop
@@ -125,7 +126,8 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     fetching = FetchLoop(
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
     )
-    runner = _runner(opening, source.outcomes(link), fetching)
+    outcomes = source.outcomes(link)
+    runner = _runner(opening, outcomes, fetching)
     stack.callback(runner.close)
     fetching.attach(runner)
     heartbeat = Heartbeat(
@@ -165,6 +167,10 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
                 remote_flows = RemoteFlows(link=link, outbox_pending=outbox.wake)
                 stack.push_async_callback(remote_flows.close)
                 remote_flows.start()
+            peers = PeerDetection(link, transport)
+            outcomes.removal = peers.removal
+            stack.push_async_callback(peers.close)
+            peers.start()
             sweep = UnusedLibrariesTask(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()

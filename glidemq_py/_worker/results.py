@@ -9,6 +9,7 @@ reports the replies to listeners, logs and meters.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -77,6 +78,10 @@ _OUTCOMES: Final[dict[int, str]] = {
 """Names for meters; every other status means that the attempt was not the current one."""
 
 
+def _remove_all_keys(_: str) -> working.Keep:
+    return 1
+
+
 class Outcomes:
     """Builds the rows that an exchange reports.
 
@@ -88,6 +93,8 @@ class Outcomes:
     def __init__(self, link: QueueLink, options: WorkerOptions) -> None:
         self._link = link
         self._options = options
+        self.removal: Callable[[str], working.Keep] = _remove_all_keys
+        """Returns how the job with this id is removed: 1 or 2, see `working.Keep`."""
         self._pause_ms = 1_000 if options.limiter is None else options.limiter.duration
 
     def completed(self, run: Run, result: Any) -> list[object]:
@@ -101,7 +108,7 @@ class Outcomes:
         attempt = run.attempt
         row: list[object] = [1, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text]
         if run.options.remove_on_complete is not None:
-            row.append(_keep(run.options.remove_on_complete))
+            row.append(self._keep(run, run.options.remove_on_complete))
         return row
 
     def failed(self, run: Run, error: BaseException) -> list[object]:
@@ -120,7 +127,7 @@ class Outcomes:
             _stacktraces(run.stacktrace, error),
             limit,
             self._backoff(run, error) if limit else 0,
-            _keep(run.options.remove_on_fail),
+            self._keep(run, run.options.remove_on_fail),
             # A search in the JSON text, as Node peers do it.
             limit > 0 and '"fallbacks"' in run.job._opts_text,
         )
@@ -136,11 +143,21 @@ class Outcomes:
         Raises:
             GlideMQError: If the signal is invalid; the attempt then fails with this error.
         """
-        return signal_row(self._link, run, signal, self._pause_ms, _keep(run.options.remove_on_fail))
+        return signal_row(self._link, run, signal, self._pause_ms, self._keep(run, run.options.remove_on_fail))
 
     def pause_of(self, signal: RateLimitError) -> int:
         """Return the pause of the worker for a `RateLimitError`, in ms."""
         return self._pause_ms if signal.delay is None else to_ms("delay", signal.delay)
+
+    def _keep(self, run: Run, retention: Retention | None) -> working.Keep:
+        """Convert a retention option to the form of the wire."""
+        if retention is None or retention is False:
+            return 0
+        if retention is True:
+            return self.removal(run.job.id)
+        if isinstance(retention, KeepJobs):
+            return (retention.count or 0, retention.age or 0)
+        return (retention, 0)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
         if run.attempt.discarded or isinstance(error, (*_FINAL, *self._options.no_retry_on)):
@@ -166,17 +183,6 @@ def _custom_backoff(strategy: BackoffStrategy, name: str, failures: int, error: 
     except Exception:
         _log.exception("backoff strategy %r failed; using a delay of %d ms", name, default)
         return default
-
-
-def _keep(retention: Retention | None) -> working.Keep:
-    """Convert a retention option to the form of the wire: 0 = keep, 1 = remove, or (count, age)."""
-    if retention is None or retention is False:
-        return 0
-    if retention is True:
-        return 1
-    if isinstance(retention, KeepJobs):
-        return (retention.count or 0, retention.age or 0)
-    return (retention, 0)
 
 
 def message_of(error: BaseException) -> str:

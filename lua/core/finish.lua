@@ -5,7 +5,8 @@
 --   {3, id, entry, fence, processed_on}                                                   released, no attempt counted
 --   {4, …} delayed (finish_delay.lua)   {5, …} its group is rate limited (finish_group.lua)
 --   {6, …} waits for its children (finish_children.lua)   {7, …} is suspended (finish_suspend.lua)
--- keep: 0 or absent = keep the job, 1 = delete it immediately, {count, age_s} = retention.
+-- keep: 0 or absent = keep the job, 1 = delete it immediately, 2 = the same if no peer can have written a key of the job,
+-- {count, age_s} = retention.
 -- Status per row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
 -- G.SUSPENDED, G.ALREADY, G.GONE, G.STALE.
 -- For each row, the writes that can fail come first and the hash comes second: a job whose new place cannot be
@@ -16,6 +17,7 @@ local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
 local ROWS_MAX = 1000
+local DELETED = { true, true }
 local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of a revoked job
 
 -- Writes collected for the end of the call: acknowledged entries, index members, metric sums, retention rules.
@@ -24,7 +26,7 @@ local function batch(q, fetching, quiet)
   return {
     q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
-    keep_completed = {}, keep_failed = {}, removed = {}, gone = {},
+    keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
   }
 end
 
@@ -45,8 +47,9 @@ end
 -- Add the job to the index of a terminal state, or mark it for deletion at the end of the call: its final record is
 -- not written then. Decided per job, written once per call.
 local function index(b, zset, members, id, keep, rule)
-  if keep == 1 then
-    b.removed[#b.removed + 1] = id
+  if DELETED[keep] then
+    local ids = (keep == 1 or G.may_have_side_keys(b.fetching.settings)) and b.removed or b.plain
+    ids[#ids + 1] = id
     b.gone[id] = true
     return
   end
@@ -78,7 +81,7 @@ local function complete(b, row)
   if refused then return refused end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
-  if row[7] ~= 1 then redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text) end
+  if not DELETED[row[7]] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text) end
   leave_source(b, row)
   leave_group(b, row[ID], h[4], true)
   if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
@@ -116,12 +119,12 @@ local function fail_at_once(b, row, group, reason, kind, keep, ...)
   end
   index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
   G.flows.child_ended(b.q, row[ID], G.flows.FAILED, reason, b.now)
-  if keep ~= 1 then
+  if not DELETED[keep] then
     redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
       'finishedOn', b.now_text, ...)
   end
   leave_source(b, row)
-  leave_group(b, row[ID], group, keep == 1)
+  leave_group(b, row[ID], group, DELETED[keep])
   b.failed_n = b.failed_n + 1
   b.failed_ms = b.failed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then G.emit(b.q.events, 'failed', row[ID], 'failedReason', reason) end
@@ -164,6 +167,7 @@ local function write(b, no_metrics)
   if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
   G.purge(q, b.removed)
+  G.delete_records(q, b.plain)
   for _, keep in pairs(b.keep_completed) do G.retain(q, q.completed, keep, b.now) end
   for _, keep in pairs(b.keep_failed) do G.retain(q, q.failed, keep, b.now) end
   if no_metrics then return end

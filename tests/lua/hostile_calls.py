@@ -157,6 +157,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "update_job": packed(lambda s: [s.random.randint(1, 4), s.id, "5", 0, 0, 3]),
         "notify_parents": none,
         "obliterate": packed(lambda s: [True, 20, "", 1]),
+        "delete_side_keys": packed(lambda s: ["1", "2"]),
         "open_children": lambda _: ["parent"],
         "outbox": packed(lambda _: ["h", 1000, "", []]),
         "page": packed(lambda s: [s.random.choice(STATES), "", 20, ["name", "state"]]),

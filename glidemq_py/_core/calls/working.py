@@ -22,6 +22,7 @@ __all__ = [
     "RecoverStalledReply",
     "completed",
     "delayed",
+    "delete_side_keys",
     "exchange",
     "failed",
     "group_limited",
@@ -48,7 +49,8 @@ Held = tuple[int, int, int]
 
 Finished = list[object]
 Keep = int | tuple[int, int]
-"""0 = keep the job, 1 = remove it, (count, age in seconds) = retention."""
+"""0 = keep the job, 1 = remove it, 2 = remove it and no peer can have written its keys, (count, age in seconds) =
+retention."""
 
 
 class AttemptStatus(IntEnum):
@@ -289,6 +291,11 @@ def reattach(
 
 def _reattached(reply: bytes) -> ReattachReply:
     return ReattachReply(*unpack(reply))
+
+
+def delete_side_keys(meta: str, ids: Sequence[str]) -> Call[int]:
+    """Delete the logs, chunks, signals and relatives of jobs that no longer exist; return the number of keys."""
+    return Call("delete_side_keys", meta, (pack(ids),), int, repeatable=True)
 
 
 def leave(meta: str, consumer: str) -> Call[bool]:

@@ -12,6 +12,7 @@ end
 
 local function log(q, id, text, keep)
   local length = redis.call('RPUSH', q.P .. 'log:' .. id, text)
+  if length == 1 then G.mark_side_keys(q) end
   if keep > 0 and length > keep then redis.call('LTRIM', q.P .. 'log:' .. id, -keep, -1) end
 end
 

@@ -130,6 +130,7 @@ end
 -- Count the child. Return how many are counted.
 local function count(q, id, member, state, outcome, now, elsewhere)
   if elsewhere then redis.call('SADD', q.P .. 'deps:' .. id, member) end
+  if elsewhere or outcome then G.mark_side_keys(q) end
   local done = add_done(q, id, 1)
   -- A parent of a peer's flow is in no index; from now on it is watched (features/flows/functions/flow_watch.lua).
   if done == 1 and state == 'waiting-children' then redis.call('ZADD', q.waiting_children, 'NX', G.int(now), id) end

@@ -1,8 +1,9 @@
 -- Limit fetching for the whole queue: pause, global concurrency, rate limit. Permits are consumed only by jobs that are
 -- fetched, in the same call.
 
-local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev' }
-local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS, REVISION = 2, 3, 4, 5, 6
+local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
+  'sideKeys' }
+local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS, REVISION, SIDE_KEYS = 2, 3, 4, 5, 6, 7
 
 -- Read the settings of the queue, once per exchange: return them for G.limits, and the error reply if the queue uses
 -- an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
@@ -15,6 +16,9 @@ local function checked(settings)
   if settings.err then error(settings.err, 0) end
   return settings
 end
+
+-- Return whether jobs of the queue may have keys besides their record (G.mark_side_keys).
+G.may_have_side_keys = function(settings) return settings.err or settings[SIDE_KEYS] end
 
 G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and true or false end
 

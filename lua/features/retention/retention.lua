@@ -22,6 +22,20 @@ G.purge = function(q, ids)
   if n > 0 then call('UNLINK', unpack(keys)) end
 end
 
+-- Remember that jobs of this queue may have keys besides their record: to be called before the first of them is written.
+G.mark_side_keys = function(q)
+  if rawget(q, 'side_keys_marked') then return end
+  rawset(q, 'side_keys_marked', true)
+  redis.pcall('HSETNX', q.meta, 'sideKeys', '1')
+end
+
+-- Delete the records of jobs that have no other keys.
+G.delete_records = function(q, ids)
+  local keys, J = {}, q.J
+  for i = 1, #ids do keys[i] = J .. ids[i] end
+  if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
+end
+
 -- A job that has not ended (a peer retried it and left it in the index) is only removed from the index.
 local function purge_from(q, zset, ids)
   if #ids == 0 then return end

@@ -30,6 +30,7 @@ S.is_full = function(q, id, data)
 end
 
 S.push = function(q, id, name, data, now)
+  G.mark_side_keys(q)
   redis.call('RPUSH', q.P .. 'signals:' .. id, '{"name":' .. cjson.encode(name) .. ',"data":' .. cjson.encode(data or '')
     .. ',"receivedAt":' .. G.text(now) .. '}')
 end

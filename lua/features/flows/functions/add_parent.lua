@@ -32,6 +32,7 @@ A.several_parents = function(q, id, parents, remote)
     ids[i], queues[i] = parent[ID], parent[QUEUE]
     members[i] = F.P_of(q, parent[QUEUE]) .. parent[ID]
   end
+  G.mark_side_keys(q)
   redis.call('SADD', q.P .. 'parents:' .. id, unpack(members))
   F.remember_remote(q, id, remote)
   return { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
@@ -52,7 +53,10 @@ end
 
 -- Add the child to its parent's set, and return the fields of its record.
 A.attach_child = function(q, id, parent)
-  if is_ours(q, parent) then redis.call('SADD', q.P .. 'deps:' .. parent[ID], q.P .. id) end
+  if is_ours(q, parent) then
+    G.mark_side_keys(q)
+    redis.call('SADD', q.P .. 'deps:' .. parent[ID], q.P .. id)
+  end
   local remote = A.remote_parents(q, { parent })
   if #remote > 0 then return A.several_parents(q, id, { parent }, remote) end
   return { 'parentId', parent[ID], 'parentQueue', parent[QUEUE] }

@@ -92,6 +92,7 @@ G.export('adopt', { 'allow-oom' }, function(keys, args)
   if not state then return 'gone' end
   if G.TERMINAL[state] then return state end
   G.adding.remember_remote_children(q, r[2])
+  G.mark_side_keys(q)
   for _, member in ipairs(r[2]) do
     -- A child that has ended is already counted, or is not to be counted.
     if redis.call('HEXISTS', q.J .. r[1], 'depdone:' .. member) == 0 then

@@ -95,6 +95,7 @@ local function write(f, id, row)
 end
 
 local function write_members(q, parent, members)
+  G.mark_side_keys(q)
   A.remember_remote_children(q, members)
   for i = 1, #members, 1000 do
     redis.call('SADD', q.P .. 'deps:' .. parent, unpack(members, i, math.min(i + 999, #members)))

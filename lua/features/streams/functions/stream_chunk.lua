@@ -15,6 +15,7 @@ G.export('stream_chunk', {}, function(keys, args)
     if refused then return cmsgpack.pack({ refused, '' }) end
   end
   local key = q.P .. 'jstream:' .. id
+  G.mark_side_keys(q)
   if keep > 0 then return cmsgpack.pack({ G.OK, redis.call('XADD', key, 'MAXLEN', '=', keep, '*', unpack(r[5])) }) end
   return cmsgpack.pack({ G.OK, redis.call('XADD', key, '*', unpack(r[5])) })
 end)

@@ -1,0 +1,89 @@
+"""Keys of removed jobs: none is left, whoever wrote it, and whether or not peers are known."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py._client.library_source import Face, assemble
+from glidemq_py._maintenance.peers import PeerDetection
+from glidemq_py.testing import ServerProcess
+from tests.server.worker_support import Told
+
+
+@pytest.fixture
+def detections(monkeypatch: pytest.MonkeyPatch) -> list[PeerDetection]:
+    """Return the detections of the test's workers, which look only when the test says so."""
+    made: list[PeerDetection] = []
+    monkeypatch.setattr(PeerDetection, "start", lambda self: made.append(self))
+    return made
+
+
+async def handle(job: Job) -> Any:
+    if job.name == "log":
+        await job.log("a line")
+    elif job.name == "chunk":
+        await job.stream({"a": "b"})
+    elif job.name == "fail":
+        raise ValueError("no")
+    return 1
+
+
+REMOVED: dict[str, Any] = {"remove_on_complete": True, "remove_on_fail": True}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[PeerDetection], alone: bool) -> None:
+    server: ServerProcess = private_server()
+    async with Queue("q", server.url) as queue, Worker("q", handle, server.url, concurrency=3) as worker:
+        told = Told(worker)
+        if alone:
+            await detections[0].look()
+        assert detections[0].alone is alone
+        for name in ("plain", "fail", "log", "chunk", "plain", "fail"):
+            await queue.add(name, **REMOVED)
+        parent = await queue.add("plain", delay=60_000, **REMOVED)
+        await queue.add("plain", parent={"queue": "q", "id": parent.id}, **REMOVED)
+        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 7)
+        await parent.promote()
+        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 8)
+        with server.client() as client:
+            left = [key.partition("}:")[2].partition(":")[0] for key in client.keys("glide:{q}:*")]
+            assert not set(left) & {"job", "log", "deps", "depvals", "parents", "jstream", "signals"}
+    with server.client() as client:
+        assert client.execute("HGET", "glide:{q}:meta", "sideKeys") == "1"
+
+
+async def test_plain_queue_deletes_records_only(private_server: Any, detections: list[PeerDetection]) -> None:
+    server: ServerProcess = private_server()
+    async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
+        told = Told(worker)
+        await detections[0].look()
+        job = await queue.add("plain", **REMOVED)
+        await told.wait("completed")
+        assert await queue.get_job(job.id) is None
+        with server.client() as client:
+            # A peer that writes this now has a library, which the next look finds.
+            client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
+            client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
+            await detections[0].look()
+            assert not detections[0].alone
+            assert client.keys("glide:{q}:log:*") == []
+            # From now on the fixed list is used.
+            client.execute("RPUSH", "glide:{q}:log:next", "of a peer")
+            await queue.add("plain", job_id="next", **REMOVED)
+            await told.wait("completed", 2)
+            assert client.keys("glide:{q}:log:*") == []
+
+
+async def test_peers_are_assumed_until_libraries_were_listed(
+    url: str, queue_name: str, resp: Any, detections: list[PeerDetection]
+) -> None:
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        told = Told(worker)
+        resp.execute("RPUSH", f"glide:{{{queue_name}}}:log:x", "of a peer")
+        await queue.add("plain", job_id="x", **REMOVED)
+        await told.wait("completed")
+        assert not detections[0].alone
+        assert resp.keys(f"glide:{{{queue_name}}}:log:*") == []
+        await queue.obliterate(force=True)
