@@ -3,8 +3,7 @@
 ``Queue`` adds jobs, ``Worker`` runs them, ``QueueEvents`` reports their events, and ``Job`` represents one job.
 """
 
-from glidemq_py._api.flow_producer import FlowProducer
-from glidemq_py._api.flow_shapes import chain, chord, dag, group
+from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
 from glidemq_py._api.producer import Producer
 from glidemq_py._api.producer_pool import ServerlessPool, serverless_pool
 from glidemq_py._api.queue import Queue

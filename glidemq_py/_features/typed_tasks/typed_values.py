@@ -1,7 +1,9 @@
 """Convert between plain JSON values and typed values, according to annotations of typed tasks.
 
 Each annotation is compiled once. pydantic and msgspec are never imported here: a program that uses their classes in
-annotations has imported them already.
+annotations has imported them already; their own classes are converted by them. Other classes are not: of the 129 cases
+of tests/unit/test_typed.py, msgspec.convert fails 66 and a strict pydantic.TypeAdapter 93 (paths in errors, timedeltas,
+unions of dataclasses, enums of tuples, keys that are no text), and dataclasses must convert without either package.
 
 Types without a JSON form are converted by their annotation: sets are stored as lists, bytes as base64, paths as text,
 timedeltas as milliseconds.
