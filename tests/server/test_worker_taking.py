@@ -285,3 +285,28 @@ async def test_nothing_leaks(url: str, queue_name: str, key_leaks: Any):
             ("n", "fails", {"remove_on_fail": True}), ("n", "urgent", {"priority": 4}), ("n", "last", {"lifo": True}),
         ])  # fmt: skip
         await told.until(lambda told: told.count["completed"] + told.count["failed"] == 6)
+
+
+async def test_a_job_that_ends_at_its_start_frees_its_own_slot_only(url: str, queue_name: str):
+    """The jobs of one reply occupy their slots from its arrival: the first fails at once, before the second starts."""
+    gate = Gate()
+    worker = Worker(queue_name, connection=url, concurrency=2)
+
+    @worker.task
+    async def known(job: Job) -> None:
+        await gate(job)
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("unknown", {}), *[("known", {})] * 5])
+        told = Told(worker)
+        async with worker:
+            await told.wait("failed")
+            await gate.next()
+            await gate.next()
+            fetching = worker._fetching
+            assert fetching is not None
+            await soon(fetching.until(lambda: not fetching.engine.calls_in_flight and not fetching.engine.finished))
+            await asyncio.sleep(0)  # a job that was fetched too many would begin here
+            assert (len(gate.begun), worker.active_count) == (2, 2)
+            gate.open()
+            await told.wait("completed", 5)
