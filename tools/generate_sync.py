@@ -1,8 +1,9 @@
 """Generates the blocking classes: run ``python -m tools.generate_sync`` after a public method or docstring changed.
 
-The sources are `Queue`, `Producer`, `FlowProducer`, `Broadcast` and `Job`. A blocking class has the names, arguments,
-types and docstrings of its source, and each method runs the coroutine of that class (glidemq_py/_client/runtime.py).
-tests/unit/test_sync_twins.py compares the two. Ruff formats the files if it is installed.
+The sources are `Queue`, `Producer`, `FlowProducer`, `Broadcast`, `Job` and `Message`. A blocking class has the names,
+arguments, types and docstrings of its source, and each method runs the coroutine of that class
+(glidemq_py/_client/runtime.py). tests/unit/test_sync_twins.py compares the two. Ruff formats the files if it is
+installed.
 """
 
 from __future__ import annotations
@@ -105,6 +106,31 @@ TWINS = (
         return repr(self._job)
 ''',
         omitted=frozenset({"blocking", "from_record"}),
+    ),
+    Twin(
+        source="glidemq_py._features.broadcast.message.Message",
+        target="glidemq_py/_features/broadcast/blocking.py",
+        title="`BlockingMessage`: a message of a broadcast for blocking code.",
+        doc="""A `Message` with blocking methods. Attributes, arguments and errors are those of `Message`.
+
+    Handlers that are plain functions get it as `Message.blocking`. In an event loop's thread, its methods raise
+    `EventLoopError`: they would wait for themselves.""",
+        held="_message",
+        run="wait_for(self._message, {})",
+        head=[
+            "from glidemq_py._features.broadcast.message import Message",
+            "from glidemq_py._job.blocking_runtime import wait_for",
+        ],
+        start='''    __slots__ = ("_message",)
+
+    def __init__(self, message: Message[DataT, ResultT, ContextT]) -> None:
+        """Create a blocking message; for messages only."""
+        self._message = message
+
+    def __repr__(self) -> str:
+        return repr(self._message)
+''',
+        omitted=frozenset({"blocking"}),
     ),
     Twin(
         source="glidemq_py._api.queue.Queue",

@@ -8,18 +8,13 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls.packing import Call
 
-__all__ = ["BlockingTransport", "ConnectionSource", "Transport"]
+__all__ = ["BlockingTransport", "ConnectionSource", "JobTransport", "Transport"]
 
 T = TypeVar("T")
 
 
-class Transport(Protocol):
-    """A connection of an event loop."""
-
-    @property
-    def interruptions(self) -> Interruptions:
-        """Recorded outages of the server, shared by this connection and those derived from it."""
-        ...
+class JobTransport(Protocol):
+    """The part of a connection that jobs use: single calls and commands."""
 
     async def call(self, call: Call[T]) -> T:
         """Run a call of our library; load the library if the server lacks it.
@@ -39,6 +34,15 @@ class Transport(Protocol):
 
     async def command(self, *args: str | bytes) -> Any:
         """Run a plain command, routed by its key. Raises the errors of `call`."""
+        ...
+
+
+class Transport(JobTransport, Protocol):
+    """A connection of an event loop."""
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """Recorded outages of the server, shared by this connection and those derived from it."""
         ...
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:

@@ -20,8 +20,9 @@ from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.calls import Signal
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
+from glidemq_py._job.contents import LOG_LINES_KEPT
 from glidemq_py._job.control import RevokeOutcome
-from glidemq_py._job.job import LOG_LINES_KEPT, Job
+from glidemq_py._job.job import Job
 from glidemq_py._job.steps import SAME
 
 __all__ = ["BlockingJob"]
@@ -48,6 +49,94 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return repr(self._job)
 
     @property
+    def outcome(self) -> JobOutcome:
+        """Result of `Queue.add`: added, duplicate, skipped or replaced. For duplicate and skipped, `id` is that of
+        the existing job.
+        """
+        return self._job.outcome
+
+    @property
+    def finished_on(self) -> int | None:
+        """When the job ended; None before."""
+        return self._job.finished_on
+
+    @property
+    def returnvalue(self) -> ResultT | None:
+        """Result of a completed job as read from the server; None before.
+
+        Raises:
+            SerializationError: If the serializer cannot decode the stored result.
+        """
+        return self._job.returnvalue
+
+    def update_data(self, data: DataT) -> None:
+        """Replace the job's data, also for later attempts.
+
+        Args:
+            data: Any value that the serializer accepts.
+
+        Raises:
+            SerializationError: If the data cannot be serialized.
+            PayloadTooLargeError: If the serialized data exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
+        wait_for(self._job, self._job.update_data(data))
+
+    def get_state(self) -> JobState | None:
+        """Return the job's current state; None if the job does not exist or its state is unknown to this version."""
+        return wait_for(self._job, self._job.get_state())
+
+    def is_completed(self) -> bool:
+        """Return True if the job is completed."""
+        return wait_for(self._job, self._job.is_completed())
+
+    def is_failed(self) -> bool:
+        """Return True if the job has failed permanently."""
+        return wait_for(self._job, self._job.is_failed())
+
+    def is_active(self) -> bool:
+        """Return True if a worker is running the job."""
+        return wait_for(self._job, self._job.is_active())
+
+    def is_waiting(self) -> bool:
+        """Return True if the job is ready and waits for a worker."""
+        return wait_for(self._job, self._job.is_waiting())
+
+    def is_delayed(self) -> bool:
+        """Return True if the job is due later, including the backoff of a retry."""
+        return wait_for(self._job, self._job.is_delayed())
+
+    def retry(self) -> None:
+        """Requeue the failed job with all its attempts.
+
+        Raises:
+            JobStateError: If the job has not failed.
+            JobNotFoundError: If the job does not exist.
+        """
+        wait_for(self._job, self._job.retry())
+
+    def remove(self) -> bool:
+        """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
+
+        If the job is active, its worker notices at the next heartbeat and discards the result.
+        """
+        return wait_for(self._job, self._job.remove())
+
+    def wait_until_finished(self, timeout: Milliseconds = 30000) -> ResultT:
+        """Wait until the job is completed and return its result.
+
+        Args:
+            timeout: How long to wait, in ms or as a timedelta, > 0.
+
+        Raises:
+            JobFailedError: If the job failed permanently.
+            JobNotFoundError: If the job does not exist.
+            WaitTimeoutError: If the job did not end in time.
+        """
+        return wait_for(self._job, self._job.wait_until_finished(timeout))
+
+    @property
     def id(self) -> str:
         """Id of the job, unique in its queue."""
         return self._job.id
@@ -56,13 +145,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def name(self) -> str:
         """Name of the job: which handler or task processes it."""
         return self._job.name
-
-    @property
-    def outcome(self) -> JobOutcome:
-        """Result of `Queue.add`: added, duplicate, skipped or replaced. For duplicate and skipped, `id` is that of
-        the existing job.
-        """
-        return self._job.outcome
 
     @property
     def timestamp(self) -> int:
@@ -88,11 +170,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def processed_on(self) -> int | None:
         """When the last attempt started; None before the first."""
         return self._job.processed_on
-
-    @property
-    def finished_on(self) -> int | None:
-        """When the job ended; None before."""
-        return self._job.finished_on
 
     @property
     def failed_reason(self) -> str | None:
@@ -125,15 +202,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return self._job.opts
 
     @property
-    def returnvalue(self) -> ResultT | None:
-        """Result of a completed job as read from the server; None before.
-
-        Raises:
-            SerializationError: If the serializer cannot decode the stored result.
-        """
-        return self._job.returnvalue
-
-    @property
     def progress(self) -> Any:
         """The last value passed to `update_progress`; 0 before."""
         return self._job.progress
@@ -150,6 +218,16 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
         """
         return self._job.cancelled
+
+    @property
+    def stacktrace(self) -> tuple[str, ...]:
+        """Tracebacks of the last failures, newest last; their number is limited."""
+        return self._job.stacktrace
+
+    @property
+    def discarded(self) -> bool:
+        """True in a handler that has called `discard`."""
+        return self._job.discarded
 
     def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
         """Append a line to the job's log.
@@ -180,48 +258,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         wait_for(self._job, self._job.update_progress(progress))
 
-    def update_data(self, data: DataT) -> None:
-        """Replace the job's data, also for later attempts.
-
-        Args:
-            data: Any value that the serializer accepts.
-
-        Raises:
-            SerializationError: If the data cannot be serialized.
-            PayloadTooLargeError: If the serialized data exceeds 1 MiB.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
-        """
-        wait_for(self._job, self._job.update_data(data))
-
-    def discard(self) -> None:
-        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
-        self._job.discard()
-
-    def get_state(self) -> JobState | None:
-        """Return the job's current state; None if the job does not exist or its state is unknown to this version."""
-        return wait_for(self._job, self._job.get_state())
-
-    def is_completed(self) -> bool:
-        """Return True if the job is completed."""
-        return wait_for(self._job, self._job.is_completed())
-
-    def is_failed(self) -> bool:
-        """Return True if the job has failed permanently."""
-        return wait_for(self._job, self._job.is_failed())
-
-    def is_active(self) -> bool:
-        """Return True if a worker is running the job."""
-        return wait_for(self._job, self._job.is_active())
-
-    def is_waiting(self) -> bool:
-        """Return True if the job is ready and waits for a worker."""
-        return wait_for(self._job, self._job.is_waiting())
-
-    def is_delayed(self) -> bool:
-        """Return True if the job is due later, including the backoff of a retry."""
-        return wait_for(self._job, self._job.is_delayed())
-
     def logs(self, start: int = 0, end: int = -1) -> list[str]:
         """Return log lines of the job, oldest first.
 
@@ -231,34 +267,9 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         return wait_for(self._job, self._job.logs(start, end))
 
-    def retry(self) -> None:
-        """Requeue the failed job with all its attempts.
-
-        Raises:
-            JobStateError: If the job has not failed.
-            JobNotFoundError: If the job does not exist.
-        """
-        wait_for(self._job, self._job.retry())
-
-    def remove(self) -> bool:
-        """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
-
-        If the job is active, its worker notices at the next heartbeat and discards the result.
-        """
-        return wait_for(self._job, self._job.remove())
-
-    def wait_until_finished(self, timeout: Milliseconds = 30000) -> ResultT:
-        """Wait until the job is completed and return its result.
-
-        Args:
-            timeout: How long to wait, in ms or as a timedelta, > 0.
-
-        Raises:
-            JobFailedError: If the job failed permanently.
-            JobNotFoundError: If the job does not exist.
-            WaitTimeoutError: If the job did not end in time.
-        """
-        return wait_for(self._job, self._job.wait_until_finished(timeout))
+    def discard(self) -> None:
+        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
+        self._job.discard()
 
     def change_priority(self, priority: int) -> None:
         """Change the priority of the job, if it has not started.
@@ -529,11 +540,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return self._job.state
 
     @property
-    def stacktrace(self) -> tuple[str, ...]:
-        """Tracebacks of the last failures, newest last; their number is limited."""
-        return self._job.stacktrace
-
-    @property
     def delay(self) -> int:
         """Delay of the job in ms. In a handler, raises `JobNotLoadedError` before `reload`."""
         return self._job.delay
@@ -600,11 +606,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def budget_key(self) -> str | None:
         """Key of the budget of the job's flow; None without one."""
         return self._job.budget_key
-
-    @property
-    def discarded(self) -> bool:
-        """True in a handler that has called `discard`."""
-        return self._job.discarded
 
     def reload(self) -> None:
         """Read the job's complete record from the server, like `Queue.get_job`.

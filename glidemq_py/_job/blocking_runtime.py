@@ -16,7 +16,7 @@ from glidemq_py._job.current import running_job
 from glidemq_py.errors import EventLoopError
 
 if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
+    from glidemq_py._job.contents import JobContents
 
 __all__ = ["wait_for"]
 
@@ -27,7 +27,7 @@ _MAX_STOPPED_POLLS = 10
 """An event loop found stopped in this many consecutive polls is considered ended."""
 
 
-def wait_for(job: Job[Any, Any], work: Coroutine[Any, Any, T]) -> T:
+def wait_for(job: JobContents[Any, Any], work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of the job in the worker's event loop and return its result.
 
     Raises:

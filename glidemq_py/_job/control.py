@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, cast
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import control
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_int
@@ -23,7 +24,7 @@ _REJECT_REASONS: Final = {
 }
 
 
-async def _change(link: QueueLink, job_id: str, call: Call[str], action: str) -> None:
+async def _change(link: QueueLink[JobTransport], job_id: str, call: Call[str], action: str) -> None:
     answer = await link.transport.call(call)
     if answer == "gone":
         raise JobNotFoundError(job_id)
@@ -31,26 +32,26 @@ async def _change(link: QueueLink, job_id: str, call: Call[str], action: str) ->
         raise JobStateError(job_id, _REJECT_REASONS.get(answer, answer), action)
 
 
-async def change_priority(link: QueueLink, job_id: str, priority: int) -> int:
+async def change_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
     """Change the priority of a job that has not started, and return the validated value."""
     value = check_int("priority", priority, 0, MAX_PRIORITY)
     await _change(link, job_id, control.reprioritize(link.keys.meta, job_id, value), "change the priority of")
     return value
 
 
-async def change_delay(link: QueueLink, job_id: str, delay: Milliseconds) -> int:
+async def change_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:
     """Change the delay of a job that has not started, and return it in ms."""
     value = to_ms("delay", delay)
     await _change(link, job_id, control.redelay(link.keys.meta, job_id, value), "change the delay of")
     return value
 
 
-async def promote(link: QueueLink, job_id: str) -> None:
+async def promote(link: QueueLink[JobTransport], job_id: str) -> None:
     """Make a delayed job ready to run."""
     await _change(link, job_id, control.promote(link.keys.meta, job_id), "promote")
 
 
-async def revoke(link: QueueLink, job_id: str) -> RevokeOutcome:
+async def revoke(link: QueueLink[JobTransport], job_id: str) -> RevokeOutcome:
     """Cancel a job."""
     return cast("RevokeOutcome", await link.transport.call(control.revoke(link.keys.meta, job_id)))
 
@@ -61,7 +62,7 @@ class JobControl:
     id: str
     priority: int
     _delay: int | None
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
 
     async def change_priority(self, priority: int) -> None:
         """Change the priority of the job, if it has not started.

@@ -6,17 +6,16 @@ raises `JobNotLoadedError`. None means that the job has none.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobOutcome, JobState
-from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
+from glidemq_py._core.record import JobRecord
 from glidemq_py._features.usage.calls import USAGE_FIELDS
 from glidemq_py.errors import JobNotFoundError, JobNotLoadedError
 
 if TYPE_CHECKING:
-    from glidemq_py._core.record import JobRecord
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.attempt import Attempt
     from glidemq_py._job.link import QueueLink
 
@@ -40,7 +39,9 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "surrogateescape")
 
 
-async def read_record(link: QueueLink, job_id: str, wanted: Sequence[str] = RECORD_FIELDS) -> JobRecord | None:
+async def read_record(
+    link: QueueLink[JobTransport], job_id: str, wanted: Sequence[str] = RECORD_FIELDS
+) -> JobRecord | None:
     """Return these fields of a job's record, or None; ``wanted`` must include state and name."""
     values = await link.transport.command("HMGET", link.keys.job(job_id), *wanted)
     fields = {name: _text(value) for name, value in zip(wanted, values, strict=True)}
@@ -50,10 +51,10 @@ async def read_record(link: QueueLink, job_id: str, wanted: Sequence[str] = RECO
 
 
 class JobReloading:
-    """The methods of `Job` that read it again."""
+    """The method of `Job` and `Message` that reads the record again."""
 
     id: str
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
 
     if TYPE_CHECKING:
 
@@ -83,11 +84,15 @@ class JobDetails:
 
     _delay: int | None
     _state: JobState | None
-    _stacktrace_text: str | None
     outcome: JobOutcome
-    _record: JobRecord | None = None
     _attempt: Attempt | None
     _budget_key: str | None
+
+    if TYPE_CHECKING:
+        _record: JobRecord | None
+
+        @property
+        def _is_run(self) -> bool: ...
 
     def _known(self, attribute: str, field: str) -> JobRecord:
         record = self._record
@@ -96,25 +101,9 @@ class JobDetails:
         return record
 
     @property
-    def _is_run(self) -> bool:
-        return self._attempt is not None and self._attempt.fence > 0
-
-    @property
     def state(self) -> JobState | None:
         """State when the job was read, ``active`` in a handler; None if unknown. `get_state` reads it again."""
         return JobState.ACTIVE if self._is_run else self._state
-
-    @property
-    def stacktrace(self) -> tuple[str, ...]:
-        """Tracebacks of the last failures, newest last; their number is limited."""
-        if self._stacktrace_text is None:
-            return () if self._record is None else self._record.stacktrace
-        try:
-            read: Any = json.loads(self._stacktrace_text)
-        except ValueError:
-            return ()
-        lines = cast("list[object]", read) if isinstance(read, list) else []
-        return tuple(line for line in lines if isinstance(line, str))[-MAX_STACKTRACES:]
 
     @property
     def delay(self) -> int:
@@ -196,8 +185,3 @@ class JobDetails:
         if self._budget_key is None and self._record is None and not self._is_run:
             raise JobNotLoadedError("budget_key")
         return self._budget_key
-
-    @property
-    def discarded(self) -> bool:
-        """True in a handler that has called `discard`."""
-        return self._attempt is not None and self._attempt.discarded

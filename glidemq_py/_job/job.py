@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
 
-from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import control
-from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobOutcome, JobState
-from glidemq_py._core.payload import check_line, decode_data, decode_progress, decode_result, encode_data, encode_json
+from glidemq_py._core.payload import decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.fallbacks import JobFallbacks
@@ -25,18 +20,16 @@ from glidemq_py._features.suspend.job_api import JobSuspension
 from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
-from glidemq_py._job.attempt import Attempt, watch_calls
+from glidemq_py._job.attempt import watch_calls
+from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents
 from glidemq_py._job.control import JobControl
 from glidemq_py._job.details import JobDetails, JobReloading
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.steps import JobSteps
 from glidemq_py.errors import (
-    JobDataError,
     JobFailedError,
     JobNotFoundError,
     JobStateError,
-    SerializationError,
-    StaleAttemptError,
 )
 
 if TYPE_CHECKING:
@@ -48,16 +41,10 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 ContextT = TypeVar("ContextT", default=Any)
 
-LOG_LINES_KEPT = 1_000
-"""Log lines kept per job by default."""
 
-_MAX_SAFE_INTEGER = 2**53
-_UNREAD: Any = object()
-
-
-class Job(
-    JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobDetails, JobReloading, JobStreams,
-    JobUsageReports, JobVectors, Generic[DataT, ResultT, ContextT],
+class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
+    JobContents[DataT, ResultT, ContextT], JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobDetails,
+    JobReloading, JobStreams, JobUsageReports, JobVectors, Generic[DataT, ResultT, ContextT],
 ):  # fmt: skip
     """A job: one unit of work in a queue.
 
@@ -79,37 +66,13 @@ class Job(
         failed_type: Exception type name of the last failure; None without one.
     """
 
-    id: str
-    name: str
     outcome: JobOutcome = JobOutcome.ADDED
-    timestamp: int = 0
-    attempts_made: int = 0
-    priority: int = 0
-    stalled_count: int = 0
-    processed_on: int | None = None
     finished_on: int | None = None
-    failed_reason: str | None = None
-    failed_type: str | None = None
     _delay: int | None = None
-    _stacktrace_text: str | None = None
     _state: JobState | None = None
-    _data: Any = _UNREAD
-    _data_text: str | None = None
-    _opts_text: str = "{}"
-    _given: JobOptions | None = None
-    """Options of the job, if it was returned by `Queue.add`."""
     _result_text: str | None = None
-    _progress_text: str | None = None
-    _attempt: Attempt | None = None
-    _budget_key: str | None = None
     _read_result: Callable[[Any], Any] | None = None
     """Converts a decoded result to the task's result type; set for jobs of a task."""
-
-    def __init__(self, link: QueueLink, job_id: str, name: str) -> None:
-        """Create a job; for queues and workers only."""
-        self._link = link
-        self.id = job_id
-        self.name = name
 
     @classmethod
     def from_record(cls, link: QueueLink, record: JobRecord) -> Job[DataT, ResultT]:
@@ -131,7 +94,8 @@ class Job(
         self.failed_type = record.failed_type
         self._state = record.state
         self._stacktrace_text = None
-        self._data, self._data_text = _UNREAD, record.data
+        self._forget_data()
+        self._data_text = record.data
         self._given, self._opts_text = None, record.opts
         self._result_text = record.returnvalue
         self._progress_text = record.progress
@@ -142,40 +106,6 @@ class Job(
         if not self._is_run:
             # In a handler, usage is what this attempt has reported; limits and budgets count it.
             self._usage = read_usage(record.usage)
-
-    # -- contents -----------------------------------------------------------------------------------------
-
-    @property
-    def queue_name(self) -> str:
-        """Name of the job's queue."""
-        return self._link.keys.name
-
-    @property
-    def data(self) -> DataT:
-        """The job's data, decoded on first access.
-
-        Raises:
-            JobDataError: If the serializer cannot decode the stored data. In a handler, this fails the job without
-                another attempt.
-        """
-        if self._data is _UNREAD:
-            if self._data_text is None:
-                return cast("DataT", None)
-            try:
-                self._data = decode_data(self._data_text, self._link.serializer)
-            except SerializationError as error:
-                raise JobDataError(f"the data of job {self.id!r} cannot be read: {error.problem}") from error
-        return cast("DataT", self._data)
-
-    @property
-    def opts(self) -> Mapping[str, Any]:
-        """The stored options in camelCase (docs/reference/data-model.md); empty if they cannot be decoded."""
-        given = self._given
-        try:
-            opts = json.loads(self._opts_text if given is None else given.to_wire_json())
-        except SerializationError:
-            return {}
-        return cast("Mapping[str, Any]", opts) if isinstance(opts, dict) else {}
 
     @property
     def returnvalue(self) -> ResultT | None:
@@ -188,32 +118,9 @@ class Job(
             return None
         return self._decode_result(self._result_text)
 
-    def _forget_data(self) -> None:
-        self._data, self._data_text = _UNREAD, None
-
     def _decode_result(self, text: str) -> ResultT:
         value = decode_result(text, self._link.serializer)
         return cast("ResultT", value if self._read_result is None else self._read_result(value))
-
-    @property
-    def progress(self) -> Any:
-        """The last value passed to `update_progress`; 0 before."""
-        return decode_progress(self._progress_text)
-
-    @property
-    def context(self) -> ContextT:
-        """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
-        return cast("ContextT", None if self._attempt is None else self._attempt.context)
-
-    @property
-    def cancelled(self) -> threading.Event:
-        """Event that is set when this attempt is canceled: it timed out, was revoked, or lost its lock.
-
-        A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
-        """
-        if self._attempt is None:
-            self._attempt = Attempt("", 0, 0, None)
-        return self._attempt.cancelled
 
     @property
     def blocking(self) -> BlockingJob[DataT, ResultT, ContextT]:
@@ -224,41 +131,6 @@ class Job(
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} {self.name!r} of queue {self.queue_name!r}>"
-
-    # -- writes of a handler ------------------------------------------------------------------------------
-
-    async def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
-        """Append a line to the job's log.
-
-        Args:
-            line: Text of at most 1 MiB.
-            keep: Number of newest lines to keep; 0 keeps all.
-
-        Raises:
-            GlideMQValidationError: If the line is not a string.
-            PayloadTooLargeError: If the line exceeds 1 MiB.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
-        """
-        check_line("log line", line)
-        check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
-        await self._write(control.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
-
-    async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
-        """Store the job's progress and publish a `progress` event.
-
-        Args:
-            progress: A number or any other JSON value.
-
-        Raises:
-            SerializationError: If the value cannot be serialized as JSON.
-            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
-        """
-        text = encode_json("progress", progress)
-        await self._write(control.update_job_progress(self._link.keys.meta, self.id, text, self._token))
-        self._progress_text = text
 
     async def update_data(self, data: DataT) -> None:
         """Replace the job's data, also for later attempts.
@@ -276,24 +148,6 @@ class Job(
         await self._write(control.update_job_data(self._link.keys.meta, self.id, text, self._token))
         self._data = data
         self._data_text = text
-
-    def discard(self) -> None:
-        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
-        if self._attempt is not None:
-            self._attempt.discarded = True
-
-    @property
-    def _token(self) -> tuple[int, int]:
-        return control.NO_TOKEN if self._attempt is None else self._attempt.token
-
-    async def _write(self, call: Any) -> None:
-        self._check_status(await self._link.transport.call(call))
-
-    def _check_status(self, status: AttemptStatus) -> None:
-        if status is AttemptStatus.GONE:
-            raise JobNotFoundError(self.id)
-        if status is not AttemptStatus.OK:
-            raise StaleAttemptError(self.id)
 
     # -- state and administration -------------------------------------------------------------------------
 
@@ -324,18 +178,6 @@ class Job(
     async def is_delayed(self) -> bool:
         """Return True if the job is due later, including the backoff of a retry."""
         return await self.get_state() is JobState.DELAYED
-
-    async def logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """Return log lines of the job, oldest first.
-
-        Args:
-            start: First position; negative numbers count from the newest.
-            end: Last position, inclusive; -1 is the newest line.
-        """
-        first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
-        last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
-        reply = await self._link.transport.command("LRANGE", self._link.keys.log(self.id), str(first), str(last))
-        return [line.decode("utf-8", "replace") for line in reply]
 
     async def retry(self) -> None:
         """Requeue the failed job with all its attempts.

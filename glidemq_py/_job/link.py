@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER
 from glidemq_py._core.queue_options import Compression, Serializer
 
 __all__ = ["Outcome", "QueueLink", "Waiter"]
+
+TransportT = TypeVar("TransportT", bound=JobTransport, covariant=True, default=Transport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,10 @@ class Waiter(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class QueueLink:
-    """A queue as its jobs use it; all jobs of a queue share one."""
+class QueueLink(Generic[TransportT]):
+    """A queue as its jobs use it; all jobs of a queue share one. Jobs need only a `JobTransport`."""
 
-    transport: Transport
+    transport: TransportT
     keys: QueueKeys
     waiter: Waiter
     serializer: Serializer = JSON_SERIALIZER

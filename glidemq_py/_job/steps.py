@@ -25,8 +25,9 @@ from glidemq_py.errors import (
 )
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.attempt import Attempt
-    from glidemq_py._job.link import QueueLink
+from glidemq_py._job.link import QueueLink
 
 __all__ = ["SAME", "STEP_KEY", "JobSteps", "next_data"]
 
@@ -69,64 +70,19 @@ def _step_of(data: Any) -> object:
     return cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
 
 
-class JobSteps:
-    """The methods of `Job` that end an attempt, for handlers only."""
+class AttemptSteps:
+    """The methods of `Job` and `Message` that end an attempt or report on it, for handlers only."""
 
     id: str
     _attempt: Attempt | None
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
 
     if TYPE_CHECKING:
 
         @property
         def _token(self) -> tuple[int, int]: ...
 
-        @property
-        def data(self) -> Any:
-            """The job's data; see `Job`."""
-
-        @property
-        def opts(self) -> Mapping[str, Any]:
-            """The stored options; see `Job`."""
-            ...
-
         async def _write(self, call: Any) -> None: ...
-
-    _check_step: Callable[[str], None] | None = None
-    """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
-
-    @property
-    def step(self) -> str | None:
-        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
-
-        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
-        argument, unless the task has a parameter of that name.
-
-        Raises:
-            JobDataError: If the data cannot be decoded.
-        """
-        step = _step_of(self.data)
-        return step if isinstance(step, str) else None
-
-    def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]:
-        """Return the result of `next_data` for this job.
-
-        Raises:
-            GlideMQValidationError: If ``next_step`` is invalid or does not fit the task's parameter ``step``.
-        """
-        if next_step is None:
-            return next_data(None, None, data)
-        check_text("next_step", next_step, maximum=1024)
-        if self._check_step is not None:
-            self._check_step(next_step)
-        return next_data(self.data, next_step, data)
-
-    @property
-    def ordering_key(self) -> str | None:
-        """Key of the job's ordering group; None for a job without `ordering`."""
-        ordering = self.opts.get("ordering")
-        key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
-        return key if isinstance(key, str) and key else None
 
     def _in_handler(self, what: str) -> Attempt:
         if self._attempt is None or self._attempt.fence == 0:
@@ -138,66 +94,14 @@ class JobSteps:
         signal.job_id = self.id
         return signal
 
-    def move_to_delayed(
-        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
-    ) -> NoReturn:
-        """End this attempt and run the job again later. The attempt is not counted.
-
-        The method always raises, so code after it does not run.
-
-        Args:
-            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
-            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
-                without another use of that key.
-            data: New data of the job; by default the data is kept.
-
-        Raises:
-            DelayedError: Always, unless another error is raised. Do not catch it.
-            GlideMQValidationError: If an argument is invalid.
-            GlideMQError: If called outside the job's handler.
-        """
-        self._in_handler("move_to_delayed")
+    def _delayed(self, when: Milliseconds | datetime, data: Any = None, replace: bool = False) -> NoReturn:
+        """Raise the DelayedError of `move_to_delayed`."""
         delay = until = None
         if isinstance(when, datetime):
             until = max(1, epoch_ms(to_instant("when", when)))
         else:
             delay = to_ms("when", when)
-        after, replace = self._next_data(next_step, data)
-        raise self._own(DelayedError(delay, until, after, replace))
-
-    def rate_limit_group(
-        self,
-        duration: Milliseconds,
-        *,
-        current_job: Literal["requeue", "fail"] = "requeue",
-        position: Literal["front", "back"] = "front",
-        extend: Literal["max", "replace"] = "max",
-    ) -> NoReturn:
-        """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
-
-        No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
-
-        Args:
-            duration: How long, in ms or as a timedelta, > 0.
-            current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
-            position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
-            extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
-
-        Raises:
-            GroupRateLimitError: Always, unless another error is raised. Do not catch it.
-            GlideMQValidationError: If an argument is invalid.
-            GlideMQError: If the job has no ``ordering``, or if called outside its handler.
-        """
-        self._in_handler("rate_limit_group")
-        if self.ordering_key is None:
-            raise GlideMQError(f"job {self.id!r} has no ordering group: it was added without `ordering`")
-        signal = GroupRateLimitError(
-            to_ms("duration", duration, minimum=1),
-            check_choice("current_job", current_job, ("requeue", "fail")),
-            check_choice("position", position, ("front", "back")),
-            check_choice("extend", extend, ("max", "replace")),
-        )
-        raise self._own(signal)
+        raise self._own(DelayedError(delay, until, data, replace))
 
     def move_to_failed(self, reason: str | Exception) -> NoReturn:
         """Fail the job permanently, without further attempts.
@@ -239,3 +143,110 @@ class JobSteps:
         attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
         await self._write(control.note_tokens(self._link.keys.meta, self.id, number, self._token))
         attempt.tokens = number
+
+
+class JobSteps(AttemptSteps):
+    """The steps of `Job` that its data or its ordering group takes part in."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def data(self) -> Any:
+            """The job's data; see `Job`."""
+
+        @property
+        def opts(self) -> Mapping[str, Any]:
+            """The stored options; see `Job`."""
+            ...
+
+    _check_step: Callable[[str], None] | None = None
+    """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
+
+    @property
+    def step(self) -> str | None:
+        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
+
+        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
+        argument, unless the task has a parameter of that name.
+
+        Raises:
+            JobDataError: If the data cannot be decoded.
+        """
+        step = _step_of(self.data)
+        return step if isinstance(step, str) else None
+
+    def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]:
+        """Return the result of `next_data` for this job.
+
+        Raises:
+            GlideMQValidationError: If ``next_step`` is invalid or does not fit the task's parameter ``step``.
+        """
+        if next_step is None:
+            return next_data(None, None, data)
+        check_text("next_step", next_step, maximum=1024)
+        if self._check_step is not None:
+            self._check_step(next_step)
+        return next_data(self.data, next_step, data)
+
+    @property
+    def ordering_key(self) -> str | None:
+        """Key of the job's ordering group; None for a job without `ordering`."""
+        ordering = self.opts.get("ordering")
+        key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
+        return key if isinstance(key, str) and key else None
+
+    def move_to_delayed(
+        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
+    ) -> NoReturn:
+        """End this attempt and run the job again later. The attempt is not counted.
+
+        The method always raises, so code after it does not run.
+
+        Args:
+            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
+            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
+                without another use of that key.
+            data: New data of the job; by default the data is kept.
+
+        Raises:
+            DelayedError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If called outside the job's handler.
+        """
+        self._in_handler("move_to_delayed")
+        after, replace = self._next_data(next_step, data)
+        self._delayed(when, after, replace)
+
+    def rate_limit_group(
+        self,
+        duration: Milliseconds,
+        *,
+        current_job: Literal["requeue", "fail"] = "requeue",
+        position: Literal["front", "back"] = "front",
+        extend: Literal["max", "replace"] = "max",
+    ) -> NoReturn:
+        """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
+
+        No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
+
+        Args:
+            duration: How long, in ms or as a timedelta, > 0.
+            current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
+            position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
+            extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
+
+        Raises:
+            GroupRateLimitError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If the job has no ``ordering``, or if called outside its handler.
+        """
+        self._in_handler("rate_limit_group")
+        if self.ordering_key is None:
+            raise GlideMQError(f"job {self.id!r} has no ordering group: it was added without `ordering`")
+        signal = GroupRateLimitError(
+            to_ms("duration", duration, minimum=1),
+            check_choice("current_job", current_job, ("requeue", "fail")),
+            check_choice("position", position, ("front", "back")),
+            check_choice("extend", extend, ("max", "replace")),
+        )
+        raise self._own(signal)

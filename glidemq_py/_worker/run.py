@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from glidemq_py._core.calls.working import FetchedJob
 from glidemq_py._core.job_options import JobOptions
@@ -34,7 +34,8 @@ class Run:
             0 if the job is not a suspect.
     """
 
-    job_type: type[Job[Any, Any]] = Job
+    job_type: ClassVar[type[Any]] = Job
+    """`Job`, or `Message` in the worker of a subscription."""
     __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "suspect_limit", "task", "timer")
 
     handler: Callable[[Any], Any]

@@ -155,7 +155,7 @@ class Worker(AsyncOnly, Generic[ContextT]):
         self._queue: Queue[Any, Any] | None = None
         self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
 
-    _job_type: type[Job[Any, Any]] = Job
+    _job_type: type[Any] = Job
     """Class of the jobs that handlers are called with."""
 
     # -- events and tasks ---------------------------------------------------------------------------------

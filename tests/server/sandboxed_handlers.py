@@ -12,7 +12,6 @@ from typing import Any
 
 from glidemq_py import (
     DelayedError,
-    GlideMQError,
     Job,
     Message,
     RateLimitError,
@@ -59,18 +58,12 @@ async def on_loop(job: Job) -> Any:
 
 def message(given: Message) -> Any:
     given.blocking.update_progress(50)
-    try:
-        given.blocking.update_data(1)
-    except GlideMQError as error:
-        return [type(given).__name__, given.subject, given.data, type(error).__name__]
+    return [type(given).__name__, given.subject, given.data]
 
 
 async def async_message(given: Message) -> Any:
     await given.update_progress(50)
-    try:
-        await given.update_data(1)
-    except GlideMQError as error:
-        return [type(given).__name__, given.subject, given.data, type(error).__name__]
+    return [type(given).__name__, given.subject, given.data]
 
 
 def abort(job: Job) -> None:

@@ -15,6 +15,7 @@ from glidemq_py import (
     FailureLogOptions,
     GlideMQValidationError,
     Job,
+    Message,
     Queue,
     RateLimitError,
     UnrecoverableError,
@@ -41,7 +42,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> Any:
     return records
 
 
-async def fail(job: Job) -> None:
+async def fail(job: Job | Message) -> None:
     raise ConnectionError(f"no route to {job.data}")
 
 

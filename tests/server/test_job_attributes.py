@@ -17,9 +17,9 @@ from glidemq_py import (
     Message,
     Queue,
     SuspendError,
-    UnrecoverableError,
     Worker,
 )
+from glidemq_py._features.broadcast.blocking import BlockingMessage
 from tests.server.test_broadcast import working
 from tests.server.test_broadcast_extras import TARGET
 from tests.server.worker_support import Told
@@ -182,13 +182,12 @@ async def test_message_keeps_state_of_its_subscription(url: str, queue_name: str
         await message.reload()
         found.append(before)
         found.append((message.attempts_made, message.failed_type, message.failed_reason, len(message.stacktrace)))
-        found.append((message.state, message.expire_at is not None))
 
     worker = BroadcastWorker(queue_name, handle, url, subscription="s")
     async with Broadcast(queue_name, url) as broadcast, working(worker) as told:
         await broadcast.publish("x", 1, attempts=2, ttl=60_000)
         await told.wait("completed")
-    assert found == [(1, "KeyError", "'first'", 1)] * 2 + [(JobState.ACTIVE, True)]
+    assert found == [(1, "KeyError", "'first'", 1)] * 2
 
 
 # -- on_resume where it could never be called -------------------------------------------------------------------
@@ -222,24 +221,24 @@ async def test_on_resume_is_rejected_in_sandboxes(url: str, queue_name: str, fun
         assert type(told.of("failed")[0][1]).__name__ == "UnsupportedOptionError"
 
 
-async def test_unsupported_message_operations_are_rejected_immediately(url: str, queue_name: str):
-    said: list[str] = []
+def test_messages_have_only_the_methods_that_they_support():
+    of_jobs_only = {
+        "change_delay", "change_priority", "get_children_values", "get_state", "move_to_waiting_children", "promote",
+        "rate_limit_group", "remove", "retry", "revoke", "suspend", "update_data", "wait_for_signal",
+        "wait_until_finished",
+    }  # fmt: skip
+    assert of_jobs_only <= set(dir(Job))
+    assert not of_jobs_only & set(dir(Message))
+    assert not of_jobs_only & set(dir(BlockingMessage))
+    assert not issubclass(Message, Job)
 
+
+async def test_signals_that_messages_do_not_support_fail_them(url: str, queue_name: str):
     async def handle(message: Message) -> None:
-        for attempt in (
-            message.suspend, lambda: message.wait_for_signal("x"), message.move_to_waiting_children,
-            lambda: message.rate_limit_group(1), message.retry, message.wait_until_finished,
-        ):  # fmt: skip
-            try:
-                given = attempt()
-                if inspect.isawaitable(given):
-                    await given
-            except Exception as error:
-                said.append(type(error).__name__)
-        raise UnrecoverableError("done")
+        raise SuspendError
 
     worker = BroadcastWorker(queue_name, handle, url, subscription="s")
     async with Broadcast(queue_name, url) as broadcast, working(worker) as told:
         await broadcast.publish("x")
         await told.wait("failed")
-    assert said == ["GlideMQError"] * 6
+    assert "SuspendError is not supported for messages" in str(told.of("failed")[0][1])

@@ -77,7 +77,7 @@ class Gate:
         self.cancelled = 0
         self._begun: asyncio.Queue[Job] = asyncio.Queue()
 
-    async def __call__(self, job: Job) -> Any:
+    async def __call__(self, job: Any) -> Any:
         self.begun.append(job)
         self._begun.put_nowait(job)
         try:

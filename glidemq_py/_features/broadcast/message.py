@@ -1,17 +1,26 @@
-"""`Message`: a job delivered to a subscription. All subscriptions share its record; attempts are per subscription."""
+"""`Message`: a message delivered to a subscription. Subscriptions share its record; attempts are per subscription."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, NoReturn
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from typing_extensions import TypeVar
 
 from glidemq_py._core.calls import control
+from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._job import Job
+from glidemq_py._features.streams.job_api import JobStreams
+from glidemq_py._features.usage.job_api import JobUsageReports
+from glidemq_py._features.vectors.job_api import JobVectors
 from glidemq_py._job.attempt import watch_calls
+from glidemq_py._job.contents import JobContents
+from glidemq_py._job.details import JobReloading
+from glidemq_py._job.steps import AttemptSteps
 from glidemq_py._worker.run import Run
-from glidemq_py.errors import GlideMQError
+
+if TYPE_CHECKING:
+    from glidemq_py._features.broadcast.blocking import BlockingMessage
 
 __all__ = ["Message", "MessageRun"]
 
@@ -20,10 +29,25 @@ ResultT = TypeVar("ResultT", default=Any)
 ContextT = TypeVar("ContextT", default=Any)
 
 
-class Message(Job[DataT, ResultT, ContextT], Generic[DataT, ResultT, ContextT]):
-    """A message delivered to a subscription: a `Job` whose `name` is its subject.
+class Message(
+    JobContents[DataT, ResultT, ContextT], AttemptSteps, JobReloading, JobStreams, JobUsageReports, JobVectors,
+    Generic[DataT, ResultT, ContextT],
+):  # fmt: skip
+    """A message delivered to a subscription of a broadcast, as handlers get it.
 
-    `attempts_made` and `stalled_count` are per subscription. Progress and log are shared by all subscriptions.
+    All subscriptions share its data, progress, log, stream, usage and vectors. Attempts are per subscription:
+    `Broadcast.get_delivery` returns their state.
+
+    Attributes:
+        id: Id of the message, unique in its broadcast.
+        name: The subject it was published with; see `subject`.
+        timestamp: When the message was published.
+        attempts_made: Number of failed attempts so far in this subscription.
+        priority: Always 0.
+        stalled_count: How often a worker of this subscription stopped renewing the message's lock.
+        processed_on: When this attempt started.
+        failed_reason: Message of the last failure in this subscription; None without one.
+        failed_type: Exception type name of the last failure in this subscription; None without one.
     """
 
     @property
@@ -36,51 +60,40 @@ class Message(Job[DataT, ResultT, ContextT], Generic[DataT, ResultT, ContextT]):
         # Fencing tokens are per subscription; the shared record has none.
         return control.NO_TOKEN
 
+    def _apply(self, record: JobRecord) -> None:
+        # The fields of the attempt stay: the shared record has none of this subscription.
+        self.timestamp = record.timestamp or 0
+        self._forget_data()
+        self._data_text, self._opts_text, self._progress_text = record.data, record.opts, record.progress
+
+    @property
+    def blocking(self) -> BlockingMessage[DataT, ResultT, ContextT]:
+        """This message with blocking methods, for handlers that are plain functions."""
+        from glidemq_py._features.broadcast.blocking import BlockingMessage
+
+        return BlockingMessage(self)
+
+    def move_to_delayed(self, when: Milliseconds | datetime) -> NoReturn:
+        """End this attempt and deliver the message to this subscription again later. The attempt is not counted.
+
+        The method always raises, so code after it does not run.
+
+        Args:
+            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
+
+        Raises:
+            DelayedError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If called outside the message's handler.
+        """
+        self._in_handler("move_to_delayed")
+        self._delayed(when)
+
     def __repr__(self) -> str:
         return f"<Message {self.id!r} {self.subject!r} of broadcast {self.queue_name!r}>"
 
-    def suspend(self, **_: Any) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Not supported for messages; raises GlideMQError."""
-        raise _for_jobs("suspend")
-
-    async def wait_for_signal(self, name: str, **_: Any) -> NoReturn:
-        """Not supported for messages; raises GlideMQError."""
-        raise _for_jobs("wait_for_signal")
-
-    async def move_to_waiting_children(self, **_: Any) -> NoReturn:
-        """Not supported for messages; raises GlideMQError."""
-        raise _for_jobs("move_to_waiting_children")
-
-    def rate_limit_group(self, *_: Any, **__: Any) -> NoReturn:
-        """Not supported for messages; raises GlideMQError."""
-        raise _for_jobs("rate_limit_group")
-
-    async def retry(self) -> NoReturn:
-        """Not supported for messages, use `Broadcast.redeliver`; raises GlideMQError."""
-        raise GlideMQError("a message cannot be retried; use Broadcast.redeliver to deliver it to a subscription again")
-
-    async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> NoReturn:
-        """Not supported for messages, use `Broadcast.get_delivery`; raises GlideMQError."""
-        raise GlideMQError("a message finishes once per subscription; use Broadcast.get_delivery")
-
-    async def reload(self) -> None:
-        """Reload the shared record of the message; fields of this subscription are kept. See `Job.reload`."""
-        own = self.attempts_made, self.stalled_count, self.processed_on, self.failed_reason, self.failed_type
-        state, trace = self.state, self._stacktrace_text
-        await super().reload()
-        self.attempts_made, self.stalled_count, self.processed_on, self.failed_reason, self.failed_type = own
-        self._state, self._stacktrace_text = state, trace
-
-    async def update_data(self, data: DataT) -> None:
-        """Not supported for messages, whose data all subscriptions share; raises GlideMQError."""
-        raise GlideMQError("the data of a message is shared by all subscriptions and cannot be replaced")
-
 
 watch_calls(Message)
-
-
-def _for_jobs(what: str) -> GlideMQError:
-    return GlideMQError(f"`{what}` is not supported for messages, which all subscriptions share")
 
 
 class MessageRun(Run):

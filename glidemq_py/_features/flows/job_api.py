@@ -14,6 +14,7 @@ from glidemq_py._job.steps import SAME
 from glidemq_py.errors import ChildFailedError, SerializationError, WaitingChildrenError
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.attempt import Attempt
     from glidemq_py._job.link import QueueLink
     from glidemq_py.errors import JobSignal
@@ -38,7 +39,7 @@ class JobFamily:
     """The methods of `Job` for its parents and children."""
 
     id: str
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
 
     if TYPE_CHECKING:
 

@@ -13,6 +13,7 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, PayloadTooLargeError, StaleAttemptError
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.link import QueueLink
 
 __all__ = [
@@ -44,7 +45,7 @@ class JobStreams:
     """The streaming methods of `Job`."""
 
     id: str
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
 
     if TYPE_CHECKING:
 

@@ -15,6 +15,7 @@ from glidemq_py._features.suspend.calls import Signal, parse_signals, parse_sign
 from glidemq_py.errors import JobSignal, SuspendError, UnsupportedOptionError
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.attempt import Attempt
     from glidemq_py._job.link import QueueLink
 
@@ -29,7 +30,7 @@ class JobSuspension:
 
     id: str
     _attempt: Attempt | None
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
     _signals_text: str | None = None
     _waits: dict[str, int] | None = None
     """Number of signals already returned per name in this run of the handler."""

@@ -18,6 +18,7 @@ from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.attempt import Attempt
     from glidemq_py._job.link import QueueLink
 
@@ -30,7 +31,7 @@ class JobUsageReports:
     """The usage methods of `Job`."""
 
     id: str
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
     _attempt: Attempt | None
     _usage: JobUsage | None = None
 

@@ -10,6 +10,7 @@ from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.vectors.options import check_field, encode_vector
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.link import QueueLink
 
 __all__ = [
@@ -27,7 +28,7 @@ class JobVectors:
     """The vector methods of `Job`."""
 
     id: str
-    _link: QueueLink
+    _link: QueueLink[JobTransport]
 
     if TYPE_CHECKING:
 

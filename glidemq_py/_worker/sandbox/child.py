@@ -19,12 +19,10 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
-from glidemq_py._client.failures import Interruptions
-from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
@@ -62,11 +60,10 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 class SandboxTransport:
-    """A `Transport` that forwards calls to the worker."""
+    """A `JobTransport` that forwards calls to the worker, which owns the connection."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self.interruptions = Interruptions()
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
@@ -75,28 +72,6 @@ class SandboxTransport:
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
         return await self._ask("command", *args)
-
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """Raise GlideMQError: not supported in a sandbox."""
-        raise GlideMQError("a sandboxed handler has no connection of its own")
-
-    def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """Raise GlideMQError: not supported in a sandbox."""
-        raise GlideMQError("a sandboxed handler has no connection of its own")
-
-    async def dedicated(self) -> SandboxTransport:
-        """Raise GlideMQError: not supported in a sandbox."""
-        raise GlideMQError("a sandboxed handler has no connection of its own")
-
-    def for_thread(self) -> BlockingTransport:
-        """Raise GlideMQError: not supported in a sandbox."""
-        raise GlideMQError("a sandboxed handler has no connection of its own")
-
-    async def close(self) -> None:
-        """Do nothing: the worker owns the connection."""
-
-    def abandon(self) -> None:
-        """Do nothing: the worker owns the connection."""
 
 
 class SandboxWaiter:

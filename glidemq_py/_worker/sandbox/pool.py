@@ -40,7 +40,7 @@ class Sandbox:
     """
 
     def __init__(
-        self, target: str, options: SandboxOptions, queue_options: QueueOptions, job_type: type[Job[Any, Any]] = Job
+        self, target: str, options: SandboxOptions, queue_options: QueueOptions, job_type: type[Any] = Job
     ) -> None:
         self._text = target
         self._target = parse_target(target)
@@ -205,7 +205,7 @@ def sandboxed(
     given: SandboxOptions | SandboxDict | None,
     options: WorkerOptions,
     queue_options: QueueOptions,
-    job_type: type[Job[Any, Any]] = Job,
+    job_type: type[Any] = Job,
 ) -> Sandbox | None:
     """Return the sandbox of a worker whose ``handler`` is a string; None for a function.
 

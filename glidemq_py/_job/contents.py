@@ -1,0 +1,208 @@
+"""What a `Job` and a broadcast `Message` have in common: contents, progress, log, and the running attempt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Generic, cast
+
+# PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
+from typing_extensions import TypeVar
+
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import control
+from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
+from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
+from glidemq_py._job.attempt import Attempt
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import (
+    JobDataError,
+    JobNotFoundError,
+    SerializationError,
+    StaleAttemptError,
+)
+
+__all__ = ["LOG_LINES_KEPT", "JobContents"]
+
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
+ContextT = TypeVar("ContextT", default=Any)
+
+LOG_LINES_KEPT = 1_000
+"""Log lines kept per job by default."""
+
+_MAX_SAFE_INTEGER = 2**53
+_UNREAD: Any = object()
+
+
+class JobContents(Generic[DataT, ResultT, ContextT]):
+    """The contents of a job, and what its handler can write: the common part of `Job` and `Message`."""
+
+    id: str
+    name: str
+    timestamp: int = 0
+    attempts_made: int = 0
+    priority: int = 0
+    stalled_count: int = 0
+    processed_on: int | None = None
+    failed_reason: str | None = None
+    failed_type: str | None = None
+    _stacktrace_text: str | None = None
+    _data: Any = _UNREAD
+    _data_text: str | None = None
+    _opts_text: str = "{}"
+    _given: JobOptions | None = None
+    """Options of the job, if it was returned by `Queue.add`."""
+    _progress_text: str | None = None
+    _attempt: Attempt | None = None
+    _record: JobRecord | None = None
+    _budget_key: str | None = None
+
+    def __init__(self, link: QueueLink[JobTransport], job_id: str, name: str) -> None:
+        """Create a job; for queues and workers only."""
+        self._link = link
+        self.id = job_id
+        self.name = name
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the job's queue."""
+        return self._link.keys.name
+
+    @property
+    def data(self) -> DataT:
+        """The job's data, decoded on first access.
+
+        Raises:
+            JobDataError: If the serializer cannot decode the stored data. In a handler, this fails the job without
+                another attempt.
+        """
+        if self._data is _UNREAD:
+            if self._data_text is None:
+                return cast("DataT", None)
+            try:
+                self._data = decode_data(self._data_text, self._link.serializer)
+            except SerializationError as error:
+                raise JobDataError(f"the data of job {self.id!r} cannot be read: {error.problem}") from error
+        return cast("DataT", self._data)
+
+    @property
+    def opts(self) -> Mapping[str, Any]:
+        """The stored options in camelCase (docs/reference/data-model.md); empty if they cannot be decoded."""
+        given = self._given
+        try:
+            opts = json.loads(self._opts_text if given is None else given.to_wire_json())
+        except SerializationError:
+            return {}
+        return cast("Mapping[str, Any]", opts) if isinstance(opts, dict) else {}
+
+    def _forget_data(self) -> None:
+        self._data, self._data_text = _UNREAD, None
+
+    @property
+    def progress(self) -> Any:
+        """The last value passed to `update_progress`; 0 before."""
+        return decode_progress(self._progress_text)
+
+    @property
+    def context(self) -> ContextT:
+        """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
+        return cast("ContextT", None if self._attempt is None else self._attempt.context)
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Event that is set when this attempt is canceled: it timed out, was revoked, or lost its lock.
+
+        A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
+        """
+        if self._attempt is None:
+            self._attempt = Attempt("", 0, 0, None)
+        return self._attempt.cancelled
+
+    @property
+    def stacktrace(self) -> tuple[str, ...]:
+        """Tracebacks of the last failures, newest last; their number is limited."""
+        if self._stacktrace_text is None:
+            return () if self._record is None else self._record.stacktrace
+        try:
+            read: Any = json.loads(self._stacktrace_text)
+        except ValueError:
+            return ()
+        lines = cast("list[object]", read) if isinstance(read, list) else []
+        return tuple(line for line in lines if isinstance(line, str))[-MAX_STACKTRACES:]
+
+    @property
+    def _is_run(self) -> bool:
+        return self._attempt is not None and self._attempt.fence > 0
+
+    @property
+    def discarded(self) -> bool:
+        """True in a handler that has called `discard`."""
+        return self._attempt is not None and self._attempt.discarded
+
+    async def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
+        """Append a line to the job's log.
+
+        Args:
+            line: Text of at most 1 MiB.
+            keep: Number of newest lines to keep; 0 keeps all.
+
+        Raises:
+            GlideMQValidationError: If the line is not a string.
+            PayloadTooLargeError: If the line exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
+        check_line("log line", line)
+        check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
+        await self._write(control.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
+
+    async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
+        """Store the job's progress and publish a `progress` event.
+
+        Args:
+            progress: A number or any other JSON value.
+
+        Raises:
+            SerializationError: If the value cannot be serialized as JSON.
+            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
+        text = encode_json("progress", progress)
+        await self._write(control.update_job_progress(self._link.keys.meta, self.id, text, self._token))
+        self._progress_text = text
+
+    async def logs(self, start: int = 0, end: int = -1) -> list[str]:
+        """Return log lines of the job, oldest first.
+
+        Args:
+            start: First position; negative numbers count from the newest.
+            end: Last position, inclusive; -1 is the newest line.
+        """
+        first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
+        last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
+        reply = await self._link.transport.command("LRANGE", self._link.keys.log(self.id), str(first), str(last))
+        return [line.decode("utf-8", "replace") for line in reply]
+
+    def discard(self) -> None:
+        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
+        if self._attempt is not None:
+            self._attempt.discarded = True
+
+    @property
+    def _token(self) -> tuple[int, int]:
+        return control.NO_TOKEN if self._attempt is None else self._attempt.token
+
+    async def _write(self, call: Any) -> None:
+        self._check_status(await self._link.transport.call(call))
+
+    def _check_status(self, status: AttemptStatus) -> None:
+        if status is AttemptStatus.GONE:
+            raise JobNotFoundError(self.id)
+        if status is not AttemptStatus.OK:
+            raise StaleAttemptError(self.id)
