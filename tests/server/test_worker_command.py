@@ -544,7 +544,10 @@ async def test_check_without_a_server(start: Start, queue_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("beat", "silence", "message"),
-    [(40_000, 0, r"has sent no heartbeat for 4\d s"), (1_000, 60_000, r"has had no reply from the server for 6\d s")],
+    [
+        (40_000, 0, r"has sent no heartbeat for (\d+) s"),
+        (1_000, 60_000, r"has had no reply from the server for (\d+) s"),
+    ],
 )
 async def test_check_of_a_worker_that_is_stuck(
     start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, message: str
@@ -560,8 +563,10 @@ async def test_check_of_a_worker_that_is_stuck(
         }
     )
     now = int(resp.execute("TIME")[0]) * 1000
-    resp.execute("SET", f"{base}:w:py-x", info, "PX", 60_000)
+    resp.execute("SET", f"{base}:w:py-x", info, "PX", 600_000)
     resp.execute("ZADD", f"{base}:workers", now - beat, "py-x")
     code, text = await check(start, "--queue", queue_name)
     assert code == 1
-    assert re.search(message, text), text
+    found = re.search(message, text)
+    assert found is not None, text
+    assert int(found[1]) >= (beat + silence) // 1_000  # more on a slow machine
