@@ -75,13 +75,16 @@ async def test_a_job_past_its_ttl_is_not_run(
     assert [(r.name, r.levelname) for r in expired] == [("glidemq_py.failures", "WARNING")] * 3
 
 
-async def test_a_retry_past_the_ttl_fails_instead(url: str, queue_name: str):
+async def test_a_retry_past_the_ttl_fails_instead(url: str, resp: RespClient, queue_name: str):
     async def handle(job: Job) -> None:
         raise ValueError
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
         told = Told(worker)
-        job = await queue.add("n", ttl=40, attempts=10, backoff=60)
+        job = await queue.add("n", ttl=600_000, attempts=10, backoff=600_000)
+        await told.wait("retrying")
+        resp.execute("HSET", f"glide:{{{queue_name}}}:job:{job.id}", "expireAt", 1)
+        await job.promote()
         with pytest.raises(JobFailedError, match="expired"):
             await job.wait_until_finished()
         assert told.count["retrying"] == 1
