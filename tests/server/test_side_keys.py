@@ -15,7 +15,11 @@ from tests.server.worker_support import Told
 def detections(monkeypatch: pytest.MonkeyPatch) -> list[PeerDetection]:
     """Return the detections of the test's workers, which look only when the test says so."""
     made: list[PeerDetection] = []
-    monkeypatch.setattr(PeerDetection, "start", lambda self: made.append(self))
+
+    def start(self: PeerDetection) -> None:
+        made.append(self)
+
+    monkeypatch.setattr(PeerDetection, "start", start)
     return made
 
 
