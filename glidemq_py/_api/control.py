@@ -83,8 +83,8 @@ class QueueControl:
         """
         link = await self._connected()
         found = await link.transport.command("HGET", link.keys.meta, "features")
-        listed = [] if not found else found.decode("utf-8", "replace").split(",")
-        return {name: version for name, _, version in (entry.partition(":") for entry in listed) if name}
+        listed: str = found.decode("utf-8", "replace") if found else ""
+        return {name: version for name, _, version in (entry.partition(":") for entry in listed.split(",")) if name}
 
     async def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.

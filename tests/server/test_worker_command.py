@@ -98,6 +98,18 @@ async def gone(pid: int) -> None:
 SINGLE_AND_SUPERVISED = pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["single", "supervised"])
 
 
+async def test_process_ends_when_the_queue_uses_a_later_feature(
+    start: Start, queue_name: str, resp: RespClient
+) -> None:
+    meta = f"glide:{{{queue_name}}}:meta"
+    with start("application:worker") as command:
+        await command.says("working on")
+        resp.execute("HSET", meta, "features", "partitions:9.9")
+        await command.says("uses the feature 'partitions'.*upgrade to version 9.9 or later; the worker closes")
+        assert await command.ends() == 1
+    resp.execute("DEL", meta)
+
+
 @SINGLE_AND_SUPERVISED
 async def test_sigterm_finishes_the_running_job(
     start: Start, folder: Path, url: str, queue_name: str, options: tuple[str, ...]
