@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reas
 
 async def failure(job: Job) -> tuple[str | None, str]:
     with pytest.raises(JobFailedError) as caught:
-        await job.wait_until_finished()
+        await job.wait_until_finished(300_000)
     return caught.value.failed_type, caught.value.failed_reason
 
 
