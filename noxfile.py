@@ -54,6 +54,29 @@ def tests(session: "nox.Session") -> None:
     logging.getLogger("nox").setLevel(logging.WARNING)
 
 
+def coverage(session: "nox.Session") -> None:
+    """Run the tests that are not slow under coverage, and fail below the floor in pyproject.toml. Arguments: pytest's.
+
+    A session of its own, as measuring makes the tests slower. Processes that tests start are measured as well.
+    """
+    session.install("-q", "-e", ".[embedded,speed,test,spark]", "pytest-cov>=7", "coverage>=7.10")
+    env = {"PYTHONDONTWRITEBYTECODE": "", "COVERAGE_FILE": str(Path(session.create_tmp()).resolve() / "coverage")}
+    command = [
+        "python",
+        "-m",
+        "pytest",
+        "-n",
+        "auto",
+        "--dist",
+        "loadgroup",
+        "-m",
+        "not slow",
+        "--cov",
+        "--cov-report=term",
+    ]
+    session.run(*command, *session.posargs, env=env)
+
+
 def lint(session: "nox.Session") -> None:
     """Run ruff, import-linter and luacheck (if installed), and report too long files."""
     session.install("-q", "-e", ".", *_group("lint"))
@@ -181,7 +204,7 @@ def _report_long_files(session: "nox.Session") -> None:
 
 # ---------------------------------------------------------------- the two ways to be started
 
-SESSIONS = (demo, tests, lint, types, docs, lua, chaos, bench, bench_spark, spark, spark_demo, release)
+SESSIONS = (demo, tests, coverage, lint, types, docs, lua, chaos, bench, bench_spark, spark, spark_demo, release)
 
 
 def _register() -> None:
