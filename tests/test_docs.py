@@ -264,7 +264,7 @@ def test_events_page_names_every_event() -> None:
 
 
 def defaults_of(holder: Any) -> Iterator[tuple[str, Any]]:
-    for parameter in inspect.signature(holder.__init__).parameters.values():
+    for parameter in inspect.signature(holder).parameters.values():
         if parameter.name != "self":
             yield parameter.name, parameter.default
 
