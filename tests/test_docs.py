@@ -219,6 +219,17 @@ def test_marks_of_faults_have_an_anchor() -> None:
 # -- completeness ----------------------------------------------------------------------------------------------
 
 
+def test_functions_page_names_every_function() -> None:
+    page = (DOCS / "reference" / "functions.md").read_text(encoding="utf-8")
+    exported = {
+        name
+        for path in (ROOT / "lua").glob("**/functions/*.lua")
+        for name in re.findall(r"G\.export\('(\w+)'", path.read_text(encoding="utf-8"))
+    }
+    assert len(exported) > 90
+    assert {name for name in exported if not re.search(rf"\b{name}\b", page)} == set()
+
+
 def test_api_page_names_every_export() -> None:
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     assert [name for name in glidemq_py.__all__ if not re.search(rf"`{name}\b", text)] == []
