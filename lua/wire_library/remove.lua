@@ -5,10 +5,12 @@
 -- glidemq_drain: delete waiting jobs.
 --   KEYS 1 stream, 2 scheduled, 3 events, 4 id, 5 lifo, 6 priority   ARGV 1 '1' = the scheduled ones too, 2 group   ->
 --   jobs deleted; active ones stay
---   Bound: about 500 jobs per call; the next call continues.
+--   Bound: WORK_MAX units per call, a plain job is one: 2,000 plain jobs, 500 with parents or groups. The next call
+--   continues.
 local W = G.W
 
-local PAGE, DRAINED_MAX = 1000, 500
+local PAGE, PAGES_MAX = 1000, 20
+local WORK_MAX, WORK_PAGE, COSTLY = 2000, 250, 4 -- units: one per plain job, COSTLY for one with parents or a group
 
 -- Remove the job from its place: the entry named by its record, or the lists.
 local function leave_place(q, id, h)
@@ -55,9 +57,11 @@ end)
 
 -- ------------------------------------------------------------------ drain
 
--- d: number of deleted jobs, and the groups in whose sequence they leave gaps.
+-- d: number of deleted jobs, units of work, and the groups in whose sequence the jobs leave gaps.
 local function delete(q, d, id)
   local h = W.job(q, id)
+  local flow = G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts')
+  d.work = d.work + ((flow.parentId or flow.parentIds or h.groupKey) and COSTLY or 1)
   if h.state == 'active' or W.TERMINAL[h.state] then return end
   local name = W.given(h.groupKey)
   if name then
@@ -65,43 +69,59 @@ local function delete(q, d, id)
     local g = d.groups[name]
     if W.holds_slot(g, h) then W.free_slot(q, g, id, true) else W.mark_skip(g, G.count_of(h.orderingSeq)) end
   end
-  G.flows.child_ended(q, id, G.flows.REMOVED, 'drained', G.now(q))
+  G.flows.child_ended(q, id, G.flows.REMOVED, 'drained', G.now(q), flow)
   G.purge(q, { id })
   d.count = d.count + 1
 end
 
-local function room(d) return DRAINED_MAX - d.count end
+-- Number of jobs of the next page.
+local function room(d) return math.min(WORK_MAX - d.work, WORK_PAGE) end
 
-local function drain_page(q, d, group, from)
-  if room(d) <= 0 then return end
-  local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', room(d))
-  if #page > 0 then G.delete_unclaimed(q, group, page, function(id) delete(q, d, id) end) end
+-- Delete the entries from an id on that no worker has read, and return the last id seen.
+local function drain_entries(q, d, group, from)
+  for _ = 1, PAGES_MAX do
+    if room(d) <= 0 then return end
+    local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', room(d))
+    if #page == 0 then return end
+    local work = d.work
+    G.delete_unclaimed(q, group, page, function(id) delete(q, d, id) end)
+    if d.work == work then return end -- the whole page is being worked on
+    from = '(' .. page[#page][1]
+  end
 end
 
 -- Entries that no worker has read are behind the last delivered one; an entry before it may be a leftover.
 local function drain_stream(q, d, group)
-  drain_page(q, d, group, '-')
+  drain_entries(q, d, group, '-')
   local found = G.stream_group(q, group)
-  if found then drain_page(q, d, group, '(' .. found[8]) end
+  if found then drain_entries(q, d, group, '(' .. found[8]) end
 end
 
 local function drain_scheduled(q, d)
-  local page = room(d) > 0 and redis.call('ZRANGE', q.scheduled, 0, room(d) - 1) or {}
-  for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
-  if #page > 0 then redis.call('ZREM', q.scheduled, unpack(page)) end
+  for _ = 1, PAGES_MAX do
+    local page = room(d) > 0 and redis.call('ZRANGE', q.scheduled, 0, room(d) - 1) or {}
+    if #page == 0 then return end
+    for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
+    redis.call('ZREM', q.scheduled, unpack(page))
+  end
 end
 
 -- A parent that is released because its last child is deleted may be added to the end of this list.
 local function drain_list(q, d, key)
-  local ids = room(d) > 0 and redis.call('LRANGE', key, 0, room(d) - 1) or {}
-  for _, id in ipairs(ids) do
-    if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) end
+  local left = redis.call('LLEN', key)
+  for _ = 1, PAGES_MAX do
+    local ids = left > 0 and room(d) > 0 and redis.call('LRANGE', key, 0, math.min(room(d), left) - 1) or {}
+    if #ids == 0 then return end
+    left = left - #ids
+    for _, id in ipairs(ids) do
+      if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) else d.work = d.work + 1 end
+    end
+    redis.call('LTRIM', key, #ids, -1)
   end
-  if #ids > 0 then redis.call('LTRIM', key, #ids, -1) end
 end
 
 G.export('drain', { 'allow-oom' }, function(keys, args)
-  local q, d = W.queue(keys[4], 'id'), { count = 0, groups = {} }
+  local q, d = W.queue(keys[4], 'id'), { count = 0, work = 0, groups = {} }
   drain_stream(q, d, args[2] or '')
   if args[1] == '1' then drain_scheduled(q, d) end
   drain_list(q, d, keys[5])

@@ -183,6 +183,14 @@ def test_drain_passes_active_jobs(wire: WireQueue) -> None:
     assert {entry["jobId"] for entry in wire.entries()} == set(ids[:600])
 
 
+def test_drain_deletes_up_to_two_thousand_plain_jobs(wire: WireQueue) -> None:
+    keys = ["stream", "scheduled", "events", "id", "lifo", "priority"]
+    for number in range(2_100):
+        wire.add(delay=1_000 if number % 3 == 0 else 0, lifo=int(number % 3 == 1))
+    assert [wire.call("drain", keys, 1, GROUP) for _ in range(3)] == [2_000, 100, 0]
+    assert not wire.entries()
+
+
 def test_newest_signals_are_delivered(q: OwnQueue) -> None:
     job_id = q.add_job()
     signals = [json.dumps({"name": f"s{number}", "data": "1", "receivedAt": 1}) for number in range(1_500)]
