@@ -82,7 +82,7 @@ async def _load(url: str, library: Library) -> int:
     transport = await AsyncTransport.connect(url, check=False)
     try:
         for node, new in sorted((await load_everywhere(transport, library)).items()):
-            _say(f"{node}: {library.name} {'loaded' if new else 'already loaded, left unchanged'}")
+            _print(f"{node}: {library.name} {'loaded' if new else 'already loaded, left unchanged'}")
     finally:
         await transport.close()
     return 0
@@ -95,9 +95,9 @@ async def _check(url: str, library: Library) -> int:
         for node, found in sorted((await published(transport, library.name, with_code=True)).items()):
             if not found:
                 missing = True
-                _say(f"{node}: {library.name} is missing")
+                _print(f"{node}: {library.name} is missing")
                 continue
-            _say(f"{node}: {library.name} {await _described(transport, node, found[0], library)}")
+            _print(f"{node}: {library.name} {await _described(transport, node, found[0], library)}")
     finally:
         await transport.close()
     return 1 if missing else 0
@@ -112,7 +112,7 @@ async def _described(transport: AsyncTransport, node: str, found: PublishedLibra
     return f"is loaded, version {version}, {len(found.functions)} functions{origin}"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{escape_control(text)}\n")
 
 

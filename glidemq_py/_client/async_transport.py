@@ -227,8 +227,8 @@ class AsyncTransport:
             failure = classify(reply)
             if failure is FUNCTION_MISSING:
                 return await self.call(call)
-            if failure.fate is not CallOutcome.PERMANENT:
-                self.interruptions.note(hash_tag(call.key) if self.is_cluster else None)
+            if failure.outcome is not CallOutcome.PERMANENT:
+                self.interruptions.record(hash_tag(call.key) if self.is_cluster else None)
             raise translate(reply, self.library) from reply
         return call.decode(reply)
 

@@ -54,7 +54,7 @@ class PeriodicTask(BackgroundTask):
         self._every = every
         self._pause = 0.0 if at_once else every
 
-    async def look(self) -> object:
+    async def run_once(self) -> object:
         """Do the work once. It may set ``_pause`` to change the next interval. Raises GlideMQError."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class PeriodicTask(BackgroundTask):
                 await asyncio.sleep(self._pause * random.uniform(0.9, 1.1))
             self._pause = self._every
             try:
-                await self.look()
+                await self.run_once()
             except GlideMQError as error:
                 log = get_logger(type(self).__module__)
                 log.warning("queue %r: %s: %s", self._queue, self._what, error)

@@ -68,24 +68,24 @@ class Failure:
 
     Attributes:
         name: name of the row, for tests and logs.
-        fate: whether the call was executed.
-        waits: the condition ends by itself, so a transport retries the call until the request timeout. If False (an
-            operator must act, or may have to), the error is raised immediately.
+        outcome: whether the call was executed.
+        is_temporary: the condition ends by itself, so a transport retries the call until the request timeout. If
+            False (an operator must act, or may have to), the error is raised immediately.
         error: class of the error to raise.
         text: start of the error's message.
     """
 
     name: str
-    fate: CallOutcome
-    waits: bool
+    outcome: CallOutcome
+    is_temporary: bool
     error: type[GlideMQError]
     text: str
 
 
 def _not_executed(
-    name: str, text: str, *, waits: bool = True, error: type[GlideMQError] = ServerNotReadyError
+    name: str, text: str, *, is_temporary: bool = True, error: type[GlideMQError] = ServerNotReadyError
 ) -> Failure:
-    return Failure(name, CallOutcome.NOT_EXECUTED, waits, error, text)
+    return Failure(name, CallOutcome.NOT_EXECUTED, is_temporary, error, text)
 
 
 def _permanent(name: str, error: type[GlideMQError], text: str = "") -> Failure:
@@ -120,8 +120,10 @@ _BY_CODE: Final[dict[str, Failure]] = {
     "READONLY": _not_executed("read-only", "the server is a read-only replica"),
     "BUSY": _not_executed("busy", "the server is busy with a script"),
     "UNBLOCKED": _not_executed("unblocked", "the server ended a blocking read: its role has changed"),
-    "NOREPLICAS": _not_executed("no-replicas", "the server has too few replicas (min-replicas-to-write)", waits=False),
-    "MISCONF": _not_executed("cannot-persist", "the server cannot write its data to disk", waits=False),
+    "NOREPLICAS": _not_executed(
+        "no-replicas", "the server has too few replicas (min-replicas-to-write)", is_temporary=False
+    ),
+    "MISCONF": _not_executed("cannot-persist", "the server cannot write its data to disk", is_temporary=False),
     "CONNECTIONNOTFOUNDFORROUTE": _UNREACHABLE,
     "ALLCONNECTIONSUNAVAILABLE": _UNREACHABLE,
     "OOM": _OUT_OF_MEMORY,
@@ -198,9 +200,9 @@ def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
         return GlideMQError(bare)
     if failure is _DENIED:
         return LibraryError(f"{failure.text}: {bare} (docs/operate/permissions.md lists the required permissions)")
-    if failure.fate is CallOutcome.NOT_EXECUTED:
+    if failure.outcome is CallOutcome.NOT_EXECUTED:
         return failure.error(f"{failure.text}; the call was not executed ({bare})")
-    if failure.fate is CallOutcome.AMBIGUOUS:
+    if failure.outcome is CallOutcome.AMBIGUOUS:
         return failure.error(f"{failure.text}; the call may have been executed ({bare})")
     return failure.error(f"{failure.text} ({bare})")
 
@@ -222,7 +224,7 @@ class Interruptions:
         self._last_by_tag: dict[str, float] = {}
         self._logged: float | None = None
 
-    def note(self, tag: str | None = None) -> None:
+    def record(self, tag: str | None = None) -> None:
         """Record that a call failed for a transient reason, or that its reply was late.
 
         Args:
@@ -273,7 +275,7 @@ class CallRetry:
         started: time of the first attempt, by ``time.monotonic``.
         limit_ms: how long to retry, milliseconds: the request timeout.
         interruptions: records every transient error.
-        tag: hash tag of the call's keys in a cluster, else None; see `Interruptions.note`.
+        tag: hash tag of the call's keys in a cluster, else None; see `Interruptions.record`.
     """
 
     __slots__ = ("_interruptions", "_loads", "_name", "_pause", "_repeatable", "_started", "_tag", "_until")
@@ -299,10 +301,10 @@ class CallRetry:
             self._loads += 1
             if self._loads == 1:
                 return Step(0.0, load=True)
-        if failure.fate is CallOutcome.PERMANENT:
+        if failure.outcome is CallOutcome.PERMANENT:
             return None
-        self._interruptions.note(self._tag)
-        if not failure.waits or not (failure.fate is CallOutcome.NOT_EXECUTED or self._repeatable):
+        self._interruptions.record(self._tag)
+        if not failure.is_temporary or not (failure.outcome is CallOutcome.NOT_EXECUTED or self._repeatable):
             return None
         now = time.monotonic()
         if now >= self._until:

@@ -45,7 +45,7 @@ def option(
 class CheckedOptions:
     """Base of option classes. Decorate the class with ``@dataclass(frozen=True, init=False)``.
 
-    Only given values are stored in the instance; defaults are those of the class, so an instance costs what was given.
+    Only given values are stored in the instance; defaults are those of the class, so an instance costs only these.
     """
 
     _checks: ClassVar[dict[str, tuple[Check, bool]]]

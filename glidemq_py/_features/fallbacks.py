@@ -165,7 +165,7 @@ class JobFallbacks:
     def current_fallback(self) -> Fallback | None:
         """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
 
-        It is None again if there are more attempts than fallbacks; check `fallback_index` to tell the two apart.
+        It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
         """
         index = self.fallback_index
         if index <= 0:

@@ -16,7 +16,7 @@ from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
-from glidemq_py._features.flows.calls import ChildEnd, children_ended, notify_parents
+from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
 from glidemq_py._features.usage.calls import Charge, charge_budget
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
@@ -198,7 +198,7 @@ async def _deliver_dead_letters(link: QueueLink, queue: str, letters: list[Outbo
 async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> None:
     """Report finished children to their parents' queue (key prefix ``stem``), then deliver that queue's outbox."""
     names = ("parent", "child", "how", "text", "policy")
-    ends = [ChildEnd(*(entry.fields[name] for name in names)) for entry in entries]
+    ends = [ChildOutcome(*(entry.fields[name] for name in names)) for entry in entries]
     if not await link.transport.call(children_ended(f"{stem}meta", ends)):
         return
     prefix, _, name = stem[:-2].rpartition(":{")

@@ -34,13 +34,13 @@ __all__ = [
     "commit",
     "commit_write",
     "decide_write",
+    "finish_staged_write",
     "finish_writes",
     "open_write",
     "publish",
     "publish_write",
     "run_async",
     "run_blocking",
-    "settled",
     "stage",
     "writes",
 ]
@@ -157,7 +157,7 @@ def publish(write: WriteId, keys: QueueKeys, decided: bool) -> Call[PublishReply
     return Call("write_publish", keys.meta, (pack(request),), _published, repeatable=True)
 
 
-def settled(write: WriteId, queue: str) -> Call[str]:
+def finish_staged_write(write: WriteId, queue: str) -> Call[str]:
     """Report to the home queue that all jobs of a queue are added."""
     request = (write.id, write.query, write.batch, queue, write.tombstone(write.home, True))
     return Call("write_settled", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
@@ -297,7 +297,7 @@ def publish_write(write: WriteId) -> Steps[Published]:
 
 def _publish_beside(write: WriteId, keys: QueueKeys) -> Steps[Published]:
     _, published = yield from _publish(write, keys, decided=True)
-    yield settled(write, keys.name)
+    yield finish_staged_write(write, keys.name)
     return published
 
 

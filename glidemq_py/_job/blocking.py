@@ -432,7 +432,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         signal in `signals`. A signal that came before the suspension resumes the job at once.
 
         Args:
-            reason: what the job waits for, for people; at most 4,096 characters.
+            reason: description of the awaited event, for people; at most 4,096 characters.
             timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
                 None = no limit.
             on_resume: plain or async function called with `signals` in place of the handler if the same worker object
@@ -484,7 +484,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def current_fallback(self) -> Fallback | None:
         """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
 
-        It is None again if there are more attempts than fallbacks; check `fallback_index` to tell the two apart.
+        It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
         """
         return self._job.current_fallback
 

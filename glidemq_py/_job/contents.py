@@ -1,4 +1,4 @@
-"""What a `Job` and a broadcast `Message` have in common: contents, progress, log, and the running attempt."""
+"""The common part of a `Job` and a broadcast `Message`: contents, progress, log, and the running attempt."""
 
 from __future__ import annotations
 

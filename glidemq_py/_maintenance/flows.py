@@ -20,7 +20,7 @@ from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.flows.adding import finish_flow
 from glidemq_py._features.flows.calls import (
-    ChildEnd,
+    ChildOutcome,
     child_outcomes,
     children_ended,
     flows_due,
@@ -56,14 +56,14 @@ class RemoteFlows(PeriodicTask):
         self._cursors: dict[str, str] = {}
         self._empty: list[str] = []
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Notify the parents of this queue's ended children, and this queue's parents of children in other queues.
 
         Raises:
             GlideMQError: If a call fails.
         """
-        told, _ = await self._notify(self._link)
-        if told:
+        notified, _ = await self._notify(self._link)
+        if notified:
             self._outbox_pending()
         call = remote_children(self._link.keys.meta, self._empty)
         self._empty = []
@@ -75,8 +75,8 @@ class RemoteFlows(PeriodicTask):
                     transport=self._link.transport, keys=QueueKeys(prefix, name), waiter=self._link.waiter,
                     serializer=self._link.serializer,
                 )  # fmt: skip
-                told, left = await self._notify(link)
-                if told:
+                notified, left = await self._notify(link)
+                if notified:
                     await Outbox(link, kinds=("child", "parents")).deliver()
             except GlideMQValidationError as error:
                 _log.warning("queue %r: removed invalid key prefix %r: %s", self._link.keys.name, stem, error)
@@ -92,15 +92,15 @@ class RemoteFlows(PeriodicTask):
 
     async def _notify(self, link: QueueLink) -> tuple[int, int]:
         """Put ended children into the queue's outbox; return their number and the number of remembered children."""
-        meta, told, left = link.keys.meta, 0, 0
+        meta, notified, left = link.keys.meta, 0, 0
         cursor = self._cursors.pop(meta, "")
         for _ in range(_REMOTE_PAGES_MAX):
             reply = await link.transport.call(notify_remote_parents(meta, cursor, _REMOTE_PAUSE_MS))
-            told, cursor, left = told + reply.told, reply.cursor, reply.left
+            notified, cursor, left = notified + reply.notified, reply.cursor, reply.left
             if not cursor:
-                return told, left
+                return notified, left
         self._cursors[meta] = cursor
-        return told, left
+        return notified, left
 
 
 _log = get_logger(__name__)
@@ -123,7 +123,7 @@ class UnfinishedFlowsTask(PeriodicTask):
         self._link = link
         self._age = age
 
-    async def look(self) -> int:
+    async def run_once(self) -> int:
         """Complete unfinished flows, and return their number.
 
         Raises:
@@ -175,7 +175,7 @@ class WaitingParentsTask(PeriodicTask):
         self._outbox_pending = outbox_pending
         self._age = age
 
-    async def look(self) -> bool:
+    async def run_once(self) -> bool:
         """Check one page of parents, and return True if there are more.
 
         Raises:
@@ -193,7 +193,7 @@ class WaitingParentsTask(PeriodicTask):
             for member in members:
                 parents.setdefault(member, []).append(parent)
         ends = [
-            ChildEnd(parent, end.member, end.how, end.text, end.policy)
+            ChildOutcome(parent, end.member, end.how, end.text, end.policy)
             for end in await self._ended(list(parents))
             for parent in parents[end.member]
         ]
@@ -207,7 +207,7 @@ class WaitingParentsTask(PeriodicTask):
             self._pause = _PEER_EVERY_S
         return bool(watched.more)
 
-    async def _ended(self, members: Sequence[str]) -> list[ChildEnd]:
+    async def _ended(self, members: Sequence[str]) -> list[ChildOutcome]:
         """Return the outcomes of the children that have ended, without their parents."""
         by_base: dict[str, list[str]] = {}
         for member in members:
@@ -216,24 +216,24 @@ class WaitingParentsTask(PeriodicTask):
             except ValueError:
                 continue
             by_base.setdefault(base, []).append(job_id)
-        ends: list[ChildEnd] = []
+        ends: list[ChildOutcome] = []
         for base, ids in by_base.items():
             try:
-                await self._read_ends(base, ids, ends)
+                await self._read_outcomes(base, ids, ends)
             except GlideMQError as error:  # its shard may be down; the children of other queues are delivered
                 _log.warning("queue %r: reading the children in %s failed: %s", self._link.keys.name, base, error)
         return ends
 
-    async def _read_ends(self, base: str, ids: Sequence[str], ends: list[ChildEnd]) -> None:
+    async def _read_outcomes(self, base: str, ids: Sequence[str], ends: list[ChildOutcome]) -> None:
         for i in range(0, len(ids), _PARENTS_PAGE):
-            few = ids[i : i + _PARENTS_PAGE]
-            reply = await self._link.transport.call(child_outcomes(f"{base}:meta", few))
+            page = ids[i : i + _PARENTS_PAGE]
+            reply = await self._link.transport.call(child_outcomes(f"{base}:meta", page))
             if reply.outbox_pending:  # the entries may be these outcomes; delivering them notifies the parents
                 await self._deliver(base)
                 break
-            for job_id, fate in zip(few, reply.rows, strict=True):
-                if not isinstance(fate, bool):
-                    ends.append(ChildEnd("", f"{base}:{job_id}", *fate))
+            for job_id, child_outcome in zip(page, reply.rows, strict=True):
+                if not isinstance(child_outcome, bool):
+                    ends.append(ChildOutcome("", f"{base}:{job_id}", *child_outcome))
 
     async def _deliver(self, base: str) -> None:
         """Deliver the child results in the outbox of the children's queue, which may have no workers."""

@@ -25,7 +25,7 @@ __all__ = ["OutboxTask"]
 
 _log = get_logger(__name__)
 
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 _SELDOM_S: Final = 10.0
 """Interval of queues whose outbox has had no entries yet."""
 _LAST_PAUSE_S: Final = 30.0
@@ -60,7 +60,7 @@ class OutboxTask(BackgroundTask):
         while True:
             self._woken.clear()
             try:
-                await self.look()
+                await self.run_once()
                 failures = 0
             except GlideMQError as error:
                 failures += 1
@@ -69,12 +69,12 @@ class OutboxTask(BackgroundTask):
             rounds_in_vain = rounds_in_vain + 1 if self._outbox.left else 0
             if rounds_in_vain:
                 await asyncio.sleep(min(_AGAIN_MAX_S, _AGAIN_S * 2 ** min(rounds_in_vain - 1, 10)))
-            pause = min(_LAST_PAUSE_S, (_LOOK_S if self._expected else _SELDOM_S) * 2 ** min(failures, 10))
+            pause = min(_LAST_PAUSE_S, (_POLL_S if self._expected else _SELDOM_S) * 2 ** min(failures, 10))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Deliver the entries of the outbox and finish staged writes.
 
         Raises:

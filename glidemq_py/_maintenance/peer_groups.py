@@ -21,7 +21,7 @@ __all__ = ["GroupRepair"]
 
 _log = get_logger(__name__)
 
-_LOOK_S: Final = 10.0
+_POLL_S: Final = 10.0
 _HOLD_MS: Final = 30_000
 _BLOCKED_MS: Final = 30_000
 _FULL_MS: Final = 300_000
@@ -39,14 +39,14 @@ class GroupRepair(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, blocked: int = _BLOCKED_MS, full: int = _FULL_MS) -> None:
-        super().__init__("groups", queue=link.keys.name, what="repairing ordering groups", every=_LOOK_S, at_once=False)
+        super().__init__("groups", queue=link.keys.name, what="repairing ordering groups", every=_POLL_S, at_once=False)
         self._link = link
         self._blocked = blocked
         self._full = full
         self._holder = secrets.token_hex(8)
         self._cursor = ""
 
-    async def look(self) -> list[str]:
+    async def run_once(self) -> list[str]:
         """Check up to 50 pages of groups, repair blocked ones, and return their names.
 
         Raises:

@@ -57,7 +57,7 @@ class PeerDetection(PeriodicTask):
         self._recent.append(job_id)
         return _RECORD_ONLY
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Look for the library. Raises GlideMQError."""
         try:
             found = any((await published(self._transport, _LIBRARY)).values())

@@ -40,7 +40,7 @@ class StalledJobsTask(PeriodicTask):
         self._failure_log = failure_log
         self._outbox_pending = outbox_pending
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Check all active jobs once; do nothing if another worker does so now.
 
         After an interruption (lost connection, moved slot, failed heartbeat) this waits for one lock duration:
@@ -62,7 +62,7 @@ class StalledJobsTask(PeriodicTask):
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
                 self._failure_log.stalled(job_id)
-                self._listeners.tell("stalled", job_id)
+                self._listeners.emit("stalled", job_id)
             for job_id in reply.failed:
                 self._failure_log.stalled_out(job_id)
             if reply.failed:

@@ -94,13 +94,13 @@ class BatchRunner(AttemptRunner):
         self._batch_of: dict[Run, _Batch] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._waiting: asyncio.Task[None] | None = None
-        self._retired = False
+        self._stopped = False
 
     # -- collecting -----------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
         """Add a job to the batch that is being collected."""
-        if self._retired:
+        if self._stopped:
             self._release(run)
             return
         self._gathered.append(run)
@@ -130,9 +130,9 @@ class BatchRunner(AttemptRunner):
             self._waiting.cancel()
             self._waiting = None
 
-    def retire(self) -> None:
+    def stop_accepting(self) -> None:
         """Start no more batches; release the collected jobs and those that still arrive."""
-        self._retired = True
+        self._stopped = True
         self._stop_waiting()
         for run in list(self._gathered):
             self._release(run)
@@ -148,7 +148,7 @@ class BatchRunner(AttemptRunner):
         for run in batch.runs:
             self._batch_of[run] = batch
             if self._listeners.wanted("active"):
-                self._listeners.tell("active", run.job)
+                self._listeners.emit("active", run.job)
             if run.options.timeout is not None:
                 run.timer = self._loop.call_later(run.options.timeout / 1000, self._time_out, run)
         if self._route.in_thread:

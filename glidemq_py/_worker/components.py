@@ -85,8 +85,8 @@ class Parts:
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
         self.fetching.pause()
-        self.runner.retire()
-        await self.wake.retire()
+        self.runner.stop_accepting()
+        await self.wake.stop_accepting()
         await run_out(self.fetching, self.runner, force)
         for part in (self.wake, self.recovery, self.schedules, self.fetching, self.outbox, self.heartbeat):
             await part.close()
@@ -144,7 +144,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         outbox_pending=outbox.wake,
     )  # fmt: skip
     schedules = SchedulerTask(
-        link=link, quiet=not options.events, on_error=lambda error: listeners.tell("error", error)
+        link=link, quiet=not options.events, on_error=lambda error: listeners.emit("error", error)
     )
     fetching.schedules = schedules.on_revision
     sleepers = SuspendTimeoutsTask(link, outbox.wake, fetching.failure_log.signal_timed_out)
@@ -222,13 +222,13 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
 
 async def run_out(fetching: FetchLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
     """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs."""
-    settled = asyncio.ensure_future(fetching.until(lambda: fetching.engine.is_drained))
+    drained = asyncio.ensure_future(fetching.until(lambda: fetching.engine.is_drained))
     forced = asyncio.ensure_future(force.wait())
-    await asyncio.wait({settled, forced}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({drained, forced}, return_when=asyncio.FIRST_COMPLETED)
     forced.cancel()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_RELEASE_S):
-            while not settled.done():
+            while not drained.done():
                 # Repeatedly: a reply in flight may still contain jobs.
                 runner.release_all()
                 await runner.cancelled_ended()
@@ -236,4 +236,4 @@ async def run_out(fetching: FetchLoop, runner: AttemptRunner, force: asyncio.Eve
                 if runner.is_idle:
                     break
             await fetching.until(lambda: fetching.engine.is_recovered)
-    settled.cancel()
+    drained.cancel()

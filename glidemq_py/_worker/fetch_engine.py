@@ -34,9 +34,9 @@ __all__ = [
     "Exchange",
     "Failure",
     "FetchEngine",
+    "Invalidate",
     "Pipelined",
     "Reattach",
-    "Retire",
 ]
 
 MAX_ROWS: Final = 100
@@ -68,7 +68,7 @@ class Step(Enum):
     REPORT = auto()
     """Report results of failed calls again. A lost call may have reported a job's failure and fetched the same job for
     its retry. Its pending row would make REATTACH treat the new attempt as known."""
-    RETIRE = auto()
+    INVALIDATE = auto()
     REATTACH = auto()
 
 
@@ -97,7 +97,7 @@ class Pipelined:
 
     Attributes:
         want: Number of requested jobs; the call reserves their slots.
-        number: Number of the call, until it is invalidated by `Retire`.
+        number: Number of the call, until it is invalidated by `Invalidate`.
         held: See `Exchange`.
     """
 
@@ -107,7 +107,7 @@ class Pipelined:
 
 
 @dataclass(slots=True, eq=False)
-class Retire:
+class Invalidate:
     """Make the server ignore the pipelined call with this number."""
 
     number: int
@@ -199,7 +199,7 @@ class FetchEngine:
         self._pause_until = 0.0
         self._cursor = ""
         self._retry_steps = True
-        self._step_call: Exchange | Retire | Reattach | None = None
+        self._step_call: Exchange | Invalidate | Reattach | None = None
 
     # -- state --------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class FetchEngine:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def next_call(self, now: float) -> Exchange | Retire | Reattach | None:
+    def next_call(self, now: float) -> Exchange | Invalidate | Reattach | None:
         """Return the next call to make, or None. Its result is passed to `replied`, `retired`, `reattached`, or
         `failed`.
         """
@@ -402,7 +402,7 @@ class FetchEngine:
         self._busy = False
         return True
 
-    def failed(self, call: Exchange | Retire | Reattach, failure: Failure, now: float) -> list[FinishedAttempt]:
+    def failed(self, call: Exchange | Invalidate | Reattach, failure: Failure, now: float) -> list[FinishedAttempt]:
         """Process a failed call. Return the results that are given up because the server function rejects them."""
         self.calls_in_flight -= 1
         given_up: list[FinishedAttempt] = []
@@ -420,12 +420,12 @@ class FetchEngine:
         elif failure is Failure.LOST and self._retry_steps:
             self._pause(now)
         elif self.step is Step.REPORT and failure is Failure.REJECTED:
-            self.step = Step.RETIRE
+            self.step = Step.INVALIDATE
         else:
             self._end_steps()
         return given_up
 
-    def is_step(self, call: Exchange | Retire | Reattach) -> bool:
+    def is_step(self, call: Exchange | Invalidate | Reattach) -> bool:
         """Return True if this call follows a failed one."""
         return call is self._step_call
 
@@ -459,26 +459,26 @@ class FetchEngine:
         self.step = None
         self.wake()
 
-    def _next_step(self, now: float) -> Exchange | Retire | Reattach | None:
+    def _next_step(self, now: float) -> Exchange | Invalidate | Reattach | None:
         if self.calls_in_flight or (self.step is Step.PAUSE and now < self._pause_until):
             return None
         self.calls_in_flight += 1
         call = self._step_call = self._call_of_step()
         return call
 
-    def _call_of_step(self) -> Exchange | Retire | Reattach:
+    def _call_of_step(self) -> Exchange | Invalidate | Reattach:
         if self.step in (Step.PAUSE, Step.REPORT):
             self.step = Step.REPORT
             if self.finished and self.finished[0].sent and not self.finished[0].refusals:
                 return Exchange(0, self._next_results(), self.wake_count)
-            self.step = Step.RETIRE
-        if self.step is Step.RETIRE:
-            return Retire(self._number)
+            self.step = Step.INVALIDATE
+        if self.step is Step.INVALIDATE:
+            return Invalidate(self._number)
         known = [*self.running, *(finished.run for finished in self.finished)]
         return Reattach(known, max(0, self.free) if self.accepting else MAX_ROWS, self._cursor)
 
-    def retired(self) -> None:
-        """Process the reply to a `Retire` call."""
+    def invalidated(self) -> None:
+        """Process the reply to a `Invalidate` call."""
         self.calls_in_flight -= 1
         self._number += 1
         self._release_pipelined()
@@ -541,13 +541,13 @@ class FetchEngine:
         if self.step is None and not self.disconnected:
             self._pause(now)
 
-    def retire_pipelined(self) -> None:
+    def invalidate_pipelined(self) -> None:
         """Invalidate pipelined calls, and find and release the jobs that one of them has fetched.
 
         If a call fails for that, this is not tried again.
         """
         if self.step is None and not self.disconnected:
-            self.step, self._retry_steps = Step.RETIRE, False
+            self.step, self._retry_steps = Step.INVALIDATE, False
 
     def _release_pipelined(self) -> None:
         call, self.pipelined = self.pipelined, None

@@ -19,7 +19,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
-from glidemq_py._worker.fetch_engine import Exchange, Failure, FetchEngine, Pipelined, Reattach, Retire
+from glidemq_py._worker.fetch_engine import Exchange, Failure, FetchEngine, Invalidate, Pipelined, Reattach
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import FinishedAttempt, OutcomeReporting
@@ -91,7 +91,7 @@ class FetchLoop:
         self.failure_log = FailureLog(
             source=source.label, queue=self._name, worker_id=consumer, options=options.log_failures
         )
-        self._settle = OutcomeReporting(self._name, listeners, self.failure_log).settle
+        self._report = OutcomeReporting(self._name, listeners, self.failure_log).report
         self.jobs_ended = 0
         """Number of results that this worker has reported."""
         self.due_in: Callable[[int], None] = self._due_in
@@ -197,7 +197,7 @@ class FetchLoop:
             if engine.throttle.holding:
                 self._set_timer()  # the call's tokens may have started a pause
 
-    async def _make(self, call: Exchange | Retire | Reattach) -> None:
+    async def _make(self, call: Exchange | Invalidate | Reattach) -> None:
         if not isinstance(call, Exchange):
             await self._make_step(call)
             return
@@ -214,12 +214,12 @@ class FetchLoop:
         else:
             self._replied(call, reply, runs)
 
-    async def _make_step(self, call: Retire | Reattach) -> None:
+    async def _make_step(self, call: Invalidate | Reattach) -> None:
         """Make a call that follows a failed one."""
         source, transport = self._source, self._link.transport
         try:
-            if isinstance(call, Retire):
-                await transport.call(working.retire(self._link.keys.meta, f"{self._consumer}:{call.number}"))
+            if isinstance(call, Invalidate):
+                await transport.call(working.invalidate(self._link.keys.meta, f"{self._consumer}:{call.number}"))
                 reply, runs = None, list[Run]()
             else:
                 entries = [run.attempt.entry for run in call.known if run.attempt.entry]
@@ -230,7 +230,7 @@ class FetchLoop:
             self._failed(call, error)
             return
         if reply is None:
-            self.engine.retired()
+            self.engine.invalidated()
         else:
             self._reattached(reply, runs)
         self._pump()
@@ -257,9 +257,9 @@ class FetchLoop:
         elif reply.budgets is not None:
             self._start((), reply.budgets, batch)
         self.jobs_ended += len(batch)
-        settle = self._settle
+        report = self._report
         for finished, status in zip(batch, reply.statuses, strict=True):
-            settle(finished, status)
+            report(finished, status)
         if reply.dropped:
             self.failure_log.dropped(reply.dropped)
         if reply.next_due >= 0:
@@ -268,7 +268,7 @@ class FetchLoop:
         if engine.idle:
             self.idle.set()
         if drained:
-            self._listeners.tell("drained")
+            self._listeners.emit("drained")
         if engine.step is not None:
             self._set_timer()  # the pause after a failed call begins when no call is in flight
             self._pump()
@@ -309,7 +309,7 @@ class FetchLoop:
             token = run.attempt.entry, *run.attempt.token
             self.engine.attempt_ended(FinishedAttempt(working.released(run.job.id, *token), run, None, None))
 
-    def _failed(self, call: Exchange | Retire | Reattach, error: Exception) -> None:
+    def _failed(self, call: Exchange | Invalidate | Reattach, error: Exception) -> None:
         """Process a failed call; the server may have executed it."""
         engine = self.engine
         for finished in engine.failed(call, _failure_of(error, call), self._loop.time()):
@@ -324,16 +324,16 @@ class FetchLoop:
                 "queue %r: the worker's connection was closed by its owner; fetching stopped, and %d pending results "
                 "are not reported (their jobs will stall and be recovered)", self._name, len(engine.finished),
             )  # fmt: skip
-            self._listeners.tell("error", error)
+            self._listeners.emit("error", error)
         elif not isinstance(error, GlideMQError):
             # A bug of ours must not stop the other jobs.
             _log.error("queue %r: %s failed", self._name, type(call).__name__.lower(), exc_info=error)
-            self._listeners.tell("error", ScriptError(repr(error)))
+            self._listeners.emit("error", ScriptError(repr(error)))
         elif engine.is_step(call):
             _log.warning("queue %r: reconnecting failed: %s", self._name, error)
         else:
             _log.warning("queue %r: exchange failed: %s", self._name, error)
-            self._listeners.tell("error", error)
+            self._listeners.emit("error", error)
         self._set_timer()
         self._pump()
 
@@ -347,7 +347,7 @@ class FetchLoop:
             "%s; the worker closes, and %d pending results are not reported (their jobs will stall and be recovered by "
             "newer workers)", error, len(self.engine.finished),
         )  # fmt: skip
-        self._listeners.tell("error", error)
+        self._listeners.emit("error", error)
         if self.on_unsupported is not None:
             self.on_unsupported(error)
 
@@ -363,7 +363,7 @@ class FetchLoop:
     def pipelined_replied(self, call: Pipelined, reply: ExchangeReply) -> None:
         """Process the reply to a pipelined call."""
         if self.engine.pipelined is not call:
-            return  # it was retired, and its jobs were found
+            return  # it was invalidated, and its jobs were found
         try:
             runs = self._runs(reply.jobs, reply.now)
         except Exception as error:
@@ -377,7 +377,7 @@ class FetchLoop:
             self._replied(exchange, reply, runs)
 
     def pipelined_failed(self, call: Pipelined, error: BaseException, *, closing: bool) -> None:
-        """Process a failed pipelined call; with ``closing``, its jobs will be found by `retire_pipelined`."""
+        """Process a failed pipelined call; with ``closing``, its jobs will be found by `invalidate_pipelined`."""
         self.engine.pipelined_ended(call)
         if isinstance(error, UnsupportedFeatureError):
             self.refuse(error)
@@ -385,13 +385,13 @@ class FetchLoop:
         # A call that was not executed has fetched no jobs: nothing to recover.
         if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not closing:
             _log.warning("queue %r: exchange failed: %s", self._name, error)
-            self._listeners.tell("error", error)
+            self._listeners.emit("error", error)
             self.engine.pipelined_lost(self._loop.time())
             self._set_timer()
 
-    async def retire_pipelined(self) -> None:
+    async def invalidate_pipelined(self) -> None:
         """Make the server ignore pipelined calls, and release the jobs that one of them has fetched."""
-        self.engine.retire_pipelined()
+        self.engine.invalidate_pipelined()
         await self.until(lambda: self.engine.step is None)
 
     # -- time -------------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ class FetchLoop:
         self.failure_log.close()
 
 
-def _failure_of(error: Exception, call: Exchange | Retire | Reattach) -> Failure:
+def _failure_of(error: Exception, call: Exchange | Invalidate | Reattach) -> Failure:
     if isinstance(error, (ClosedError, UnsupportedFeatureError)):
         return Failure.CLOSED
     if isinstance(error, ScriptError) or (isinstance(call, Exchange) and not isinstance(error, GlideMQError)):

@@ -94,7 +94,7 @@ class Heartbeat:
             try:
                 self._beat()
             except UnsupportedFeatureError as error:
-                self._tell(self._unsupported, error)
+                self._call_in_loop(self._unsupported, error)
                 self._stopping = True
             except GlideMQError as error:
                 _log.warning("worker %s: heartbeat failed: %s", self._consumer, error)
@@ -102,10 +102,10 @@ class Heartbeat:
                     pause = _PAUSE_AFTER_FAILURE_S
             except Exception:
                 _log.exception("worker %s: heartbeat failed", self._consumer)
-            self._tell(self._first_beat.set)
+            self._call_in_loop(self._first_beat.set)
             interval = min(self._shortest / _BEATS_A_LOCK / 1000, _LONGEST_PAUSE_S)
             if self._transport is not None and (pause is not None or time.monotonic() - began > interval):
-                self._transport.interruptions.note()  # other workers' heartbeats may not have arrived either
+                self._transport.interruptions.record()  # other workers' heartbeats may not have arrived either
             if self._stopping:
                 break
             self._hurry.wait(interval if pause is None else min(interval, pause))
@@ -135,7 +135,7 @@ class Heartbeat:
             info = ""
             for run, status in zip(part, reply.statuses, strict=True):
                 if status != AttemptStatus.OK and run in self._running:
-                    self._tell(self._lost, run, status)
+                    self._call_in_loop(self._lost, run, status)
 
     def _info(self, active: int) -> str:
         """Return the registration: the fields that Node peers write too, and two of our own.
@@ -148,7 +148,7 @@ class Heartbeat:
             "silence": int(self._unresponsive_seconds() * 1000), "lockDuration": self._lock_duration,
         })  # fmt: skip
 
-    def _tell(self, function: Callable[..., Any], *args: Any) -> None:
+    def _call_in_loop(self, function: Callable[..., Any], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:

@@ -152,7 +152,7 @@ class Lifecycle:
                 handle.cancel()
 
     async def _close(self) -> None:
-        self._listeners.tell("closing")
+        self._listeners.emit("closing")
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
@@ -160,12 +160,12 @@ class Lifecycle:
             assert self._force is not None
             await self.parts.close(self._force)
         await self._close_rest()
-        await self._listeners.settle(self._closers)
+        await self._listeners.wait_until_done(self._closers)
         try:
             await self._stack.aclose()
         finally:
-            self._listeners.tell("closed")
-            await self._listeners.settle(self._closers)
+            self._listeners.emit("closed")
+            await self._listeners.wait_until_done(self._closers)
             if self._closed is not None:
                 self._closed.set()
 

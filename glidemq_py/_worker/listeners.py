@@ -53,7 +53,7 @@ class Listeners:
         if not listeners:
             self._by_event.pop(event, None)
 
-    def tell(self, event: str, *args: Any) -> None:
+    def emit(self, event: str, *args: Any) -> None:
         """Call the listeners of an event; async listeners run in tasks of their own."""
         for listener in self._by_event.get(event, ()):
             try:
@@ -71,7 +71,7 @@ class Listeners:
         if not future.cancelled() and future.exception() is not None:
             _log.error("async listener of a worker event failed", exc_info=future.exception())
 
-    async def settle(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
+    async def wait_until_done(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
         """Wait until the running async listeners have ended, except those in ``without`` (they wait for the caller)."""
         while waited_for := self._running - without:
             await asyncio.wait(waited_for)

@@ -1,4 +1,4 @@
-"""What a worker opens before its first job: its connection, and the user's lifespan.
+"""Opening a worker before its first job: its connection, and the user's lifespan.
 
 The first connection is retried while the server is down, is loading its data, or fails over. The lifespan is entered
 and left in a task of its own: some context managers (task groups, cancel scopes, timeouts) must be left by the task
@@ -63,7 +63,7 @@ async def connect_patiently(
             await transport.call(reading.version(keys.meta))
             prepared = await prepare(transport)
             if failed:
-                transport.interruptions.note()
+                transport.interruptions.record()
             return transport, prepared
         except ConnectionRejectedError:
             await life.aclose()
@@ -72,13 +72,13 @@ async def connect_patiently(
             failed = True
             await life.aclose()
             _log.warning("queue %r: worker cannot start yet: %s; retrying in %.1f s", keys.name, error, pause)
-            listeners.tell("error", error)
+            listeners.emit("error", error)
         await asyncio.sleep(pause * (0.5 + random.random()))
         pause = min(pause * 2, _LAST_PAUSE_S)
 
 
 def consumer_name() -> str:
-    """Return a unique consumer name. Node peers use `worker-...`, so recovery can tell the two kinds apart."""
+    """Return a unique consumer name. Node peers use `worker-...`, so recovery can distinguish the two kinds."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:48]
     return f"py-{host}-{os.getpid()}-{secrets.token_hex(4)}"
 

@@ -1,9 +1,9 @@
-"""Results of attempts: the rows that report them, and what the server's replies mean.
+"""Results of attempts: the rows that report them, and the meaning of the server's replies.
 
 `Outcomes` builds the row of an attempt that completed, failed or was released; `signal_row` that of an attempt that
 ended with a `JobSignal`, which is not a failure. A `FinishedAttempt` is a row to report. Its fencing token makes a
-second report harmless, but the reply to it has less information than the first: see `lost_answer`. `OutcomeReporting`
-reports the replies to listeners, logs and meters.
+second report harmless, but the reply to it has less information than the first: see `status_after_lost_reply`.
+`OutcomeReporting` reports the replies to listeners, logs and meters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py._worker.failure_log import FailureLog
 
-__all__ = ["FinishedAttempt", "OutcomeReporting", "Outcomes", "lost_answer", "message_of", "signal_row"]
+__all__ = ["FinishedAttempt", "OutcomeReporting", "Outcomes", "message_of", "signal_row", "status_after_lost_reply"]
 
 _log = get_logger(__name__)
 
@@ -279,7 +279,7 @@ class FinishedAttempt:
     sent: bool = False
 
 
-def lost_answer(finished: FinishedAttempt, status: int) -> int:
+def status_after_lost_reply(finished: FinishedAttempt, status: int) -> int:
     """Return the most likely status of a lost reply, derived from the ``status`` of the repeated report.
 
     ALREADY: the first report was accepted. GONE: it was accepted if the job was to be removed at its end or by
@@ -325,30 +325,30 @@ class OutcomeReporting:
         self._listeners = listeners
         self._failure_log = failure_log
 
-    def settle(self, finished: FinishedAttempt, status: int) -> None:
+    def report(self, finished: FinishedAttempt, status: int) -> None:
         """Process the server's reply ``status`` to a reported row."""
         listeners, job = self._listeners, finished.run.job
         if finished.sent:
-            status = lost_answer(finished, status)
+            status = status_after_lost_reply(finished, status)
         if TELEMETRY.on:
             for meter in TELEMETRY.meters:
-                meter.settled(self._name, _OUTCOMES.get(status, "stale"))
+                meter.job_reported(self._name, _OUTCOMES.get(status, "stale"))
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):
-                listeners.tell("completed", job, finished.result)
+                listeners.emit("completed", job, finished.result)
         elif status == AttemptStatus.FAILED:
             self._failure_log.failed(finished)
-            listeners.tell("failed", job, finished.error)
+            listeners.emit("failed", job, finished.error)
         elif status == AttemptStatus.RETRYING:
             self._failure_log.retrying(finished)
-            listeners.tell("retrying", job, finished.error)
+            listeners.emit("retrying", job, finished.error)
         elif status in (AttemptStatus.DELAYED, AttemptStatus.LIMITED):
-            listeners.tell("delayed", job, finished.error)
+            listeners.emit("delayed", job, finished.error)
         elif status == AttemptStatus.SUSPENDED:
-            listeners.tell("suspended", job, finished.error)
+            listeners.emit("suspended", job, finished.error)
         elif status == AttemptStatus.WAITING_CHILDREN:
-            listeners.tell("waiting-children", job)
+            listeners.emit("waiting-children", job)
         elif status in (AttemptStatus.STALE, AttemptStatus.GONE, AttemptStatus.ALREADY):
             # ALREADY for a row sent for the first time: all data was flushed and another job has this id now.
             self._failure_log.discarded(finished, gone=status == AttemptStatus.GONE)
-            listeners.tell("error", StaleAttemptError(job.id))
+            listeners.emit("error", StaleAttemptError(job.id))

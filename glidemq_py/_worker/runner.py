@@ -176,7 +176,7 @@ class AttemptRunner:
                 return True
         return False
 
-    def retire(self) -> None:
+    def stop_accepting(self) -> None:
         """Start no more batches; jobs that still arrive are released."""
 
     def lost(self, run: Run, status: int) -> None:
@@ -185,7 +185,7 @@ class AttemptRunner:
             self._cancel_attempt(run, JobRevokedError("revoked"))
         elif not run.attempt.ended and run in self.running:
             self._stop(run, AttemptStatus(status).name.lower())
-            self._listeners.tell("error", StaleAttemptError(run.job.id))
+            self._listeners.emit("error", StaleAttemptError(run.job.id))
 
     def _release(self, run: Run) -> None:
         if run.attempt.ended:
@@ -251,7 +251,7 @@ class Runner(AttemptRunner):
     def start(self, run: Run) -> None:
         """Start the handler of a job."""
         if self._listeners.wanted("active"):
-            self._listeners.tell("active", run.job)
+            self._listeners.emit("active", run.job)
         route = self._only or self._routes.find(run.job.name)
         if self._continuations.kept:
             route = self._continuations.route(run) or route

@@ -25,7 +25,7 @@ __all__ = ["WakeReader"]
 _log = get_logger(__name__)
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 1.0
-_RETIRE_S = 2.0
+_INVALIDATE_S = 2.0
 _PATIENCE_S = 2.5
 """Timeout of a read, which blocks for a second at most. The slots that its call reserves are unused meanwhile."""
 
@@ -101,15 +101,15 @@ class WakeReader:
         except GlideMQError as error:
             _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
 
-    async def retire(self) -> None:
+    async def stop_accepting(self) -> None:
         """Stop reading, and release the jobs that a pipelined call has fetched.
 
         If the server cannot be reached, those jobs stall and are recovered.
         """
         await self.close()
         with contextlib.suppress(GlideMQError, TimeoutError):
-            async with asyncio.timeout(_RETIRE_S):
-                await self._fetching.retire_pipelined()
+            async with asyncio.timeout(_INVALIDATE_S):
+                await self._fetching.invalidate_pipelined()
 
     async def close(self) -> None:
         """End the read by closing its connection. Idempotent."""

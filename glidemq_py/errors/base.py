@@ -92,7 +92,7 @@ class GlideMQValidationError(GlideMQError, ValueError):
     Args:
         option: name of the option, as the caller writes it.
         value: the invalid value.
-        problem: what is wrong or what is allowed, such as "must be an integer from 0 to 10" or "requires 'parent'".
+        problem: the problem or the allowed values, such as "must be an integer from 0 to 10" or "requires 'parent'".
     """
 
     option: str

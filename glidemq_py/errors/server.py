@@ -115,7 +115,7 @@ class EventLoopError(GlideMQError, RuntimeError):
 
     Attributes:
         subject: the object, such as ``worker of queue 'emails'``.
-        problem: what is wrong.
+        problem: description of the problem.
         remedy: what to do instead.
     """
 

@@ -62,7 +62,7 @@ class WaitResult(_Response):
 
 
 class Usage(_Response):
-    """What a job has used."""
+    """Usage of a job."""
 
     model: str | None
     provider: str | None
@@ -314,11 +314,11 @@ class _Sums(_Response):
 
 
 class FlowUsage(_Sums):
-    """What the jobs of a flow or queue have used."""
+    """Usage of the jobs of a flow or queue."""
 
 
 class UsageSummary(_Sums):
-    """What the jobs of several queues have used in a period."""
+    """Usage of the jobs of several queues in a period."""
 
     startTime: int
     endTime: int
@@ -328,7 +328,7 @@ class UsageSummary(_Sums):
 
 
 class FlowBudget(_Response):
-    """The budget of a flow, and what is used of it."""
+    """The budget of a flow, and its usage."""
 
     maxTotalTokens: float | None
     maxTokens: _Amounts

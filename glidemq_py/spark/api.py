@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         """Message of a task to the driver."""
 
     class InputPartition:
-        """What one task reads."""
+        """The part of a queue that one task reads."""
 
         def __init__(self, value: Any) -> None: ...
 

@@ -217,7 +217,7 @@ class ReadOptions:
             raise GlideMQValidationError("view", view, 'cannot be read as a stream; .option("view", "events") can')
         if view == "events" and not streaming:
             raise GlideMQValidationError(
-                "view", view, "is read as a stream (readStream, with availableNow for what is there)"
+                "view", view, "is read as a stream (readStream, with availableNow for the existing entries)"
             )
         starting = given.text("startingOffsets", "latest").strip().lower()
         if starting not in ("earliest", "latest") and _STREAM_ID.fullmatch(starting) is None:
@@ -306,7 +306,7 @@ class WriteOptions:
             raise GlideMQValidationError("writeId", write_id, "belongs to batch writes: a stream has its query's id")
         if write_id is not None and guarantee == "append":
             raise GlideMQValidationError(
-                "writeId", write_id, "says nothing with guarantee 'append': nothing is remembered"
+                "writeId", write_id, "has no effect with guarantee 'append'; remove it or use another guarantee"
             )
         if unique and guarantee != "atomic":
             raise GlideMQValidationError(

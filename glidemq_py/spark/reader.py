@@ -157,7 +157,7 @@ class JobsReader(DataSourceReader):
 
     Args:
         options: options of the read.
-        columns: requested columns.
+        columns: the requested columns.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
@@ -238,8 +238,8 @@ class JobsReader(DataSourceReader):
         """Yield the jobs of one partition as Arrow batches."""
         assert isinstance(partition, Range)
         fields = [ours(name, "jobs") for name, _ in self._columns]
-        asked = [field for field in fields if field not in ("id", "state")]
-        pages = self._by_ids(partition, asked) if not partition.state else self._by_index(partition, asked)
+        names = [field for field in fields if field not in ("id", "state")]
+        pages = self._by_ids(partition, names) if not partition.state else self._by_index(partition, names)
         frame = Frame(self._columns)
         rows: list[tuple[str, str, list[Any]]] = []
         for page in pages:
@@ -250,22 +250,22 @@ class JobsReader(DataSourceReader):
         if rows:
             yield self._batch(frame, fields, rows)
 
-    def _by_ids(self, partition: Range, asked: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
+    def _by_ids(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options = self._options
         transport = transport_of(options.place)
         for i in range(0, len(partition.ids), options.fetch_size):
             ids = partition.ids[i : i + options.fetch_size]
-            found = transport.call(reading.records(options.keys.meta, ids, ["state", *asked]))
+            found = transport.call(reading.records(options.keys.meta, ids, ["state", *names]))
             # Spark applies its own filters again, but not the option `state`.
             rows = [(job_id, str(values[0] or ""), values[1:]) for job_id, values in found]
             yield [row for row in rows if row[1] in options.states]
 
-    def _by_index(self, partition: Range, asked: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
+    def _by_index(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options, state = self._options, partition.state
         transport = transport_of(options.place)
         cursor, bounds, seen = _first_cursor(partition), _Bounds(partition), _Seen()
         while True:
-            page = transport.call(reading.page(options.keys.meta, state, cursor, options.fetch_size, asked or ["name"]))
+            page = transport.call(reading.page(options.keys.meta, state, cursor, options.fetch_size, names or ["name"]))
             rows: list[tuple[str, str, list[Any]]] = []
             for job_id, position, values in page.rows:
                 if bounds.any and not bounds.hold(position, job_id):
@@ -273,7 +273,7 @@ class JobsReader(DataSourceReader):
                         break
                     continue
                 if seen.is_new(job_id):
-                    rows.append((job_id, state, values if asked else []))
+                    rows.append((job_id, state, values if names else []))
             yield rows
             seen.turn()
             cursor = page.cursor

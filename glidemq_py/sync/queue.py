@@ -426,7 +426,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         return run_immediately(self._core.retry_jobs(count))
 
     def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
-        """Delete the queue with all its jobs and keys, at a cost that depends on what the queue holds.
+        """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
 
         Args:
             force: If True, delete active jobs too.

@@ -51,7 +51,7 @@ class OtelMeter:
         """See `Meter`."""
         self._process.record(seconds, _attributes("process", "process", queue, error))
 
-    def settled(self, queue: str, outcome: str) -> None:
+    def job_reported(self, queue: str, outcome: str) -> None:
         """Do nothing: the conventions have no such metric."""
 
     def stalled(self, queue: str, recovered: int, failed: int) -> None:

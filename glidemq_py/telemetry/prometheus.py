@@ -74,7 +74,7 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the metrics of all queues. Server errors are logged and reported as ``glidemq_up`` 0, never raised."""
-        up, jobs, paused, oldest, workers, owed = families = _families()
+        up, jobs, paused, oldest, workers, outbox = families = _families()
         with self._lock:
             for keys in self._keys:
                 labels = [keys.name]
@@ -88,7 +88,7 @@ class QueueCollector(Collector):
                 paused.add_metric(labels, found.counts[FIGURES.index("paused")])
                 oldest.add_metric(labels, found.oldest / 1000)
                 workers.add_metric(labels, found.workers)
-                owed.add_metric(labels, found.owed)
+                outbox.add_metric(labels, found.outbox)
         yield from families
 
     def _read(self, keys: QueueKeys) -> Gauges | None:
@@ -211,7 +211,7 @@ class ProcessMetrics:
         """See `Meter`."""
         self._run.labels(queue).observe(seconds)
 
-    def settled(self, queue: str, outcome: str) -> None:
+    def job_reported(self, queue: str, outcome: str) -> None:
         """See `Meter`."""
         if outcome == "stale":
             self._stale.labels(queue).inc()

@@ -33,7 +33,7 @@ class Meter(Protocol):
         """Record the end of a handler."""
         ...
 
-    def settled(self, queue: str, outcome: str) -> None:
+    def job_reported(self, queue: str, outcome: str) -> None:
         """Record the outcome of an attempt: completed, failed, retrying, delayed, ..., stale."""
         ...
 

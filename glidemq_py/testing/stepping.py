@@ -274,7 +274,7 @@ class Stepping(Worker):
         recovered: list[str] = []
         self.on("stalled", recovered.append)
         try:
-            await (await self._ready()).recovery.look()
+            await (await self._ready()).recovery.run_once()
         finally:
             self.off("stalled", recovered.append)
         return recovered
@@ -296,8 +296,8 @@ class Stepping(Worker):
             )
         finally:
             fetching.pause()
-        await parts.outbox.look()
-        await parts.sleepers.look()
+        await parts.outbox.run_once()
+        await parts.sleepers.run_once()
 
     async def _next_due(self) -> int | None:
         """Return the time until the next due job, milliseconds; None if no job will become due."""

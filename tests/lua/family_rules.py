@@ -95,7 +95,7 @@ class FamilyRules:
     @rule()
     def watch(self) -> None:
         """Find children that a peer failed without notifying their parents."""
-        ends: list[flows.ChildEnd] = []
+        ends: list[flows.ChildOutcome] = []
         more = 1
         while more:
             rows, more, _ = self.run(flows.watch_children(self.q.meta, 0, 0))
@@ -105,7 +105,7 @@ class FamilyRules:
                 reply = self.run(flows.child_outcomes(self.q.meta, ids))
                 assert bool(reply.outbox_pending) == bool(self.q.redis("XLEN", "outbox"))
                 ends += [
-                    flows.ChildEnd(parent, member, *fate)
+                    flows.ChildOutcome(parent, member, *fate)
                     for member, fate in zip(members, reply.rows, strict=True)
                     if not isinstance(fate, bool)
                 ]

@@ -251,7 +251,7 @@ def test_group_unused_for_a_day_is_deleted(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=[key, 2, 0, 0, 0, 0, 0]) for key in ("idle", "busy", "held", "limited")))
     q.finish(*(job.completed() for job in q.take(4)))
     q.run(limiting.limit_group(q.meta, "limited", 5, False, False))
-    q.run(limiting.hold_group(q.meta, "held", 10 * DAY, False))
+    q.run(limiting.block_group(q.meta, "held", 10 * DAY, False))
     q.add(row("task", "{}", "{}", ordering=["busy", 2, 0, 0, 0, 0, 0], delay=9 * DAY))
     sweep(q)
     q.advance(DAY - 1)

@@ -38,7 +38,7 @@ def limit(q: OwnQueue, key: str = "k", *, concurrency: Any = False, rate: Any = 
 
 
 def hold(q: OwnQueue, ms: int, *, key: str = "k", replace: bool = False) -> int:
-    return q.run(limiting.hold_group(q.meta, key, ms, replace))
+    return q.run(limiting.block_group(q.meta, key, ms, replace))
 
 
 def plain(q: OwnQueue, count: int) -> None:
@@ -442,7 +442,7 @@ def test_expired_dedup_entries_are_deleted(q: OwnQueue) -> None:
 
 def test_hold_of_missing_group_stays_when_limits_change(q: OwnQueue) -> None:
     """A peer's, and one that came before the group."""
-    q.run(limiting.hold_group(q.meta, "new", 20_000, False))
+    q.run(limiting.block_group(q.meta, "new", 20_000, False))
     q.redis("ZADD", "ratelimited", q.now + 20_000, "theirs")
     for key in ("new", "theirs"):
         q.add(row("task", "{}", "{}", ordering=[key, 1, 0, 0, 0, 0, 0]))

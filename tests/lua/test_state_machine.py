@@ -437,9 +437,9 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 
     @precondition(lambda self: self.model.groups)
     @rule(pick=PICK)
-    def hold_group(self, pick: int) -> None:
+    def block_group(self, pick: int) -> None:
         key = self._pick(self.model.groups, pick)
-        at = self.run(limiting.hold_group(self.q.meta, key, 30, False))
+        at = self.run(limiting.block_group(self.q.meta, key, 30, False))
         assert at >= max(self.model.groups[key].held_until, self.q.now + 30)
         self.model.groups[key].held_until = at
 

@@ -63,7 +63,7 @@ async def test_every_subscription_gets_every_message_in_order(core_url: str, que
             assert Counter(seen[2].ids) == Counter(ids)
             assert [message.subject for message in seen[0].messages[:3]] == ["a.0", "a.1", "a.2"]
             for subscription in await broadcast.get_subscriptions():
-                assert (subscription.waiting, subscription.active, subscription.handed_back) == (0, 0, 0)
+                assert (subscription.waiting, subscription.active, subscription.released) == (0, 0, 0)
         assert {each.name for each in await broadcast.get_subscriptions()} == {"s0", "s1", "s2"}
 
 
@@ -301,7 +301,7 @@ async def test_closing_worker_releases_messages_in_order(url: str, queue_name: s
             await gate.next()
         await worker.close(force=True)
         (subscription,) = await broadcast.get_subscriptions()
-        assert (subscription.waiting, subscription.active, subscription.handed_back) == (3, 0, 3)
+        assert (subscription.waiting, subscription.active, subscription.released) == (3, 0, 3)
         async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
             await told.wait("completed", 6)
         assert seen.ids == ids

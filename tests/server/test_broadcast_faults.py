@@ -45,7 +45,7 @@ async def test_messages_of_a_lost_reply_are_regained_at_once(url: str, queue_nam
         assert Counter(seen.ids) == Counter(ids[:5])
         assert {message.stalled_count for message in seen.messages} == {0}
         (subscription,) = await broadcast.get_subscriptions()
-        assert (subscription.waiting, subscription.active, subscription.handed_back) == (0, 0, 0)
+        assert (subscription.waiting, subscription.active, subscription.released) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "retrying"])
@@ -104,7 +104,7 @@ async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, 
         await soon(until(lambda: len(ends) == 2 * len(ids)))
         assert ends == Counter({(name, each): 1 for name in ("one", "two") for each in ids})
         for subscription in await broadcast.get_subscriptions():
-            assert (subscription.waiting, subscription.active, subscription.handed_back) == (0, 0, 0)
+            assert (subscription.waiting, subscription.active, subscription.released) == (0, 0, 0)
 
 
 async def test_a_long_handler_keeps_its_message(url: str, queue_name: str):

@@ -197,7 +197,7 @@ async def test_unreported_outcome_of_a_child_is_detected(
     assert parents._link is not None
     owed = asyncio.Event()
     watch = WaitingParentsTask(link=parents._link, outbox_pending=owed.set, age=0)
-    assert not await watch.look()
+    assert not await watch.run_once()
     if end is None:
         with pytest.raises(JobFailedError, match="child"):
             await job.wait_until_finished()
@@ -205,7 +205,7 @@ async def test_unreported_outcome_of_a_child_is_detected(
         assert await job.wait_until_finished() == end
     for worker in workers:
         await worker.close()
-    assert not await watch.look()  # it rests
+    assert not await watch.run_once()  # it rests
 
 
 async def test_parent_fails_when_the_queue_of_its_children_is_obliterated(url: str, parents: Queue) -> None:
@@ -220,7 +220,7 @@ async def test_parent_fails_when_the_queue_of_its_children_is_obliterated(url: s
             await asyncio.sleep(0.01)
         await others.obliterate()
         assert parents._link is not None
-        await WaitingParentsTask(link=parents._link, outbox_pending=lambda: None, age=0).look()
+        await WaitingParentsTask(link=parents._link, outbox_pending=lambda: None, age=0).run_once()
         with pytest.raises(JobFailedError, match="it is gone"):
             await job.wait_until_finished()
 

@@ -83,7 +83,7 @@ async def test_blocked_group_is_repaired(
 
 async def _repaired(repair: GroupRepair, reached: Callable[[], bool]) -> None:
     while not reached():
-        await repair.look()
+        await repair.run_once()
         await asyncio.sleep(0.01)
 
 
@@ -105,7 +105,7 @@ async def test_busy_group_is_not_repaired(core_url: str, queue_name: str, node: 
         repair = GroupRepair(link=queue._link, blocked=0, full=0)
         before = node.group("k"), node.group("late")
         for _ in range(3):
-            assert await repair.look() == []
+            assert await repair.run_once() == []
         assert (node.group("k"), node.group("late")) == before
         release.set()
 
@@ -114,7 +114,7 @@ async def test_groups_are_not_checked_without_node_workers(core_url: str, queue_
     async with Queue(queue_name, core_url) as queue:
         await queue.add("task", ordering=ORDERING)
         assert queue._link is not None
-        assert await GroupRepair(link=queue._link, blocked=0).look() == []
+        assert await GroupRepair(link=queue._link, blocked=0).run_once() == []
         assert not node.redis("EXISTS", "group-watch")
         assert not node.redis("EXISTS", "lock:groups")
 
@@ -124,7 +124,7 @@ async def test_one_worker_checks_groups_at_a_time(core_url: str, queue_name: str
         await queue.add("task", ordering=ORDERING)
         node.register()
         assert queue._link is not None
-        await GroupRepair(link=queue._link).look()
+        await GroupRepair(link=queue._link).run_once()
         holder = node.redis("GET", "lock:groups")
-        await GroupRepair(link=queue._link).look()
+        await GroupRepair(link=queue._link).run_once()
         assert node.redis("GET", "lock:groups") == holder

@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
-from glidemq_py._maintenance import outbox as outbox_duty
+from glidemq_py._maintenance import outbox as outbox_task
 from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
@@ -22,8 +22,8 @@ AN_HOUR_S = 3_600.0
 
 @pytest.fixture(autouse=True)
 def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_duty, "_LOOK_S", AN_HOUR_S)
-    monkeypatch.setattr(outbox_duty, "_SELDOM_S", AN_HOUR_S)
+    monkeypatch.setattr(outbox_task, "_POLL_S", AN_HOUR_S)
+    monkeypatch.setattr(outbox_task, "_SELDOM_S", AN_HOUR_S)
 
 
 async def handle(job: Job) -> Any:
@@ -72,7 +72,7 @@ async def test_child_queue_without_workers(core_url: str, queue_name: str, core_
         assert await node.children[0].job.remove()
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 1
         assert queue._link is not None
-        await WaitingParentsTask(link=queue._link, outbox_pending=lambda: None, age=0).look()
+        await WaitingParentsTask(link=queue._link, outbox_pending=lambda: None, age=0).run_once()
         with pytest.raises(JobFailedError, match="removed"):
             await soon(node.job.wait_until_finished())
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
@@ -113,14 +113,14 @@ async def test_unknown_entry_kinds_back_off(
 ) -> None:
     """Every exchange reports them; the task looks less and less often."""
     rounds = 0
-    look = outbox_duty.OutboxTask.look
+    look = outbox_task.OutboxTask.run_once
 
-    async def counted(self: outbox_duty.OutboxTask) -> None:
+    async def counted(self: outbox_task.OutboxTask) -> None:
         nonlocal rounds
         rounds += 1
         await look(self)
 
-    monkeypatch.setattr(outbox_duty.OutboxTask, "look", counted)
+    monkeypatch.setattr(outbox_task.OutboxTask, "run_once", counted)
     Raw(core_resp, queue_name).run("XADD", "outbox", "*", "kind", "of a later version")
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
         for _ in range(200):

@@ -124,8 +124,8 @@ async def work(url: str) -> None:
         assert parts is not None
         assert isinstance(parts.link.transport, AsyncTransport)
         await UnusedLibrariesTask(parts.link.transport).sweep()
-        await parts.recovery.look()
-        await parts.fetching.retire_pipelined()
+        await parts.recovery.run_once()
+        await parts.fetching.invalidate_pipelined()
         await queue.add("long")
         await began.get()
         await worker.close(force=True)
@@ -184,8 +184,8 @@ async def broadcast(url: str) -> None:
             await messages.get_subscriptions()
             parts = worker._life.parts
             assert parts is not None
-            await parts.recovery.look()
-            await parts.fetching.retire_pipelined()
+            await parts.recovery.run_once()
+            await parts.fetching.invalidate_pipelined()
             await worker.drain()
         assert await messages.remove_subscription("left")
         await messages.queue.check()

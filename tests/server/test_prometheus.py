@@ -154,7 +154,7 @@ async def test_of_this_process(url: str, queue_name: str, registry: CollectorReg
 async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry) -> None:
     for meter in TELEMETRY.meters:
         meter.stalled("q", 2, 1)
-        meter.settled("q", "stale")
+        meter.job_reported("q", "stale")
         meter.sent("q", "add", 1, 0.1, "ServerOutOfMemoryError")
     assert value(registry, "glidemq_redeliveries_total", queue="q") == 2
     assert value(registry, "glidemq_stalled_failures_total", queue="q") == 1
@@ -169,8 +169,8 @@ def test_the_dashboard_names_what_is_exported(registry: CollectorRegistry, url: 
         meter.sent("q", "add", 1, 0.1, "E")
         meter.began("q", 1, (0.1,))
         meter.ran("q", 1, 0.1, None)
-        meter.settled("q", "completed")
-        meter.settled("q", "stale")
+        meter.job_reported("q", "completed")
+        meter.job_reported("q", "stale")
         meter.stalled("q", 1, 1)
     text = generate_latest(registry).decode()
     samples = dict(re.findall(r"(?m)^(glidemq_\w+)\{([^}]*)\}", text))

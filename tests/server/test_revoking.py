@@ -69,19 +69,19 @@ class Beats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[str] = []
-        beat, tell = Heartbeat._beat, Heartbeat._tell
+        beat, tell = Heartbeat._beat, Heartbeat._call_in_loop
 
         def noted_beat(heartbeat: Heartbeat) -> None:
             self.begun.append("beat")
             beat(heartbeat)
 
-        def noted_tell(heartbeat: Heartbeat, function: Callable[..., Any], *args: Any) -> None:
+        def recording_call(heartbeat: Heartbeat, function: Callable[..., Any], *args: Any) -> None:
             if function == heartbeat._lost:
                 self.begun.append("lost")
             tell(heartbeat, function, *args)
 
         monkeypatch.setattr(Heartbeat, "_beat", noted_beat)
-        monkeypatch.setattr(Heartbeat, "_tell", noted_tell)
+        monkeypatch.setattr(Heartbeat, "_call_in_loop", recording_call)
 
     async def revoked_in_time(self, job: Job) -> None:
         """Revoke the job; the first heartbeat that begins afterwards must bring the news, if nothing else did."""

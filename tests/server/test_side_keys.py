@@ -42,7 +42,7 @@ async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[P
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url, concurrency=3) as worker:
         told = Told(worker)
         if alone:
-            await detections[0].look()
+            await detections[0].run_once()
         assert detections[0].alone is alone
         for name in ("plain", "fail", "log", "chunk", "plain", "fail"):
             await queue.add(name, **REMOVED)
@@ -62,7 +62,7 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
         told = Told(worker)
-        await detections[0].look()
+        await detections[0].run_once()
         job = await queue.add("plain", **REMOVED)
         await told.wait("completed")
         assert await queue.get_job(job.id) is None
@@ -70,7 +70,7 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
             # A peer that writes this now has a library, which the next look finds.
             client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
             client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
-            await detections[0].look()
+            await detections[0].run_once()
             assert not detections[0].alone
             assert client.keys("glide:{q}:log:*") == []
             # From now on the fixed list is used.

@@ -10,7 +10,7 @@ from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import Steps, WriteId, commit_write
-from glidemq_py._maintenance import outbox as outbox_duty
+from glidemq_py._maintenance import outbox as outbox_task
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import Told
 
@@ -26,7 +26,7 @@ def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) ->
 async def test_worker_publishes_an_abandoned_write(
     core_url: str, core_resp: RespClient, queue_name: str, worked_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_duty, "LEFT_ALONE_MS", 0)
+    monkeypatch.setattr(outbox_task, "LEFT_ALONE_MS", 0)
     home, beside = QueueKeys("glide", queue_name), QueueKeys("glide", queue_name + "-b")
     write = WriteId(id="w", home=home)
     transport = ThreadTransport(config_of(ConnectionOptions.from_url(core_url)))

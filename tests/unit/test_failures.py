@@ -67,7 +67,7 @@ PERMANENT = [
 @pytest.mark.parametrize(("text", "name", "error"), NOT_EXECUTED)
 def test_transient_replies_are_not_executed(text: str, name: str, error: type[GlideMQError]):
     failure = classify_reply(text)
-    assert (failure.name, failure.fate) == (name, CallOutcome.NOT_EXECUTED)
+    assert (failure.name, failure.outcome) == (name, CallOutcome.NOT_EXECUTED)
     ours = translate(RequestError(text))
     assert type(ours) is error
     assert isinstance(ours, GlideMQConnectionError)  # every loop that waits for a server catches this
@@ -77,13 +77,13 @@ def test_transient_replies_are_not_executed(text: str, name: str, error: type[Gl
 @pytest.mark.parametrize(("text", "name", "error"), PERMANENT)
 def test_permanent_replies_are_not_retried(text: str, name: str, error: type[GlideMQError]):
     failure = classify_reply(text)
-    assert (failure.name, failure.fate) == (name, CallOutcome.PERMANENT)
+    assert (failure.name, failure.outcome) == (name, CallOutcome.PERMANENT)
     assert type(meaning_of(text, None)) is error
     assert not isinstance(meaning_of(text, None), GlideMQConnectionError)
 
 
 @pytest.mark.parametrize(
-    ("error", "fate", "ours"),
+    ("error", "outcome", "ours"),
     [
         (GlideTimeoutError("timed out"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
         (GlideConnectionError("broken pipe"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
@@ -92,8 +92,8 @@ def test_permanent_replies_are_not_retried(text: str, name: str, error: type[Gli
         (ClosingError("the client is closed"), CallOutcome.PERMANENT, ClosedError),
     ],
 )
-def test_errors_without_a_reply(error: GlideError, fate: CallOutcome, ours: type[GlideMQError]):
-    assert classify(error).fate is fate
+def test_errors_without_a_reply(error: GlideError, outcome: CallOutcome, ours: type[GlideMQError]):
+    assert classify(error).outcome is outcome
     assert type(translate(error)) is ours
 
 

@@ -22,15 +22,15 @@ from glidemq_py._worker.fetch_engine import (
     Exchange,
     Failure,
     FetchEngine,
+    Invalidate,
     Pipelined,
     Reattach,
-    Retire,
     Step,
 )
 from glidemq_py._worker.results import FinishedAttempt
 
 EXHAUSTED = 2
-AnyCall = Exchange | Retire | Reattach
+AnyCall = Exchange | Invalidate | Reattach
 
 
 class FakeRun:
@@ -234,8 +234,8 @@ def test_results_of_a_lost_call_are_reported_again_before_jobs_are_looked_for():
     assert (again.want, [each.run for each in again.batch], again.batch[0].sent) == (0, [first], True)
     fetched(engine, again, [])
     retire = engine.next_call(1.05)
-    assert isinstance(retire, Retire)
-    engine.retired()
+    assert isinstance(retire, Invalidate)
+    engine.invalidated()
     reattach = engine.next_call(1.05)
     assert isinstance(reattach, Reattach)
     assert (reattach.known, reattach.want) == ([second], 1)
@@ -253,7 +253,7 @@ def test_pauses_between_attempts_to_reconnect_grow_up_to_a_limit():
         pauses.append(round(engine.wake_at - now, 3))
         now = engine.wake_at
         call = engine.next_call(now)
-        assert isinstance(call, Retire)
+        assert isinstance(call, Invalidate)
         engine.failed(call, Failure.LOST, now)
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
@@ -271,8 +271,8 @@ def test_a_row_that_the_server_function_rejects_is_sent_alone_and_given_up():
         if call is None:
             assert engine.wake_at is not None
             now = engine.wake_at
-        elif isinstance(call, Retire):
-            engine.retired()
+        elif isinstance(call, Invalidate):
+            engine.invalidated()
         elif isinstance(call, Reattach):
             engine.reattached([], "")
         elif any(each.run is runs[0] for each in call.batch):
@@ -301,7 +301,7 @@ def test_an_unexpected_error_while_reattaching_ends_the_attempt():
     engine = accepting_engine(1)
     engine.failed(next_exchange(engine), Failure.LOST, 0.0)
     retire = engine.next_call(9.0)
-    assert isinstance(retire, Retire)
+    assert isinstance(retire, Invalidate)
     engine.failed(retire, Failure.BROKEN, 9.0)
     assert next_exchange(engine, 9.0).want == 1
 
@@ -337,9 +337,9 @@ def test_closing_retires_pipelined_calls_and_tries_once():
     fetched(engine, next_exchange(engine), [], EXHAUSTED)
     assert engine.next_pipelined() is not None
     engine.accepting = False
-    engine.retire_pipelined()
+    engine.invalidate_pipelined()
     retire = engine.next_call(0.0)
-    assert isinstance(retire, Retire)
+    assert isinstance(retire, Invalidate)
     engine.failed(retire, Failure.LOST, 0.0)
     assert engine.step is None
 
@@ -422,9 +422,9 @@ class Machine(RuleBasedStateMachine):
 
     def answer(self, call: AnyCall) -> None:
         engine, server = self.engine, self.server
-        if isinstance(call, Retire):
+        if isinstance(call, Invalidate):
             server.numbers_retired.add(call.number)
-            engine.retired()
+            engine.invalidated()
         elif isinstance(call, Reattach):
             runs = [run_of(n) for n in server.unknown({number(run) for run in call.known}, call.want)]
             if engine.reattached(runs, ""):
@@ -445,7 +445,7 @@ class Machine(RuleBasedStateMachine):
             if isinstance(call, Exchange):
                 self.server.report(call.batch)
                 numbers = self.server.fetch(call.want)
-            elif isinstance(call, Retire):
+            elif isinstance(call, Invalidate):
                 self.server.numbers_retired.add(call.number)
             self.executed[call] = numbers, 0 if self.server.ready else EXHAUSTED
         return self.executed[call]
@@ -628,7 +628,7 @@ class Machine(RuleBasedStateMachine):
         engine = self.engine
         engine.accepting = False
         self.execute_pipelined()
-        engine.retire_pipelined()
+        engine.invalidate_pipelined()
         for run in self.ended_early.values():
             engine.free_slot(run)
         for _ in range(1_000):
@@ -656,4 +656,4 @@ TestMachine.settings = settings(max_examples=60, stateful_step_count=50, deadlin
 
 
 def test_the_steps_after_a_failed_call_have_an_order():
-    assert list(Step) == [Step.PAUSE, Step.REPORT, Step.RETIRE, Step.REATTACH]
+    assert list(Step) == [Step.PAUSE, Step.REPORT, Step.INVALIDATE, Step.REATTACH]

@@ -35,10 +35,10 @@ def link(transport: FakeTransport) -> QueueLink:
 async def test_invalid_prefix_in_the_index_of_remote_children_is_removed():
     transport = FakeTransport(
         remote_children=["no queue at all:", "glide:{a{b}:", "glide:{other}:"],
-        tell_remote_parents=SimpleNamespace(told=0, cursor="", left=1),
+        tell_remote_parents=SimpleNamespace(notified=0, cursor="", left=1),
     )
     task = RemoteFlows(link=link(transport), outbox_pending=lambda: None)
-    await task.look()
+    await task.run_once()
     assert [key for _, key in transport.calls] == ["glide:{q}:meta", "glide:{q}:meta", "glide:{other}:meta"]
     assert task._empty == ["no queue at all:", "glide:{a{b}:"]
 
@@ -54,5 +54,5 @@ async def test_children_in_a_queue_that_fails_do_not_delay_those_of_other_queues
         sweep_parents=False, watch_children=watched, child_outcomes=outcomes,
         children_ended=0,
     )  # fmt: skip
-    await WaitingParentsTask(link=link(transport), outbox_pending=lambda: None).look()
+    await WaitingParentsTask(link=link(transport), outbox_pending=lambda: None).run_once()
     assert transport.calls[-1][0] == "children_ended"

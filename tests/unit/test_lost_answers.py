@@ -4,7 +4,7 @@ import pytest
 
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.suspend.calls import suspended
-from glidemq_py._worker.results import FinishedAttempt, lost_answer
+from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from glidemq_py._worker.results import FinishedAttempt, lost_answer
 def test_a_suspension_that_is_handed_in_again(answer: AttemptStatus, meaning: AttemptStatus) -> None:
     row = suspended("1", "1-0", 1, 1, "reason", 50)
     run = type("R", (), {"job": type("J", (), {"attempts_made": 0})()})()
-    assert lost_answer(FinishedAttempt(row, run, None, None, sent=True), answer) == meaning
+    assert status_after_lost_reply(FinishedAttempt(row, run, None, None, sent=True), answer) == meaning

@@ -34,38 +34,38 @@ def recovery(transport: FakeTransport) -> StalledJobsTask:
 
 async def test_recovery_runs_without_an_interruption():
     transport = FakeTransport()
-    await recovery(transport).look()
+    await recovery(transport).run_once()
     assert transport.calls == 1
 
 
 async def test_recovery_waits_one_lock_duration_after_an_interruption():
     transport = FakeTransport()
     one = recovery(transport)
-    transport.interruptions.note()
-    await one.look()
+    transport.interruptions.record()
+    await one.run_once()
     assert transport.calls == 0
     transport.interruptions._last = time.monotonic() - 61
-    await one.look()
+    await one.run_once()
     assert transport.calls == 1
 
 
 async def test_interruption_of_another_queue_in_a_cluster_does_not_delay_recovery():
     transport = FakeTransport()
     one = recovery(transport)
-    transport.interruptions.note("other")
-    await one.look()
+    transport.interruptions.record("other")
+    await one.run_once()
     assert transport.calls == 1
-    transport.interruptions.note("q")
-    await one.look()
+    transport.interruptions.record("q")
+    await one.run_once()
     assert transport.calls == 1
 
 
 def test_interruptions_of_very_many_queues_count_for_all():
     interruptions = Interruptions()
     for number in range(1_000):
-        interruptions.note(str(number))
+        interruptions.record(str(number))
     assert interruptions.age_s("other") == float("inf")
-    interruptions.note("one more")
+    interruptions.record("one more")
     assert interruptions.age_s("other") < float("inf")
 
 

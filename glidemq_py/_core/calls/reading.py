@@ -125,7 +125,7 @@ class Gauges(NamedTuple):
     oldest: int
     """Milliseconds since the oldest waiting job became ready."""
     workers: int
-    owed: int
+    outbox: int
     """Number of outbox entries."""
 
 

@@ -28,11 +28,11 @@ __all__ = [
     "group_limited",
     "heartbeat",
     "idle_exchange",
+    "invalidate",
     "leave",
     "reattach",
     "recover_stalled",
     "released",
-    "retire",
     "waiting_children",
 ]
 
@@ -243,7 +243,7 @@ def idle_exchange(
     return Call("exchange", meta, (pack(request),), _exchanged)
 
 
-def retire(meta: str, token: str) -> Call[bool]:
+def invalidate(meta: str, token: str) -> Call[bool]:
     """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
     return Call("retire", meta, (token,), bool, repeatable=True)
 

@@ -47,7 +47,7 @@ class SubscriptionRow(NamedTuple):
     lag: int
     """Number of unread entries; -1 if the server does not track it and it is large."""
     pending: int
-    handed_back: int
+    released: int
     last_delivered: str
     consumers: int
 

@@ -32,7 +32,7 @@ class Subscription:
         waiting: number of unread stream entries, including those that its subjects skip; None if the server does not
             track the number and it is more than 1,000.
         active: number of messages being processed.
-        handed_back: number of messages released by a worker that closed or stalled; they are delivered next.
+        released: number of messages released by a worker that closed or stalled; they are delivered next.
         last_delivered: id of the last entry read.
         consumers: number of workers that have read for it, possibly including some that have stopped.
     """
@@ -40,7 +40,7 @@ class Subscription:
     name: str
     waiting: int | None
     active: int
-    handed_back: int
+    released: int
     last_delivered: str
     consumers: int
 
@@ -84,9 +84,9 @@ async def get_subscriptions(link: QueueLink) -> list[Subscription]:
         rows.update((row.name, row) for row in page.rows)
     return [
         Subscription(
-            name=row.name, waiting=None if row.lag < 0 else row.lag, active=row.pending - row.handed_back,
-            handed_back=row.handed_back, last_delivered=row.last_delivered,
-            consumers=row.consumers - (row.handed_back > 0),
+            name=row.name, waiting=None if row.lag < 0 else row.lag, active=row.pending - row.released,
+            released=row.released, last_delivered=row.last_delivered,
+            consumers=row.consumers - (row.released > 0),
         )
         for row in rows.values()
     ]  # fmt: skip

@@ -264,7 +264,7 @@ class BroadcastWorker(Worker[ContextT], Generic[ContextT]):
         if await link.transport.command("ZCARD", link.keys.scheduled):
             return False
         mine = [each for each in await get_subscriptions(link) if each.name == self.subscription]
-        return all(each.waiting == 0 and not each.active and not each.handed_back for each in mine)
+        return all(each.waiting == 0 and not each.active and not each.released for each in mine)
 
     def __repr__(self) -> str:
         return f"<BroadcastWorker for subscription {self.subscription!r} of {self.queue_name!r}>"

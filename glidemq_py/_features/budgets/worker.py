@@ -101,7 +101,7 @@ class BudgetGate:
         runner.refuse(run, DelayedError(PAUSE_MS) if verdict == "pause" else BudgetExceededError(run.job.id))
 
     def _notify(self, run: Run) -> None:
-        self._listeners.tell("budget_exceeded", run.job)
+        self._listeners.emit("budget_exceeded", run.job)
 
     def charges(self, batch: Iterable[FinishedAttempt]) -> list[BudgetCharge]:
         """Return the charges of the reported attempts, for `exchange`."""

@@ -22,7 +22,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.flows.calls import adopt
+from glidemq_py._features.flows.calls import add_remote_children
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import CHARS, Planned, Step, is_small, steps_of, whole_request
 from glidemq_py._job import QueueLink
@@ -89,7 +89,7 @@ async def _existing_child(link: QueueLink, parent: JobRef, result: Any) -> str:
 
 async def _attach(link: QueueLink, parent: JobRef, members: list[str]) -> None:
     meta = QueueKeys(link.keys.prefix, parent.queue).meta
-    answer = await link.transport.call(adopt(meta, parent.id, members))
+    answer = await link.transport.call(add_remote_children(meta, parent.id, members))
     if answer != "ok":
         raise invalid_parent(parent, answer)
 

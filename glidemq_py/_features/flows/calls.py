@@ -9,7 +9,7 @@ from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.calls.packing import Call, pack, unpack
 
 __all__ = [
-    "ChildEnd",
+    "ChildOutcome",
     "ChildOutcomes",
     "Children",
     "FlowAdded",
@@ -17,7 +17,7 @@ __all__ = [
     "RemoteNotified",
     "Reserved",
     "Watched",
-    "adopt",
+    "add_remote_children",
     "child_outcomes",
     "children",
     "children_ended",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class ChildEnd(NamedTuple):
+class ChildOutcome(NamedTuple):
     """The outcome of a child in another queue."""
 
     parent: str
@@ -105,7 +105,7 @@ class FlowAdded(NamedTuple):
     """1-based row number and the reason why nothing was added ('duplicate' or 'cost'); False if all was added."""
 
 
-def children_ended(meta: str, ends: Sequence[ChildEnd]) -> Call[bool]:
+def children_ended(meta: str, ends: Sequence[ChildOutcome]) -> Call[bool]:
     """Report finished children to parents in this queue; returns True if the queue's outbox has new entries."""
     return Call("children_ended", meta, (pack(ends),), bool, repeatable=True)
 
@@ -115,7 +115,7 @@ def notify_parents(meta: str) -> Call[bool]:
     return Call("notify_parents", meta, (), bool, repeatable=True)
 
 
-def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
+def add_remote_children(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
     """Add children of other queues to a parent; returns 'ok', 'gone', or the final state of a finished parent."""
     return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
 
@@ -123,7 +123,7 @@ def adopt(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
 class RemoteNotified(NamedTuple):
     """Reply of `notify_remote_parents`."""
 
-    told: int
+    notified: int
     """Number of entries added to the outbox of the queue."""
     cursor: str
     left: int

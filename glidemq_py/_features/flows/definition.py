@@ -216,7 +216,7 @@ def validate_dag(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
 def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     """Return the nodes sorted so that each comes after its dependencies (Kahn's algorithm).
 
-    The given order is kept where the dependencies allow it.
+    Keeps the given order as far as the dependencies allow.
 
     Raises:
         CycleError: the dependencies form a cycle.

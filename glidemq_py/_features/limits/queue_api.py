@@ -13,7 +13,7 @@ from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_g
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["GroupReply", "QueueLimits", "Setting", "group_info", "hold_group", "limit_group", "limit_queue"]
+__all__ = ["GroupReply", "QueueLimits", "Setting", "block_group", "group_info", "limit_group", "limit_queue"]
 
 Setting = tuple[int, int] | int
 """A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
@@ -43,7 +43,7 @@ def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Se
     return Call("limit_group", meta, (pack((key, concurrency, rate, bucket)),), int, repeatable=True)
 
 
-def hold_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
+def block_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
     """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
     return Call("hold_group", meta, (pack((key, ms, int(replace))),), int, repeatable=True)
 
@@ -138,7 +138,7 @@ class QueueLimits:
         name, ms = validate_ordering_key(key), to_ms("duration", duration, minimum=1)
         replace = check_choice("extend", extend, _EXTEND) == "replace"
         link = await self._connected()
-        return await link.transport.call(hold_group(link.keys.meta, name, ms, replace))
+        return await link.transport.call(block_group(link.keys.meta, name, ms, replace))
 
     async def set_group_limits(
         self,

@@ -59,7 +59,7 @@ class JobSuspension:
         signal in `signals`. A signal that came before the suspension resumes the job at once.
 
         Args:
-            reason: what the job waits for, for people; at most 4,096 characters.
+            reason: description of the awaited event, for people; at most 4,096 characters.
             timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
                 None = no limit.
             on_resume: plain or async function called with `signals` in place of the handler if the same worker object

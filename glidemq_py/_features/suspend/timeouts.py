@@ -79,7 +79,7 @@ class SuspendTimeoutsTask(BackgroundTask):
                 continue
             self._due = loop.time() + _IDLE_S
             try:
-                pause = await self.look()
+                pause = await self.run_once()
             except ClosedError:
                 return
             except GlideMQError as error:
@@ -91,7 +91,7 @@ class SuspendTimeoutsTask(BackgroundTask):
         _log.error("queue %r: job %s failed (suspended without a signal within its timeout)", self._link.keys.name,
                    show_id(job_id))  # fmt: skip
 
-    async def look(self) -> float:
+    async def run_once(self) -> float:
         """Fail overdue jobs and return the seconds until the next poll."""
         transport, keys = self._link.transport, self._link.keys
         first = await transport.command("ZRANGE", keys.suspended, "0", "0", "WITHSCORES")

@@ -267,7 +267,7 @@ def report_usage(
 ) -> Call[tuple[AttemptStatus, bool]]:
     """Store the usage of a job, replacing its previous report.
 
-    Repeatable: a second run subtracts what the first one added.
+    Repeatable: a second run subtracts the amounts that the first one added.
 
     Returns:
         The status of the attempt, and True if this is the first report of its minute.

@@ -31,7 +31,7 @@ __all__ = ["Limits", "resident_memory", "run_workers", "serve_metrics"]
 
 _log = get_logger("glidemq_py.worker")
 
-_LOOK_EVERY_S = 0.5
+_POLL_EVERY_S = 0.5
 _ENDS = ("completed", "retrying", "failed")
 
 
@@ -83,21 +83,21 @@ class Limits:
                 raise GlideMQValidationError(
                     "--max-memory", self._max_memory, f"too low: the process uses {size} bytes before its first job"
                 )
-            self._look()
+            self._poll()
 
     def _count(self, *_: object) -> None:
         self._ended += 1
         if self._max_jobs is not None and self._ended >= self._max_jobs:
-            self._tell(f"{self._ended} jobs have ended")
+            self._request_recycling(f"{self._ended} jobs have ended")
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         size = resident_memory()
         if self._max_memory is not None and size is not None and size >= self._max_memory:
-            self._tell(f"{size >> 20} MiB of memory are in use")
+            self._request_recycling(f"{size >> 20} MiB of memory are in use")
         else:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_POLL_EVERY_S, self._poll)
 
-    def _tell(self, reason: str) -> None:
+    def _request_recycling(self, reason: str) -> None:
         if not self._done:
             self._done = True
             self._reached(reason)
@@ -202,7 +202,7 @@ class _Crew:
         handle_until_exit(self._signalled)
         if self._line is not None:
             self._keep(asyncio.ensure_future(self._listen(self._line)))
-            self._line.say("loaded")
+            self._line.send("loaded")
         code = await self._work()
         self._limits.close()
         for worker, ended in zip(self._workers, await self._close(), strict=True):
@@ -212,7 +212,7 @@ class _Crew:
         if self._timer is not None:
             self._timer.cancel()
         if self._line is not None:
-            self._line.say("ended")
+            self._line.send("ended")
         if self._hurried:
             # A normal exit would wait for the threads of handlers whose jobs were released.
             _leave(code)
@@ -233,7 +233,7 @@ class _Crew:
         queues = ", ".join(sorted({repr(worker.queue_name) for worker in self._workers}))
         _log.info("working on %s", queues)
         if self._line is not None:
-            self._line.say("started")
+            self._line.send("started")
         ended = self._keep(asyncio.ensure_future(self._ended()))
         await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done() and ended.exception() is not None:
@@ -249,7 +249,7 @@ class _Crew:
             return
         line = str(error) if known else traceback.format_exception_only(error)[-1].strip()
         report = line if known else "".join(traceback.format_exception(error)).strip()
-        self._line.say("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
+        self._line.send("broken", json.dumps([line[:_LINE_MOST], report[-_REPORT_MOST:]]))
 
     async def _ended(self) -> None:
         """Wait until the application has closed all workers. Raises the error that closed one of them."""
@@ -262,7 +262,7 @@ class _Crew:
             and any(worker._connection is None for worker in self._workers)
         ):
             # The child processes share one private server, which the supervisor starts.
-            self._line.say("server?")
+            self._line.send("server?")
             await self._server_known
         self._limits.watch(self._workers)
         await asyncio.gather(*(worker.start() for worker in self._workers))
@@ -306,12 +306,12 @@ class _Crew:
 
     def _enough(self, reason: str) -> None:
         if self._line is not None:
-            self._line.say("recycle", reason)
+            self._line.send("recycle", reason)
         self.drain(reason)
 
     async def _listen(self, line: Line) -> None:
         while True:
-            word, rest = await line.hear()
+            word, rest = await line.receive()
             if word == "drain":
                 self.drain("requested by the supervisor")
             elif word == "hurry":

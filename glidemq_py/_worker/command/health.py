@@ -71,7 +71,7 @@ async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
         async with asyncio.timeout(_PATIENCE_S):
             transport = await open_transport(connection, check=False)
             try:
-                return await _ask(transport, keys)
+                return await _request(transport, keys)
             finally:
                 await transport.close()
     except TimeoutError:
@@ -80,7 +80,7 @@ async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
         return False, str(error)
 
 
-async def _ask(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
+async def _request(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
     host, elsewhere = socket.gethostname(), set[str]()
     seconds, microseconds = await transport.command("TIME")
     now = int(seconds) * 1000 + int(microseconds) // 1000

@@ -50,13 +50,13 @@ class Line:
         end.setblocking(False)
         return cls(*await asyncio.open_unix_connection(sock=end))
 
-    def say(self, word: str, rest: str = "") -> None:
+    def send(self, word: str, rest: str = "") -> None:
         """Send a message; does nothing if the other process has ended."""
         text = f"{word} {rest}".strip().replace("\n", " ")
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(f"{text}\n".encode())
 
-    async def hear(self) -> tuple[str, str]:
+    async def receive(self) -> tuple[str, str]:
         """Return the next message as (word, rest); ('', '') if the other process has ended."""
         try:
             line = await self._reader.readline()
@@ -181,7 +181,7 @@ class _Supervisor:
     def _give_up(self, why: str, code: int) -> None:
         _log.critical("giving up: %s", why)
         self._code = code
-        self._ask(1)
+        self._request_stop(1)
 
     # -- children -----------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class _Supervisor:
         child = _Child(process, await Line.over(ours), asyncio.get_running_loop().time())
         self._children.add(child)
         if self._requests:
-            self._tell(child, self._requests)
+            self._signal(child, self._requests)
         asyncio.get_running_loop().call_later(_IMPORT_S, self._kill_importing, child, "is still importing the target")
         return child
 
@@ -217,13 +217,13 @@ class _Supervisor:
         return code
 
     async def _listen(self, child: _Child) -> None:
-        while (heard := await child.line.hear())[0]:
-            word, rest = heard
+        while (received := await child.line.receive())[0]:
+            word, rest = received
             if word == "loaded":
                 child.loaded = True
                 self._first_loaded.set()
                 if self._requests:
-                    self._tell(child, self._requests)  # it ignored SIGTERM while it was importing
+                    self._signal(child, self._requests)  # it ignored SIGTERM while it was importing
             elif word == "started":
                 child.started = self._ever_started = True
                 self._start_crashes = 0
@@ -250,7 +250,7 @@ class _Supervisor:
                 except EmbeddedServerError as error:
                     self._give_up(str(error), 1)
                     return
-        child.line.say("server", self._server_url)
+        child.line.send("server", self._server_url)
 
     # -- ending -------------------------------------------------------------------------------------------
 
@@ -258,9 +258,9 @@ class _Supervisor:
         level = min(self._requests + 1, 3)
         what = ("", "draining the children", "children release their jobs", "killing the children")[level]
         _log.info("%s: %s", signal.Signals(number).name, what)
-        self._ask(level)
+        self._request_stop(level)
 
-    def _ask(self, level: int) -> None:
+    def _request_stop(self, level: int) -> None:
         """1: drain, 2: hurry, 3: kill."""
         if level <= self._requests:
             return
@@ -268,14 +268,14 @@ class _Supervisor:
         self._stopping.set()
         self._first_loaded.set()
         for child in self._children:
-            self._tell(child, level)
+            self._signal(child, level)
         loop = asyncio.get_running_loop()
         if level == 1 and self._timeout is not None:
-            loop.call_later(self._timeout / 1000 + _KILL_AFTER_S, self._ask, 3)
+            loop.call_later(self._timeout / 1000 + _KILL_AFTER_S, self._request_stop, 3)
         elif level == 2:
-            loop.call_later(_KILL_AFTER_S, self._ask, 3)
+            loop.call_later(_KILL_AFTER_S, self._request_stop, 3)
 
-    def _tell(self, child: _Child, level: int) -> None:
+    def _signal(self, child: _Child, level: int) -> None:
         if child.process.returncode is not None:
             return
         if level == 3:
@@ -285,7 +285,7 @@ class _Supervisor:
             child.process.terminate()  # it has no job, and cannot receive messages yet
             asyncio.get_running_loop().call_later(_KILL_AFTER_S, self._kill_importing, child, "ignores SIGTERM")
         else:
-            child.line.say("drain" if level == 1 else "hurry")
+            child.line.send("drain" if level == 1 else "hurry")
 
     def _kill(self, child: _Child, why: str) -> None:
         if child.process.returncode is None:

@@ -50,35 +50,35 @@ from glidemq_py.errors import (
     WaitingChildrenError,
 )
 
-__all__ = ["ATTEMPT_FIELDS", "Ask", "SandboxTransport", "SandboxWaiter", "load", "main", "serve"]
+__all__ = ["ATTEMPT_FIELDS", "Request", "SandboxTransport", "SandboxWaiter", "load", "main", "serve"]
 
 
 T = TypeVar("T")
 
-Ask = Callable[..., Awaitable[Any]]
+Request = Callable[..., Awaitable[Any]]
 """(operation, arguments...) -> the worker's reply; raises the worker's error."""
 
 
 class SandboxTransport:
     """A `JobTransport` that forwards calls to the worker, which owns the connection."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, request: Request) -> None:
+        self._request = request
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        return call.decode(await self._ask("call", call.function, call.key, list(call.args), call.repeatable))
+        return call.decode(await self._request("call", call.function, call.key, list(call.args), call.repeatable))
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
-        return await self._ask("command", *args)
+        return await self._request("command", *args)
 
 
 class SandboxWaiter:
     """A `Waiter` that forwards waits to the worker."""
 
-    def __init__(self, ask: Ask, prefix: str, name: str) -> None:
-        self._ask = ask
+    def __init__(self, request: Request, prefix: str, name: str) -> None:
+        self._request = request
         self._queue = (prefix, name)
 
     async def start(self) -> None:
@@ -86,11 +86,11 @@ class SandboxWaiter:
 
     async def wait(self, job_id: str, timeout_ms: int) -> Outcome:
         """See `Waiter.wait`."""
-        return Outcome(*await self._ask("wait", *self._queue, job_id, timeout_ms))
+        return Outcome(*await self._request("wait", *self._queue, job_id, timeout_ms))
 
     def beside(self, keys: QueueKeys) -> SandboxWaiter:
         """See `Waiter.beside`."""
-        return SandboxWaiter(self._ask, keys.prefix, keys.name)
+        return SandboxWaiter(self._request, keys.prefix, keys.name)
 
     async def close(self) -> None:
         """Do nothing: there are no resources."""
@@ -165,9 +165,9 @@ def serve(sock: socket.socket, handler: Handler, start: Message) -> None:
     work: Work | None = None if is_async(handler) else queue.SimpleQueue()
     session = _Session(sock, handler, start, work)
     if work is None:
-        asyncio.run(session.talk())
+        asyncio.run(session.serve_messages())
         return
-    threading.Thread(target=_talk_beside, args=(session, work), name="glidemq-sandbox", daemon=True).start()
+    threading.Thread(target=_serve_in_thread, args=(session, work), name="glidemq-sandbox", daemon=True).start()
     while (job := work.get()) is not None:
         running_job.set(job)
         try:
@@ -180,9 +180,9 @@ def serve(sock: socket.socket, handler: Handler, start: Message) -> None:
         del job, result, error
 
 
-def _talk_beside(session: _Session, work: Work) -> None:
+def _serve_in_thread(session: _Session, work: Work) -> None:
     try:
-        asyncio.run(session.talk())
+        asyncio.run(session.serve_messages())
     finally:
         work.put(None)
 
@@ -212,22 +212,23 @@ class _Session:
         self._job_type: type[Job[Any, Any]] = getattr(importlib.import_module(module), name)
         keys = QueueKeys(start["prefix"], start["queue"])
         self._link = QueueLink(
-            transport=SandboxTransport(self._ask), keys=keys, waiter=SandboxWaiter(self._ask, keys.prefix, keys.name),
-            serializer=start["serializer"], compression=start["compression"], no_continuations=_NO_CONTINUATIONS,
+            transport=SandboxTransport(self._request), keys=keys,
+            waiter=SandboxWaiter(self._request, keys.prefix, keys.name), serializer=start["serializer"],
+            compression=start["compression"], no_continuations=_NO_CONTINUATIONS,
         )  # fmt: skip
         self._job: Job[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._asked = 0
+        self._requests = 0
         self._answers: dict[int, asyncio.Future[Message]] = {}
 
-    async def talk(self) -> None:
+    async def serve_messages(self) -> None:
         """Process the worker's messages until it closes the connection."""
         self._loop = asyncio.get_running_loop()
         self._sock.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
         if self._work is not None:
             self._link.loop = self._loop
-        self._say("ready")
+        self._send("ready")
         while (message := await read_message(reader)) is not None:
             kind = message["kind"]
             if kind == "job":
@@ -242,7 +243,7 @@ class _Session:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    def _say(self, kind: str, **fields: Any) -> None:
+    def _send(self, kind: str, **fields: Any) -> None:
         self._writer.write(pack_message(kind, **fields))
 
     # -- jobs -----------------------------------------------------------------------------------------------
@@ -288,7 +289,7 @@ class _Session:
                 packed["text"] = f"the job needed more than the sandbox's memory_limit of {self._memory_limit} bytes"
         attempt, usage = job._attempt, job._usage
         self._job = self._task = None
-        self._say(
+        self._send(
             "ended", result=text, error=packed, worn=isinstance(error, MemoryError),
             job={name: value for name, value in packable(vars(job)).items() if name in JOB_FIELDS},
             attempt={name: getattr(attempt, name) for name in ATTEMPT_FIELDS},
@@ -322,14 +323,14 @@ class _Session:
 
     # -- asking -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, what: str, *arguments: Any) -> Any:
+    async def _request(self, what: str, *arguments: Any) -> Any:
         if asyncio.get_running_loop() is not self._loop:
             raise EventLoopError("job of a sandbox", "it belongs to another event loop", "use job.blocking")
-        self._asked += 1
-        number = self._asked
+        self._requests += 1
+        number = self._requests
         future = self._answers[number] = self._loop.create_future()
         try:
-            self._say("ask", number=number, what=what, arguments=arguments)
+            self._send("ask", number=number, what=what, arguments=arguments)
             message = await future
         finally:
             del self._answers[number]

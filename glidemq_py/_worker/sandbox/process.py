@@ -298,7 +298,7 @@ class SandboxProcess:
             if start:
                 self._write(start)
             while (message := await read_message(reader)) is not None:
-                self._hear(message)
+                self._on_message(message)
         finally:
             self._stop_watching()
             if self._writer is not None:
@@ -340,7 +340,7 @@ class SandboxProcess:
         if self._writer is not None:
             self._writer.transport.abort()
 
-    def _hear(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "ask":
             task = asyncio.create_task(self._answer(message))

@@ -171,8 +171,8 @@ async def test_abandoned_committed_flow_is_finished(url: str, queue: Queue, flow
     with pytest.raises(AmbiguousResultError, match="accepted"):
         await flows.add(FlowJob("root", queue.name, 0, {"job_id": "r"}, children))
     link = await queue._connected()
-    assert await UnfinishedFlowsTask(link=link, age=0).look() == 1
-    assert await UnfinishedFlowsTask(link=link, age=0).look() == 0
+    assert await UnfinishedFlowsTask(link=link, age=0).run_once() == 1
+    assert await UnfinishedFlowsTask(link=link, age=0).run_once() == 0
     root = await queue.get_job("r")
     assert root is not None
     assert root.state is JobState.WAITING_CHILDREN
@@ -185,7 +185,7 @@ async def test_uncommitted_flow_adds_nothing(queue: Queue, flows: FlowProducer, 
     flows._transport = Dying(await flows._connected(), "flow_stage", 0)  # type: ignore[assignment]
     with pytest.raises(GlideMQConnectionError):
         await flows.add(FlowJob("root", queue.name, 0, children=[FlowJob("leaf", queue.name)] * 900))
-    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).look() == 0
+    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once() == 0
     assert (await queue.get_job_counts()).total == 0
 
 
@@ -199,7 +199,7 @@ async def test_repeated_steps_have_no_effect(url: str, queue: Queue, flows: Flow
     assert root is not None
     handler = Adder()
     assert await work(url, handler, root, queue.name, concurrency=50) == 450
-    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).look() == 1
+    assert await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once() == 1
     assert (await queue.get_job_counts()).unfinished == 0
     assert handler.order.count("leaf") == 450
 

@@ -110,7 +110,7 @@ async def all_done(*queues: Queue) -> None:
 
 async def finish(queue: Queue) -> int:
     """What a worker's duty does when the time has come."""
-    return await UnfinishedFlowsTask(link=await queue._connected(), age=0).look()
+    return await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
