@@ -1,8 +1,8 @@
-"""A flow of ten thousand children: how long it takes to add, and how long any call of its life holds the server.
+"""Measure a flow of 10,000 children: the time of each step, and the longest call of each.
 
-Beside the calls of adding and of working off, those that touch a parent with ten thousand children afterwards: reading
-the flow back, checking the queue, removing the parent. As in `tests.bench.scale`, the longest call is judged by the
-median of the turns.
+The steps are adding, processing all jobs, and three operations on the completed parent: reading the flow back,
+checking the queue, and removing the parent. As in `tests.bench.scale`, the limit applies to the median of the rounds'
+longest calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADD_SECONDS = 2.0
 LONGEST_MS = 5.0
 
 Turn = dict[str, tuple[float, float, str]]
-"""By phase: seconds that it took, its longest call in ms, and which function that was."""
+"""Seconds, longest call in ms, and the function of that call, by step."""
 
 
 async def _work(job: Job[Any, Any]) -> Any:
@@ -47,7 +47,7 @@ async def _turn(server: BenchServer, gauge: Gauge, queues: tuple[str, ...]) -> T
 
     flow = FlowJob("root", queues[0], 1, None, [FlowJob("leaf", queues[-1], number) for number in range(CHILDREN)])
     async with FlowProducer(url) as producer, Queue[Any, Any](queues[0], url) as queue:
-        await queue.get_job_counts()  # the library is there before anything is measured
+        await queue.get_job_counts()  # loads the library before the first measurement
         begin()
         node = await producer.add(flow)
         ended("add")
@@ -56,7 +56,7 @@ async def _turn(server: BenchServer, gauge: Gauge, queues: tuple[str, ...]) -> T
         for worker in workers:
             await worker.start()
         result = await node.job.wait_until_finished(timeout=60_000)
-        ended("work off")
+        ended("process all jobs")
         for worker in workers:
             await worker.close()
         if result != CHILDREN:
@@ -74,12 +74,12 @@ async def _turn(server: BenchServer, gauge: Gauge, queues: tuple[str, ...]) -> T
 
 
 async def flows(server: BenchServer) -> tuple[list[str], list[str]]:
-    """Measure; the lines of the report and what is beyond the bounds."""
+    """Measure; return the lines of the report and the measurements above the limits."""
     gauge = Gauge(server)
     lines = [
         f"### A flow of {CHILDREN:,} children",
         "",
-        "| | seconds | longest call of a turn, ms | of all |",
+        "| step | seconds | longest call, median, ms | longest call of all, ms |",
         "| --- | ---: | ---: | ---: |",
     ]
     beyond: list[str] = []

@@ -1,18 +1,18 @@
-"""What a job costs as a queue grows, and how long any call holds the server: ``python -m tests.bench.scale``.
+"""Measure the cost of a job by queue size, and the longest calls: ``python -m tests.bench.scale``.
 
-A backlog of each size is built, and then the same 2,000 jobs are added and worked off again and again: the server's
-time inside our functions (``INFO commandstats``), divided by jobs. Beside it the longest single call, from the
-server's slow log. At the largest size every call of an operator is made too. ``--most 1000000`` is the long form.
+For each size, a backlog is created; then 2,000 jobs are added and processed in each of several rounds. The cost is the
+server time of our functions (``INFO commandstats``) per job. The longest call comes from the server's slow log. The
+largest size also measures every operation of an operator. The default sizes take long; ``--most 10000`` is quick.
 
-Server time is elapsed time: a call may have been interrupted by whatever else the machine does. The cost of a job is
-therefore the least of several turns, and the longest call is judged by the median of the turns' longest: what an
-algorithm needs it needs in every turn. The longest of all is shown beside it.
+Server time is elapsed time, so a call includes interruptions by other processes. The cost of a job is therefore the
+minimum of several rounds, and the limit applies to the median of the rounds' longest calls: an algorithm needs its
+time in every round. The longest call of all is printed too.
 
-What is judged is the whole job; of one group a call reads and writes the record once for all its jobs, which makes
-`take and finish` of a single group cheaper than that of several.
+The target applies to the total cost. With a single group, a call reads and writes the group's record once for all its
+jobs, so `fetch and complete` is cheaper than with several groups.
 
-A larger backlog is more memory, which is farther from the processor for every command, ours or not. So each point
-also measures a bare script on hashes like a job's (`CONTROL`), and flatness is judged against that.
+A larger backlog needs more memory, which makes every command slower. So each point also measures a plain script on
+hashes of a job's size (`CONTROL`), and costs are compared relative to it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tests.bench.server import BenchServer, running_server
 
 TURNS = 8
 OPERATIONS = 3
-"""Turns of what an operator can do again."""
+"""Number of rounds of a repeatable operation."""
 CHUNK = 100
-"""Jobs a call, added and taken alike: what a worker asks for."""
+"""Jobs per call when adding and fetching; the same as a worker's."""
 
 FLAT = 1.20
 LONGEST_MS = 5.0
@@ -47,7 +47,7 @@ OPTIONS = '{"removeOnComplete":true}'
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One situation at one size: microseconds of the server per job, and the longest call in ms."""
+    """A measurement at one size: server time in us per job, and the longest call in ms."""
 
     size: int
     add: float
@@ -58,17 +58,17 @@ class Point:
     what: str
 
     @property
-    def whole(self) -> float:
-        """What one job costs the server, from its add to its end."""
+    def total(self) -> float:
+        """Return the server time of a job, from add to completion, us."""
         return self.add + self.work
 
     def relative(self, name: str) -> float:
-        """Cost in units of the control's."""
+        """Return the cost relative to the control."""
         return float(getattr(self, name)) / self.control
 
 
 class Site:
-    """One queue on one server, and the calls of a producer and a worker upon it."""
+    """A queue on a server, with the calls of a producer and a worker."""
 
     def __init__(self, server: BenchServer, queue: Queue[Any, Any], transport: Any) -> None:
         self.gauge = Gauge(server)
@@ -82,7 +82,7 @@ class Site:
             await self._transport.call(add(self._meta, rows[start : start + CHUNK], False))
 
     async def work(self, jobs: int, *, fail: bool = False) -> None:
-        """Take and finish so many, as a worker does."""
+        """Fetch and complete this many jobs, as a worker does."""
         finished: list[list[object]] = []
         left = jobs
         while left > 0 or finished:
@@ -90,7 +90,7 @@ class Site:
             call = working.exchange(self._meta, "py-bench", want, finished, False, False)
             reply = await self._transport.call(call)
             if not reply.jobs and not finished:
-                raise RuntimeError(f"{left} jobs are not there")
+                raise RuntimeError(f"{left} jobs are missing")
             left -= len(reply.jobs)
             finished = [_finished(job, reply.now, fail) for job in reply.jobs]
 
@@ -130,7 +130,7 @@ async def _site(server: BenchServer) -> AsyncGenerator[Site]:
 
 
 async def _measured(site: Site, size: int, row: Callable[[int], Row]) -> Point:
-    """The same jobs again and again on top of what is there; the cheapest turn counts."""
+    """Add and process the same jobs in several rounds next to the backlog; return the minimum cost."""
     gauge = site.gauge
     adds: list[float] = []
     works: list[float] = []
@@ -156,32 +156,32 @@ async def _filled(site: Site, size: int, row: Callable[[int], Row]) -> None:
 
 
 async def waiting(site: Site, size: int) -> Point:
-    """So many jobs wait."""
+    """Measure with a backlog of waiting jobs."""
     await _filled(site, size, lambda _: plain())
     return await _measured(site, size, lambda _: plain())
 
 
 async def far_delayed(site: Site, size: int) -> Point:
-    """So many jobs are due tomorrow; plain ones pass by."""
+    """Measure plain jobs next to jobs delayed by a day."""
     await _filled(site, size, lambda _: delayed())
     return await _measured(site, size, lambda _: plain())
 
 
 async def waiting_prioritized(site: Site, size: int) -> Point:
-    """So many jobs of five priorities wait."""
+    """Measure with a backlog of jobs of five priorities."""
     await _filled(site, size, prioritized)
     return await _measured(site, size, prioritized)
 
 
 async def completed(site: Site, size: int) -> Point:
-    """So many jobs are completed and kept."""
+    """Measure plain jobs next to retained completed jobs."""
     await _filled(site, size, lambda _: plain("{}"))
     await site.work(size)
     return await _measured(site, size, lambda _: plain())
 
 
 def in_groups(backlog: int) -> Callable[[Site, int], Awaitable[Point]]:
-    """A backlog in so many groups."""
+    """Return a measurement with this backlog in ``size`` ordering groups."""
 
     async def measure(site: Site, size: int) -> Point:
         await _filled(site, backlog, lambda number: grouped(number, size))
@@ -192,7 +192,7 @@ def in_groups(backlog: int) -> Callable[[Site, int], Awaitable[Point]]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an operator does; its calls in ms: typical ones, and the longest of all, with its function."""
+    """An operation: its typical longest call and the longest of all in ms, with the function of that call."""
 
     name: str
     typical: float
@@ -201,10 +201,10 @@ class Operation:
 
 
 async def operators(site: Site, size: int) -> list[Operation]:
-    """Every call of an operator on a queue with so many waiting, delayed, completed and failed jobs in all.
+    """Measure every operation on a queue with ``size`` waiting, delayed, completed and failed jobs in total.
 
-    A turn's longest call is the longest but for one in a hundred: who makes thousands of calls meets a stall of the
-    machine. What can be done again is, and the median of its turns is typical.
+    The longest call of a round is its 99th percentile, because thousands of calls include stalls of the machine.
+    Repeatable operations run in several rounds; the typical value is the median of the rounds.
     """
     part = size // 4
     await _filled(site, part, lambda _: plain("{}"))
@@ -239,7 +239,7 @@ async def operators(site: Site, size: int) -> list[Operation]:
     once: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("retry_jobs", queue.retry_jobs),
         ("clean", lambda: queue.clean(0, 100_000, "completed")),
-        ("drain, delayed too", lambda: queue.drain(delayed=True)),
+        ("drain, including delayed jobs", lambda: queue.drain(delayed=True)),
         ("obliterate", lambda: queue.obliterate(force=True)),
     ]
     found: list[Operation] = []
@@ -263,18 +263,19 @@ def _table(title: str, points: list[Point]) -> list[str]:
     lines = [
         f"### {title}",
         "",
-        "| size | add, us a job | take and finish, us a job | both | control, us | longest of a turn, ms | of all |",
+        "| size | add, us per job | fetch and complete, us per job | total | control, us | longest call, median, ms "
+        "| longest call of all, ms |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for p in points:
-        costs = f"{p.add:.2f} | {p.work:.2f} | {p.whole:.2f} | {p.control:.2f}"
+        costs = f"{p.add:.2f} | {p.work:.2f} | {p.total:.2f} | {p.control:.2f}"
         lines.append(f"| {p.size:,} | {costs} | {p.typical:.2f} | {p.longest:.2f} {p.what} |")
     spread = ", ".join(f"{words} {_spread(points, name):.2f}" for name, words in COSTS.items())
-    return [*lines, "", f"Largest to smallest, in units of the control: {spread}", ""]
+    return [*lines, "", f"Largest cost divided by smallest cost, relative to the control: {spread}", ""]
 
 
-COSTS = {"add": "add", "work": "take and finish", "whole": "the whole job"}
-JUDGED = "whole"
+COSTS = {"add": "add", "work": "fetch and complete", "total": "total"}
+JUDGED = "total"
 
 
 def _spread(points: list[Point], name: str) -> float:
@@ -283,15 +284,15 @@ def _spread(points: list[Point], name: str) -> float:
 
 
 async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
-    """Measure; returns the report and what is beyond the bounds."""
+    """Measure; return the report and the measurements above the limits."""
     sizes = [10**power for power in range(3, 7) if 10**power <= most]
     groups = [size for size in (1, 10, 100, 1_000, 10_000, 100_000) if size <= most_groups]
     situations: list[tuple[str, list[int], Callable[[Site, int], Awaitable[Point]]]] = [
         ("Waiting jobs", sizes, waiting),
-        ("Delayed jobs, beside plain ones", sizes, far_delayed),
+        ("Plain jobs next to delayed jobs", sizes, far_delayed),
         ("Prioritized jobs", sizes, waiting_prioritized),
-        ("Completed jobs, beside plain ones", sizes, completed),
-        (f"Groups of a backlog of {most_groups:,}", groups, in_groups(most_groups)),
+        ("Plain jobs next to completed jobs", sizes, completed),
+        (f"Ordering groups in a backlog of {most_groups:,} jobs", groups, in_groups(most_groups)),
     ]
     lines, beyond = [""], list[str]()
     with running_server() as server:
@@ -314,8 +315,8 @@ async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
         if not only or "operators".startswith(only.lower()):
             async with _site(server) as site:
                 found = await operators(site, most)
-            lines += [f"### Calls of each operation, {most:,} jobs", ""]
-            lines += ["| operation | longest call of a turn, ms | of all |", "| --- | ---: | ---: |"]
+            lines += [f"### Operations on {most:,} jobs", ""]
+            lines += ["| operation | longest call, median, ms | longest call of all, ms |", "| --- | ---: | ---: |"]
             lines += [*(f"| {each.name} | {each.typical:.2f} | {each.longest:.2f} {each.what} |" for each in found), ""]
             beyond += [f"{o.name}: {o.what} {o.typical:.1f} ms" for o in found if o.typical > LONGEST_MS]
     return "\n".join(lines), beyond
@@ -323,19 +324,24 @@ async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
 
 _HEAD = """# Cost by size
 
-Written by `python -m tests.bench.scale`, on one Valkey beside which nothing else runs. What a job costs the server,
-from its add to its end, is to stay within 20 % from a thousand jobs to a million and from one group to 100,000; no call
-is to hold the server for more than 5 ms.
+This report shows how the server time per job changes with the size of a queue. It is generated by
+`python -m tests.bench.scale` against one Valkey on an otherwise idle machine. There are two targets:
 
-A job's cost is the least of eight turns of 2,000 jobs, in calls of 100. The more memory there is, the farther it is
-from the processor, whoever asks for it: the control is a bare script that writes, reads, changes and removes hashes
-like a job's beside the same backlog, and costs are compared in its units. The longest call of a turn is the median of
-the turns' longest; the last column is the longest of all, stalls of the machine included.
+- The server time of a job, from add to completion and relative to the control, varies by at most 20 % from 1,000 to
+  1,000,000 jobs and from 1 to 100,000 ordering groups.
+- No call blocks the server for more than 5 ms, measured as the median of the longest calls.
+
+The cost of a job is the minimum of eight rounds of 2,000 jobs, in calls of 100 jobs. If a server uses more memory,
+every command becomes slower, because CPU caches hold a smaller part of it. The control measures this: a plain script
+writes, reads, changes and deletes hashes of a job's size next to the same backlog. Costs are compared relative to the
+control. "Longest call" is the median of the rounds' longest calls. The last column is the longest call of all rounds
+with the name of its function, and includes stalls of the machine. If a call is listed as 0.50 without a name, no call
+took longer than that.
 """
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scale", description="Cost by size.")
     parser.add_argument("--most", type=int, default=1_000_000, help="jobs at the largest size (default 1000000)")
     parser.add_argument("--most-groups", type=int, default=100_000, help="groups at the largest size")
@@ -346,7 +352,7 @@ def main() -> None:
     print(report)
     if args.write:
         Path(args.write).write_text(_HEAD + report)
-    print("\n".join(["Beyond the bounds:", *beyond] if beyond else ["All within the bounds."]))
+    print("\n".join(["Above the limits:", *beyond] if beyond else ["All within the limits."]))
 
 
 if __name__ == "__main__":
