@@ -170,7 +170,7 @@ def assert_in_order(output: str, patterns: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_example_says_what_it_should(name: str, tmp_path: Path) -> None:
+def test_example_prints_the_expected_output(name: str, tmp_path: Path) -> None:
     output = run(EXAMPLES / f"{name}.py", cwd=tmp_path)
     assert_in_order(output, EXPECTED[name])
     assert list(tmp_path.iterdir()) == [], "it left something in the directory it ran in"

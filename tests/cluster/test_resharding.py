@@ -69,9 +69,7 @@ async def test_slot_moves_atomically_under_load(own_cluster: ClusterProcess, mov
             await producers.more(40)
 
 
-async def test_move_that_stops_half_way_and_is_finished_later(
-    own_cluster: ClusterProcess, mover: SlotMover, queue_name: str
-):
+async def test_interrupted_move_is_finished_later(own_cluster: ClusterProcess, mover: SlotMover, queue_name: str):
     """The move takes longer than a lock: healthy jobs are not recovered, and failed calls were not executed."""
     gate = Gate()
     options: dict[str, Any] = {"concurrency": 5, "lock_duration": 1_000, "stalled_interval": 1_000}

@@ -161,7 +161,7 @@ def test_stream_entry_without_job(q: OwnQueue) -> None:
     assert [entry["jobId"] for entry in q.entries()] == [kept]
 
 
-def test_pending_entries_of_jobs_that_are_gone_or_not_active(q: OwnQueue) -> None:
+def test_pending_entries_of_missing_or_inactive_jobs(q: OwnQueue) -> None:
     gone, ended, trimmed = (q.add_job() for _ in range(3))
     taken = q.take(3)
     q.redis("DEL", f"job:{gone}")

@@ -54,7 +54,7 @@ def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
     assert 1_000 <= q.redis("XLEN", "events") <= 1_100
 
 
-def test_a_queue_may_keep_more_events(q: OwnQueue) -> None:
+def test_event_retention_can_be_raised(q: OwnQueue) -> None:
     assert q.run(control.keep_events(q.meta, 3_000)) == 1
     q.add(*[row("task", "{}", "{}") for _ in range(900)])
     work(q, 1_500)
@@ -206,7 +206,7 @@ def test_retry_of_missing_job(q: OwnQueue) -> None:
     assert q.key_names() == set()
 
 
-def test_a_retry_that_cannot_be_placed_stays_failed(q: OwnQueue) -> None:
+def test_job_that_cannot_be_requeued_stays_failed(q: OwnQueue) -> None:
     job_id = failed(q)
     q.redis("DEL", "stream")
     q.redis("SET", "stream", "foreign")

@@ -353,7 +353,7 @@ def test_a_stream_of_a_foreign_type_fails_the_call(q: OwnQueue) -> None:
         q.exchange(1)
 
 
-def test_a_job_that_cannot_be_promoted_stays_scheduled(q: OwnQueue) -> None:
+def test_job_that_cannot_be_promoted_stays_scheduled(q: OwnQueue) -> None:
     q.add_job(delay=1)
     q.advance(1)
     q.redis("SET", "stream", "foreign")

@@ -151,7 +151,7 @@ def test_a_node_peers_activation_makes_ours_stale(q: OwnQueue) -> None:
     assert q.state("1") == "active"
 
 
-def test_a_removed_job_is_gone(q: OwnQueue) -> None:
+def test_report_of_a_removed_job_returns_missing(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     q.run(remove(q.meta, "1"))
@@ -162,7 +162,7 @@ def test_a_removed_job_is_gone(q: OwnQueue) -> None:
     assert not q.redis("EXISTS", "completed")
 
 
-def test_job_key_of_other_type_is_gone(q: OwnQueue) -> None:
+def test_job_key_of_other_type_counts_as_missing(q: OwnQueue) -> None:
     add_many(q, 2)
     one, two = q.take(2)
     q.redis("SET", "job:1", "foreign")
@@ -291,7 +291,7 @@ def test_old_metrics_are_trimmed(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "fail"), [("completed", False), ("failed", True), ("scheduled", True)])
-def test_a_job_whose_new_place_cannot_be_written_stays_active(q: OwnQueue, suffix: str, fail: bool) -> None:
+def test_job_stays_active_if_its_new_source_cannot_be_written(q: OwnQueue, suffix: str, fail: bool) -> None:
     add_many(q, 2)
     good, bad = q.take(2)
     q.redis("SET", suffix, "foreign")
@@ -336,7 +336,7 @@ def test_unknown_jobs(q: OwnQueue) -> None:
     assert q.key_names() <= {"stream", "wake"}
 
 
-def test_job_reported_twice_in_a_call_that_deletes_it_is_gone(q: OwnQueue) -> None:
+def test_second_report_of_a_deleted_job_returns_missing(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     assert q.finish(job.completed(keep=1), job.completed(keep=1)) == [S.OK, S.GONE]

@@ -180,7 +180,7 @@ def test_dead_letters_to_sets_queue(q: OwnQueue) -> None:
 # -- an error half-way -------------------------------------------------------------------------------------
 
 
-def test_a_job_whose_letter_cannot_be_written_stays_active(q: OwnQueue) -> None:
+def test_job_stays_active_if_its_dead_letter_entry_cannot_be_written(q: OwnQueue) -> None:
     declare(q)
     job = take_with(q)
     q.redis("SET", "outbox", "foreign")

@@ -225,7 +225,7 @@ def test_entries_of_ended_and_missing_jobs_are_settled(q: OwnQueue) -> None:
     assert {key for key in q.key_names() if key.startswith("job:")} == {"job:1", "job:2", "job:4"}
 
 
-def test_an_entry_read_but_never_activated_goes_back_without_a_stall(q: OwnQueue) -> None:
+def test_entry_read_but_never_activated_is_returned_without_a_stall(q: OwnQueue) -> None:
     q.add_job()
     (entry,) = q.read_as("py-1")
     q.let_idle(entry, LOCK)
@@ -246,7 +246,7 @@ def test_invalid_record_does_not_block_recovery(q: OwnQueue, junk: str) -> None:
     assert len(q.take(2)) == 2
 
 
-def test_a_grouped_job_of_a_silent_peer_goes_back_to_its_group(q: OwnQueue) -> None:
+def test_stalled_job_of_a_node_peer_returns_to_its_group(q: OwnQueue) -> None:
     q.redis("HSET", "group:g", "active", "1", "maxConcurrency", "1", "nextSeq", "2")
     q.push_entry(q.put_job("7", state="active", groupKey="g", orderingSeq=1, lastActive=START, processedOn=START))
     (entry,) = q.read_as(NODE_CONSUMER)
@@ -260,7 +260,7 @@ def test_a_grouped_job_of_a_silent_peer_goes_back_to_its_group(q: OwnQueue) -> N
     assert q.redis("HMGET", "group:g", "active", "nextSeq") == ["1", "2"]
 
 
-def test_recovery_goes_page_by_page(q: OwnQueue) -> None:
+def test_recovery_reads_one_page_per_call(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
     jobs = q.take(250)
     for job in jobs:

@@ -77,7 +77,7 @@ def test_job_lost_alone_is_counted_as_stalled(q: OwnQueue) -> None:
     assert die(q, fetch(q, 1)).failed == [job_id]
 
 
-def test_the_first_shared_death_is_not_charged_whatever_the_maximum(q: OwnQueue) -> None:
+def test_first_shared_death_is_not_charged_for_any_maximum(q: OwnQueue) -> None:
     ids = [q.add_job(), q.add_job()]
     assert die(q, fetch(q, 2), max_stalled=0).recovered == ids
 

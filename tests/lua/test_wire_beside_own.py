@@ -68,7 +68,7 @@ def test_heal_counts_list_jobs_of_our_workers(wire: WireQueue, own: OwnQueue) ->
     assert (wire.call("healListActive", ["id"]), wire.list_active()) == (0, 1)
 
 
-def test_an_early_signal_of_ours_resumes_what_a_peer_suspends(wire: WireQueue, own: OwnQueue) -> None:
+def test_our_early_signal_resumes_a_job_that_a_peer_suspends(wire: WireQueue, own: OwnQueue) -> None:
     job_id = wire.add()
     assert own.run(suspending.signal(own.meta, job_id, "early", "1")) == "kept"
     _, entry = wire.take_id()
@@ -78,7 +78,7 @@ def test_an_early_signal_of_ours_resumes_what_a_peer_suspends(wire: WireQueue, o
     assert own.take_one().fields["signals"].startswith('[{"name":"early"')
 
 
-def test_a_peer_signals_what_ours_suspended(wire: WireQueue, own: OwnQueue) -> None:
+def test_peer_signals_a_job_that_we_suspended(wire: WireQueue, own: OwnQueue) -> None:
     own.add_job(lifo=True)
     job = own.take_one()
     own.finish(suspending.suspended(*job.token, "", 0))
@@ -89,7 +89,7 @@ def test_a_peer_signals_what_ours_suspended(wire: WireQueue, own: OwnQueue) -> N
     assert own.finish(again.completed()) == [0]
 
 
-def test_ours_fails_what_a_peer_suspended_for_too_long(wire: WireQueue, own: OwnQueue) -> None:
+def test_we_fail_a_job_that_a_peer_suspended_for_too_long(wire: WireQueue, own: OwnQueue) -> None:
     job_id = wire.add()
     _, entry = wire.take_id()
     keys = [f"job:{job_id}", "stream", "events", "suspended"]

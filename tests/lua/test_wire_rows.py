@@ -179,7 +179,7 @@ def test_limited_groups_are_bounded_per_call(wire: WireQueue) -> None:
 @pytest.mark.parametrize(
     "state", ["active", "group-waiting", "waiting-children", "suspended", "completed", "failed"]
 )  # fmt: skip
-def test_what_cannot_be_rescheduled(wire: WireQueue, state: str) -> None:
+def test_jobs_that_cannot_be_rescheduled(wire: WireQueue, state: str) -> None:
     job_id = in_state(wire, state)
     assert wire.call("changePriority", keys_of_job(job_id), job_id, 4, GROUP) == "error:invalid_state"
     assert wire.call("changeDelay", keys_of_job(job_id), job_id, 4, wire.now, GROUP) == "error:invalid_state"

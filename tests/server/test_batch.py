@@ -56,7 +56,7 @@ class BatchGate:
         return [len(jobs) for jobs in self.begun]
 
 
-async def test_a_batch_is_what_is_ready_up_to_its_size(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_batch_has_the_ready_jobs_up_to_its_size(core_url: str, core_resp: RespClient, queue_name: str):
     gate = BatchGate()
     gate.opened.set()
     async with Queue(queue_name, core_url) as queue:
@@ -112,7 +112,7 @@ async def test_it_waits_for_more_until_it_is_full(core_url: str, queue_name: str
     assert gate.sizes == [3]
 
 
-async def test_at_the_deadline_it_begins_with_what_there_is(url: str, queue_name: str):
+async def test_batch_starts_at_the_deadline_with_the_collected_jobs(url: str, queue_name: str):
     gate = BatchGate()
     gate.opened.set()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, batch=BatchOptions(10, timeout=60)):
@@ -124,7 +124,7 @@ async def test_at_the_deadline_it_begins_with_what_there_is(url: str, queue_name
     assert gate.sizes == [1]
 
 
-async def test_no_more_batches_run_than_may_even_if_they_are_not_full(core_url: str, queue_name: str):
+async def test_partial_batches_count_against_concurrency(core_url: str, queue_name: str):
     gate = BatchGate()
     async with (
         Queue(queue_name, core_url) as queue,
@@ -215,7 +215,7 @@ async def failure(job: Job) -> tuple[str | None, str]:
         ("abc", "a list of 3 results (got str)"),
     ],
 )
-async def test_an_answer_that_does_not_fit_fails_every_job(url: str, queue_name: str, answer: Any, says: str):
+async def test_wrong_number_of_results_fails_every_job(url: str, queue_name: str, answer: Any, says: str):
     async def handle(jobs: list[Job]) -> Any:
         return answer
 
@@ -242,7 +242,7 @@ async def test_an_exception_fails_every_job_and_each_has_its_own_attempts(url: s
             assert await failure(jobs[2]) == ("ValueError", "all of you")
 
 
-async def test_batch_error_says_how_each_job_ended(core_url: str, queue_name: str):
+async def test_batch_error_reports_the_outcome_of_each_job(core_url: str, queue_name: str):
     async def handle(jobs: list[Job]) -> Any:
         if len(jobs) == 1:
             return ["again"]
@@ -263,7 +263,7 @@ async def test_batch_error_says_how_each_job_ended(core_url: str, queue_name: st
         assert read.attempts_made == 0
 
 
-async def test_every_job_may_give_its_own_signal(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_every_job_can_return_its_own_signal(core_url: str, core_resp: RespClient, queue_name: str):
     rounds: list[list[str]] = []
 
     async def one(job: Job) -> str:
@@ -318,7 +318,7 @@ async def test_every_job_may_give_its_own_signal(core_url: str, core_resp: RespC
     assert rounds[0] == names
 
 
-async def test_a_signal_that_gets_away_is_its_jobs_alone(url: str, queue_name: str):
+async def test_raised_signal_applies_only_to_its_job(url: str, queue_name: str):
     async def handle(jobs: list[Job]) -> list[Any]:
         if len(jobs) == 2:
             jobs[1].move_to_delayed(1, data="moved on")
@@ -333,7 +333,7 @@ async def test_a_signal_that_gets_away_is_its_jobs_alone(url: str, queue_name: s
             assert await jobs[1].wait_until_finished() == "moved on"
 
 
-async def test_a_signal_in_the_place_of_another_job_is_refused(url: str, queue_name: str):
+async def test_signal_of_another_job_is_rejected(url: str, queue_name: str):
     async def handle(jobs: list[Job]) -> list[Any]:
         try:
             jobs[1].move_to_delayed(1)
@@ -366,7 +366,7 @@ async def test_a_rate_limit_raised_outright_is_for_all(url: str, queue_name: str
 # -- ends from outside ----------------------------------------------------------------------------------------
 
 
-async def test_a_timeout_is_one_jobs_and_keeps_its_reason(core_url: str, queue_name: str):
+async def test_timeout_applies_to_one_job_and_keeps_its_reason(core_url: str, queue_name: str):
     """Wrinkle W19: the reason of a time-out was lost in batches, and the handler ran on beside the retry."""
     gate = BatchGate()
     async with Queue(queue_name, core_url) as queue:
@@ -380,7 +380,7 @@ async def test_a_timeout_is_one_jobs_and_keeps_its_reason(core_url: str, queue_n
     assert gate.cancelled == 0
 
 
-async def test_a_handler_none_of_whose_jobs_is_wanted_is_cancelled(url: str, queue_name: str):
+async def test_handler_is_cancelled_if_all_its_jobs_timed_out(url: str, queue_name: str):
     gate = BatchGate()
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk([("n", n, {"timeout": 30 + 20 * n}) for n in range(3)])
@@ -405,7 +405,7 @@ async def test_revoking_one_job_of_a_batch_cancels_it_alone(core_url: str, queue
     assert gate.cancelled == 0
 
 
-async def test_revoking_a_job_that_is_being_gathered(url: str, queue_name: str):
+async def test_revoking_a_collected_job(url: str, queue_name: str):
     gate = BatchGate()
     gate.opened.set()
     async with (
@@ -421,7 +421,7 @@ async def test_revoking_a_job_that_is_being_gathered(url: str, queue_name: str):
     assert gate.sizes == [2]
 
 
-async def test_close_hands_back_what_is_gathered_and_waits_for_what_runs(
+async def test_close_releases_collected_jobs_and_waits_for_active_ones(
     core_url: str, core_resp: RespClient, queue_name: str
 ):
     gate = BatchGate()
@@ -443,7 +443,7 @@ async def test_close_hands_back_what_is_gathered_and_waits_for_what_runs(
         assert raw.pending() == []
 
 
-async def test_a_close_by_force_hands_back_every_job_of_a_batch(url: str, resp: RespClient, queue_name: str):
+async def test_forced_close_releases_every_job_of_a_batch(url: str, resp: RespClient, queue_name: str):
     gate = BatchGate()
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk([("n", n) for n in range(3)])
@@ -481,7 +481,7 @@ async def test_a_paused_worker_takes_no_batch(url: str, queue_name: str):
         ({"size": 5, "timeout": -1}, "batch.timeout"), ({"size": 5, "wait": 1}, "batch.wait"), (5, "batch"),
     ],
 )  # fmt: skip
-def test_batches_that_cannot_be(batch: Any, option: str):
+def test_invalid_batch_options_are_rejected(batch: Any, option: str):
     with pytest.raises(GlideMQValidationError) as caught:
         Worker("q", lambda jobs: jobs, batch=batch)
     assert caught.value.option == option

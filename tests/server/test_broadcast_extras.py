@@ -38,7 +38,7 @@ async def letters_of(broadcast: Broadcast[Any], subscription: str | None = None)
     return [letter.data for letter in await broadcast.get_dead_letter_jobs(subscription)]
 
 
-async def test_a_subscription_has_dead_letters_of_its_own(core_url: str, queue_name: str):
+async def test_dead_letter_entries_are_separate_per_subscription(core_url: str, queue_name: str):
     dead, other = f"{queue_name}-dead", f"{queue_name}-other"
     async with Broadcast(queue_name, core_url, dead_letter_queue=other) as broadcast:
         mailer = BroadcastWorker(queue_name, fail, core_url, subscription="mailer", dead_letter_queue=dead)
@@ -62,7 +62,7 @@ async def test_a_subscription_has_dead_letters_of_its_own(core_url: str, queue_n
             assert letter.name == "orders.new"
 
 
-async def test_a_letter_is_replayed_to_its_subscription_alone(url: str, queue_name: str):
+async def test_replay_goes_only_to_its_subscription(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
     seen, elsewhere, broken = Seen(), Seen(), [True]
 
@@ -94,7 +94,7 @@ async def test_a_letter_is_replayed_to_its_subscription_alone(url: str, queue_na
         assert not (await broadcast.queue.check(recheck_after=50)).findings
 
 
-async def test_the_letter_of_a_message_that_is_gone_stays(url: str, queue_name: str):
+async def test_dead_letter_entry_of_a_deleted_message_stays(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
     async with Broadcast(queue_name, url, max_messages=1, dead_letter_queue=dead) as broadcast:
         async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as told:
@@ -112,7 +112,7 @@ async def test_the_letter_of_a_message_that_is_gone_stays(url: str, queue_name: 
         assert await broadcast.get_dead_letter_jobs(start=1) == []
 
 
-async def test_dead_letters_can_be_taken_away_and_go_with_the_subscription(url: str, resp: RespClient, queue_name: str):
+async def test_dead_letter_entries_are_removed_with_their_subscription(url: str, resp: RespClient, queue_name: str):
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as broadcast:
         worker = BroadcastWorker(queue_name, fail, url, subscription="s", dead_letter_queue=False)
@@ -127,7 +127,7 @@ async def test_dead_letters_can_be_taken_away_and_go_with_the_subscription(url: 
         assert raw.run("HEXISTS", "meta", "deadLetterQueueName:s") == 0
 
 
-async def test_messages_that_expire_or_kill_their_workers_leave_letters(url: str, queue_name: str):
+async def test_expired_and_stalled_messages_create_dead_letter_entries(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
     async with Broadcast(queue_name, url) as broadcast:
         await broadcast.subscribe("s", "0-0")
@@ -292,7 +292,7 @@ async def test_tokens_are_limited(url: str, queue_name: str):
         ({"token_limiter": {"max_tokens": 0, "duration": 1}}, "token_limiter.max_tokens"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], option: str):
+def test_invalid_options_are_rejected(options: dict[str, Any], option: str):
     with pytest.raises(GlideMQValidationError) as raised:
         BroadcastWorker("b", **dict[str, Any]({"handler": fail, "subscription": "s"} | options))
     assert raised.value.option == option

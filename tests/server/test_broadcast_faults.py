@@ -31,7 +31,7 @@ async def clean(url: str, queue_name: str) -> AsyncIterator[None]:
         assert (await queue.check(recheck_after=50)).findings == ()
 
 
-async def test_messages_of_a_lost_reply_are_regained_at_once(url: str, queue_name: str, proxy: LossyProxy):
+async def test_messages_of_a_lost_reply_are_reattached_immediately(url: str, queue_name: str, proxy: LossyProxy):
     seen = Seen()
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, seen, proxy.url, subscription="s", concurrency=10, subjects=["a.*"])
@@ -141,7 +141,7 @@ async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
         assert (attempts, told.count["failed"]) == ([0, 0, 0, 0], 0)
 
 
-async def test_workers_that_come_and_go(url: str, queue_name: str):
+async def test_workers_start_and_stop_during_delivery(url: str, queue_name: str):
     """Closed by force in the middle of their work, again and again: what they had in hand is lost to nobody, ends once,
     and no outcome comes too late: an answer under way at the close is waited for."""
     ends: Counter[str] = Counter()

@@ -290,7 +290,7 @@ async def test_invalid_parents_are_rejected(url: str, parents: Queue, children: 
             await children.add_bulk([("fine",), ("child", 1, {"parent": done})])
 
 
-async def test_options_that_cannot_be(parents: Queue) -> None:
+async def test_invalid_options_are_rejected(parents: Queue) -> None:
     job = await parents.add("n")
     for options in (
         {"parent": 3}, {"parent": {"queue": "q"}}, {"parent": ("q", "007")}, {"parent": (":", "x")},

@@ -460,7 +460,7 @@ async def test_requeued_job_creates_an_entry_per_failure(url: str, queue_name: s
         ({"name": "x", "on": ("fail",)}, "did you mean 'failed'"), (True, "must be a queue's name"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(holder: Any, value: Any, named: str):
+def test_invalid_arguments_are_rejected(holder: Any, value: Any, named: str):
     with pytest.raises(GlideMQValidationError, match=named):
         holder("q", dead_letter_queue=value)
 

@@ -166,7 +166,7 @@ async def test_add_and_wait_rejects_a_skipped_job(url: str, queue_name: str) -> 
     {"id": "d", "ttl": -1}, {"id": "d", "ttl": 0, "mode": "simple"},
     {"id": "d", "x": 1}, "d", {"id": "x" * 257},
 ])  # fmt: skip
-async def test_what_cannot_be(option: Any, url: str, queue_name: str) -> None:
+async def test_invalid_options_are_rejected(option: Any, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         with pytest.raises(GlideMQValidationError, match="deduplication"):
             await queue.add("a", deduplication=option)

@@ -132,7 +132,7 @@ async def test_signals_are_no_failures(url: str, queue_name: str, failures: Any)
     assert failures() == []
 
 
-async def test_revoked_jobs_are_what_someone_asked_for(url: str, queue_name: str, failures: Any) -> None:
+async def test_aborted_job_is_logged_at_info_level(url: str, queue_name: str, failures: Any) -> None:
     begun = asyncio.Event()
 
     async def handle(job: Job) -> None:
@@ -239,7 +239,7 @@ async def test_deliveries_of_broadcasts(url: str, queue_name: str, failures: Any
     assert record.getMessage().startswith(f"subscription 'mail' of broadcast {queue_name!r}: job ")
 
 
-async def test_a_minute_shows_a_few_and_counts_the_rest(url: str, queue_name: str, failures: Any) -> None:
+async def test_failures_above_the_limit_per_minute_are_counted(url: str, queue_name: str, failures: Any) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", i) for i in range(30)])
         async with Worker(queue_name, fail, url, concurrency=10, log_failures={"per_minute": 2}) as worker:

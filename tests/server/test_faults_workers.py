@@ -49,7 +49,7 @@ async def test_a_killed_workers_job_is_recovered_once(core_url: str, core_resp: 
 
 
 @pytest.mark.parametrize("kind", ["lifo", "priority"])
-async def test_a_killed_workers_job_that_came_from_no_stream(url: str, resp: RespClient, queue_name: str, kind: str):
+async def test_list_job_of_a_killed_worker_is_recovered(url: str, resp: RespClient, queue_name: str, kind: str):
     gate = open_gate()
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
@@ -65,7 +65,7 @@ async def test_a_killed_workers_job_that_came_from_no_stream(url: str, resp: Res
     assert raw.run("ZCARD", "list-active-ids") == 0
 
 
-async def test_a_job_that_loses_its_worker_too_often_fails(url: str, resp: RespClient, queue_name: str):
+async def test_job_that_stalls_too_often_fails(url: str, resp: RespClient, queue_name: str):
     gate = open_gate()
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
         job = await queue.add("n", attempts=5)
@@ -105,7 +105,7 @@ async def test_all_jobs_of_a_worker_killed_under_load_end_once(url: str, resp: R
     assert raw.run("GET", "list-active") in (None, "0")
 
 
-async def test_the_late_completion_of_a_frozen_worker_is_refused(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_late_completion_of_a_stopped_worker_is_rejected(core_url: str, core_resp: RespClient, queue_name: str):
     gate = open_gate()
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue, worker_process("block", core_url, queue_name, **QUICK) as child:
@@ -126,9 +126,7 @@ async def test_the_late_completion_of_a_frozen_worker_is_refused(core_url: str, 
     assert raw.job(job.id)["returnvalue"] == '"parent"'
 
 
-async def test_a_frozen_worker_that_wakes_while_the_job_runs_elsewhere_changes_nothing(
-    url: str, resp: RespClient, queue_name: str
-):
+async def test_resumed_worker_cannot_change_a_job_recovered_by_another(url: str, resp: RespClient, queue_name: str):
     gate = Gate()
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
@@ -149,7 +147,7 @@ async def test_a_frozen_worker_that_wakes_while_the_job_runs_elsewhere_changes_n
     assert raw.metric("completed") == 1
 
 
-async def test_a_frozen_worker_that_wakes_in_time_keeps_its_job(url: str, resp: RespClient, queue_name: str):
+async def test_worker_resumed_in_time_keeps_its_job(url: str, resp: RespClient, queue_name: str):
     options: dict[str, Any] = {"lock_duration": 20_000, "stalled_interval": 1_000}
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **options) as child:
         job = await queue.add("n")
@@ -211,7 +209,7 @@ async def test_a_job_with_a_short_lock_of_its_own_is_beaten_for_often_enough(
     assert raw.event_names(job.id) == ["added", "completed"]
 
 
-async def test_a_thread_is_told_when_its_job_was_removed(url: str, queue_name: str):
+async def test_removing_a_job_cancels_its_thread(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, worker_process("thread", url, queue_name, **QUICK) as child:
         job = await queue.add("n")
         await child.line("began")
@@ -219,7 +217,7 @@ async def test_a_thread_is_told_when_its_job_was_removed(url: str, queue_name: s
         assert await child.line("cancelled") == job.id
 
 
-async def test_workers_that_left_are_no_workers_and_dead_ones_are_forgotten(url: str, queue_name: str):
+async def test_closed_workers_are_not_listed_and_dead_ones_expire(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:
         (info,) = await queue.get_workers()
         assert (info.active_jobs, info.pid) == (0, child._process.pid)

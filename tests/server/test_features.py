@@ -82,7 +82,7 @@ async def test_bulk_reports_the_refusal_per_position(queue: Queue, raw: Raw) -> 
     assert content(raw) == before
 
 
-async def test_concurrent_adds_are_all_refused(queue: Queue, raw: Raw) -> None:
+async def test_concurrent_adds_are_all_rejected(queue: Queue, raw: Raw) -> None:
     before = content(raw)
     results = await asyncio.gather(*(queue.add("n", i) for i in range(50)), return_exceptions=True)
     assert {type(result) for result in results} == {UnsupportedFeatureError}

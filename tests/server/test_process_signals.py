@@ -146,7 +146,7 @@ async def test_another_signal_after_run_has_its_previous_effect(start: Start, qu
         assert await command.ends() == -signal.SIGTERM
 
 
-async def test_running_jobs_end_first_whoever_signals_twice(
+async def test_second_signal_still_waits_for_running_jobs(
     start: Start, tmp_path: Path, url: str, queue_name: str
 ) -> None:
     async with Queue(queue_name, url) as queue:
@@ -179,7 +179,7 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
         assert [await job.is_waiting() for job in jobs] == [True, True]
 
 
-async def test_a_worker_that_still_starts_is_ended_too(start: Start, queue_name: str) -> None:
+async def test_starting_worker_is_closed_too(start: Start, queue_name: str) -> None:
     with start(ONE_STARTS, queue_name, f"{queue_name}-2") as command:
         await command.says("^ready$")
         await command.says("retrying in")

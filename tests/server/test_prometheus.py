@@ -64,7 +64,7 @@ async def test_of_a_queue(core_url: str, queue_name: str) -> None:
     collector.close()
 
 
-async def test_a_server_that_is_away_is_told_and_nothing_is_raised(queue_name: str) -> None:
+async def test_unreachable_server_is_reported_without_an_error(queue_name: str) -> None:
     registry = CollectorRegistry()
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ async def test_a_server_that_is_away_is_told_and_nothing_is_raised(queue_name: s
         assert value(registry, "glidemq_paused", queue=queue_name) is None
 
 
-def test_bad_names_are_refused() -> None:
+def test_invalid_names_are_rejected() -> None:
     with pytest.raises(GlideMQValidationError):
         QueueCollector("mails")
     with pytest.raises(GlideMQValidationError):
@@ -162,7 +162,7 @@ async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry) -> N
     assert value(registry, "glidemq_add_errors_total", queue="q", error="ServerOutOfMemoryError") == 1
 
 
-def test_the_dashboard_names_what_is_exported(registry: CollectorRegistry, url: str) -> None:
+def test_dashboard_uses_exported_metrics(registry: CollectorRegistry, url: str) -> None:
     registry.register(QueueCollector(["q"], url))
     for meter in TELEMETRY.meters:
         meter.sent("q", "add", 1, 0.1, None)

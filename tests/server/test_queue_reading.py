@@ -361,7 +361,7 @@ async def test_workers_of_other_queues_are_not_listed(url: str, queue_name: str)
 
 
 @pytest.mark.parametrize("job_id", ["007", "99999999999999999999", "a||b", "é*?["])
-async def test_a_peers_job_can_be_read_and_removed_whatever_its_id(
+async def test_job_of_a_peer_with_any_id_can_be_read_and_removed(
     url: str, resp: RespClient, queue_name: str, job_id: str
 ):
     """Ids that `add` refuses may have been given by a peer that does not."""

@@ -116,7 +116,7 @@ class Holder:
 
 
 @pytest.mark.parametrize("data", [object(), {"a": {"b": object()}}, {1, object()}, Holder(lambda: 1), b"\xff"])
-async def test_data_that_cannot_be_text(queue: Queue, data: Any):
+async def test_unserializable_data_is_rejected(queue: Queue, data: Any):
     with pytest.raises(SerializationError, match="data"):
         await queue.add("n", data)
     with pytest.raises(SerializationError, match=r"jobs\[1\]\.data"):

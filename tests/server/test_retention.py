@@ -203,7 +203,7 @@ async def test_stalled_jobs(url: str, raw: Raw, queue_name: str):
         assert raw.pending() == []
 
 
-async def test_a_parked_job_that_its_group_cannot_pay_for(url: str, raw: Raw, queue_name: str):
+async def test_parked_job_above_the_token_bucket(url: str, raw: Raw, queue_name: str):
     bucket: Any = {"key": "g", "token_bucket": {"capacity": 5, "refill_rate": 1}}
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", ordering=bucket, cost=5, remove_on_fail=True)

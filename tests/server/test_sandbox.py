@@ -140,7 +140,7 @@ async def test_a_timeout_kills_the_process(url: str, queue_name: str, tmp_path: 
         assert (await queue.add_and_wait("echo", 1))["data"] == 1
 
 
-async def test_a_handler_that_looks_keeps_its_process(url: str, queue_name: str, tmp_path: Path):
+async def test_handler_that_checks_cancellation_keeps_its_process(url: str, queue_name: str, tmp_path: Path):
     pids = tmp_path / "pids"
     async with (
         Queue(queue_name, url) as queue,
@@ -202,7 +202,7 @@ async def test_exceptions_keep_their_name_and_traceback(
         assert "sandbox/child.py" not in read.stacktrace[0]
 
 
-async def test_what_is_retried_goes_by_the_class(url: str, queue_name: str):
+async def test_retry_decision_uses_the_error_class(url: str, queue_name: str):
     async with (
         Queue(queue_name, url) as queue,
         Worker(queue_name, PLAIN, url, retry_on=ValueError, no_retry_on=OSError) as worker,
@@ -217,7 +217,7 @@ async def test_what_is_retried_goes_by_the_class(url: str, queue_name: str):
         }  # fmt: skip
 
 
-async def test_results_that_cannot_be_stored_fail_as_they_do_elsewhere(url: str, queue_name: str):
+async def test_unstorable_results_fail_as_without_a_sandbox(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
         assert (await failure(await queue.add("fail", "result")))[0] == "SerializationError"
         kind, reason = await failure(await queue.add("fail", "awaitable"))
@@ -288,7 +288,7 @@ async def test_processes_are_replaced_after_so_many_jobs(url: str, queue_name: s
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-async def test_no_more_processes_than_may_be(url: str, queue_name: str, method: Any):
+async def test_number_of_processes_is_bounded(url: str, queue_name: str, method: Any):
     options = SandboxOptions(max_workers=2, start_method=method)
     async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url, sandbox=options, concurrency=6):
         jobs = await queue.add_bulk([("echo", n) for n in range(40)])
@@ -306,7 +306,7 @@ async def test_close_ends_every_process(url: str, queue_name: str, method: Any):
     assert [pid for pid in pids if is_alive(pid)] == []
 
 
-async def test_a_close_by_force_hands_the_job_back_and_kills(
+async def test_forced_close_releases_the_job_and_kills_the_process(
     url: str, resp: RespClient, queue_name: str, tmp_path: Path
 ):
     pids = tmp_path / "pids"
@@ -321,7 +321,7 @@ async def test_a_close_by_force_hands_the_job_back_and_kills(
         assert not is_alive(pids_in(pids)[0])
 
 
-async def test_a_worker_that_dies_takes_its_processes_along(url: str, queue_name: str, tmp_path: Path):
+async def test_processes_end_with_their_worker(url: str, queue_name: str, tmp_path: Path):
     pids = tmp_path / "pids"
     program = (
         f"import asyncio; from glidemq_py import Worker; asyncio.run(Worker({queue_name!r}, {PLAIN!r}, {url!r}).run())"
@@ -375,7 +375,7 @@ async def test_a_file_is_a_target(url: str, queue_name: str, tmp_path: Path):
         ("", "must be"),
     ],
 )
-def test_a_target_that_is_not_there_is_refused_when_the_worker_is_made(handler: str, says: str):
+def test_missing_target_is_rejected_by_the_constructor(handler: str, says: str):
     with pytest.raises(GlideMQValidationError, match=says) as caught:
         Worker("q", handler)
     assert caught.value.option == "handler"
@@ -391,7 +391,7 @@ def test_a_target_that_is_not_there_is_refused_when_the_worker_is_made(handler: 
         ("broken.py", "ZeroDivisionError"),
     ],
 )
-async def test_a_target_that_cannot_be_loaded_is_refused_at_the_start(
+async def test_unloadable_target_is_rejected_at_start(
     url: str, queue_name: str, tmp_path: Path, handler: str, says: str, method: Any
 ):
     (tmp_path / "broken.py").write_text("1 / 0\n")
@@ -523,13 +523,13 @@ async def test_start_cancelled_in_a_thread_does_not_mix_up_processes(url: str, q
         ({"start_timeout": 5}, "sandbox.start_timeout"), ({"threads": True}, "sandbox.threads"), (True, "sandbox"),
     ],
 )  # fmt: skip
-def test_sandboxes_that_cannot_be(options: Any, option: str):
+def test_invalid_sandbox_options_are_rejected(options: Any, option: str):
     with pytest.raises(GlideMQValidationError) as caught:
         Worker("q", PLAIN, sandbox=options)
     assert caught.value.option == option
 
 
-def test_what_does_not_go_with_a_sandbox():
+def test_options_unsupported_with_a_sandbox():
     with pytest.raises(UnsupportedOptionError, match="one job at a time"):
         Worker("q", PLAIN, batch={"size": 5})
     with pytest.raises(GlideMQValidationError, match=r'"os.path:(abspath|join)"|name it as a text'):

@@ -116,7 +116,7 @@ async def test_process_without_workers_fires(url: str, resp: RespClient, queue_n
 
 
 @pytest.mark.parametrize("function", ["schedules_due", "schedules_fire"])
-async def test_answers_that_are_lost_on_the_way(url: str, queue_name: str, server: Any, function: str) -> None:
+async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str) -> None:
     """What was fired is not fired again by the one who has not heard of it, nor left out."""
     with LossyProxy(server.port) as proxy:
         async with Queue(queue_name, url) as queue, Queue(queue_name, proxy.url) as lossy, Scheduler(lossy):

@@ -47,7 +47,7 @@ def test_msgpack_round_trip(value: Any):
     assert MSGPACK_SERIALIZER.deserialize(text) == value
 
 
-def test_msgpack_takes_what_json_takes():
+def test_msgpack_accepts_all_json_values():
     identifier = UUID(int=7)
     read = MSGPACK_SERIALIZER.deserialize(MSGPACK_SERIALIZER.serialize({"id": identifier, "at": datetime(2026, 1, 2)}))  # noqa: DTZ001
     assert read == {"id": str(identifier), "at": "2026-01-02T00:00:00"}
@@ -88,7 +88,7 @@ async def test_data_and_results(core_url: str, core_resp: RespClient, queue_name
     assert raw.job("3")["returnvalue"] == "null"
 
 
-async def test_a_queue_that_changes_its_serializer_reads_what_is_there(url: str, queue_name: str):
+async def test_changed_serializer_reads_existing_jobs(url: str, queue_name: str):
     async with Queue(queue_name, url) as before:
         job = await before.add("n", {"a": 1})
         async with Worker(queue_name, echo, url, serializer="msgpack"):
@@ -100,7 +100,7 @@ async def test_a_queue_that_changes_its_serializer_reads_what_is_there(url: str,
             assert (found.data, found.returnvalue) == ({"a": 1}, {"a": 1})
 
 
-async def test_data_that_is_written_anew(url: str, resp: RespClient, queue_name: str):
+async def test_updated_data_uses_the_serializer(url: str, resp: RespClient, queue_name: str):
     raw = Raw(resp, queue_name)
     larger = b"again" * 1_000
 
@@ -156,7 +156,7 @@ async def test_a_serializer_of_ones_own(url: str, resp: RespClient, queue_name: 
     assert Raw(resp, queue_name).job("1")["data"] == "LOUD"
 
 
-async def test_a_result_that_cannot_be_written_fails_the_job(url: str, queue_name: str):
+async def test_unserializable_result_fails_the_job(url: str, queue_name: str):
     async def unwritable(job: Job) -> Any:
         return object()
 
@@ -184,7 +184,7 @@ async def test_no_data_above_the_limit(url: str, queue_name: str, compression: A
         assert await queue.count() == 1
 
 
-async def test_nothing_that_a_handler_writes_is_above_the_limit(url: str, resp: RespClient, queue_name: str):
+async def test_all_handler_output_respects_the_size_limit(url: str, resp: RespClient, queue_name: str):
     large = "x" * LIMIT
     refused: list[str] = []
 
@@ -203,7 +203,7 @@ async def test_nothing_that_a_handler_writes_is_above_the_limit(url: str, resp: 
     assert not Raw(resp, queue_name).run("EXISTS", "log:1")
 
 
-async def test_what_an_exception_says_is_bounded(url: str, resp: RespClient, queue_name: str):
+async def test_exception_message_is_bounded(url: str, resp: RespClient, queue_name: str):
     async def fail(job: Job) -> None:
         raise ValueError("x" * LIMIT)
 

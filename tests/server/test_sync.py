@@ -261,7 +261,7 @@ def test_unreachable_server(queue_name: str) -> None:
         sync.Queue(queue_name, "valkey://127.0.0.1:1").add("n")
 
 
-def test_a_server_that_comes_back(restartable_server: Callable[..., ServerProcess]) -> None:
+def test_reconnects_after_a_server_restart(restartable_server: Callable[..., ServerProcess]) -> None:
     server = restartable_server()
     with sync.Queue("q", f"{server.url}?request_timeout=500") as queue:
         queue.add("n")

@@ -139,7 +139,7 @@ async def test_a_handler_takes_the_other_names(url: str, queue_name: str) -> Non
         assert await queue.add_and_wait("unknown") == "rest: unknown"
 
 
-async def test_a_name_that_nobody_knows_fails(worker: Worker) -> None:
+async def test_unknown_task_name_fails(worker: Worker) -> None:
     @worker.task
     async def known() -> None: ...
 
@@ -152,7 +152,7 @@ async def test_a_name_that_nobody_knows_fails(worker: Worker) -> None:
         assert worker.active_count == 0
 
 
-async def test_a_later_attempt_meets_a_worker_that_knows_the_name(worker: Worker, url: str, queue_name: str) -> None:
+async def test_later_attempt_runs_on_a_worker_with_the_task(worker: Worker, url: str, queue_name: str) -> None:
     @worker.task
     async def old() -> None: ...
 
@@ -188,7 +188,7 @@ async def test_data_that_does_not_fit_is_not_retried(worker: Worker) -> None:
     assert (failed.attempts_made, failed.failed_type, ran) == (1, "JobDataError", False)
 
 
-async def test_a_result_that_is_not_what_was_announced(worker: Worker) -> None:
+async def test_result_of_another_type_than_annotated(worker: Worker) -> None:
     @worker.task
     async def liar() -> int:
         return "five"  # type: ignore[return-value]

@@ -224,7 +224,7 @@ async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader)
     ]  # fmt: skip
 
 
-async def test_nothing_is_computed_while_nobody_listens(
+async def test_nothing_is_computed_without_an_exporter(
     url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object, **__: object) -> Any:
@@ -272,7 +272,7 @@ def test_a_global_provider_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("opts", ["{}", '{"attempts":3}', '{"jobId":"}{"}'])
-def test_what_was_written_into_opts_can_be_cut_out_again(opts: str) -> None:
+def test_trace_context_in_opts_can_be_removed(opts: str) -> None:
     written = with_context(opts, '{"traceparent":"00-1","baggage":"a=\\u007d"}')
     assert without_context(written) == opts
 

@@ -32,7 +32,7 @@ def nothing_pends(raw: Raw) -> None:
     assert raw.run("GET", "list-active") in (None, "0")
 
 
-async def test_close_waits_for_what_runs_and_takes_no_more(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_close_waits_for_active_jobs_and_fetches_no_more(core_url: str, core_resp: RespClient, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, core_url) as queue:
         worker = Worker(queue_name, gate, core_url, concurrency=3)
@@ -58,9 +58,7 @@ async def test_close_waits_for_what_runs_and_takes_no_more(core_url: str, core_r
 
 
 @pytest.mark.parametrize("how", ["force", "timeout", "zero"])
-async def test_close_hands_back_what_it_may_not_wait_for(
-    core_url: str, core_resp: RespClient, queue_name: str, how: str
-):
+async def test_close_releases_jobs_after_its_timeout(core_url: str, core_resp: RespClient, queue_name: str, how: str):
     gate = Gate()
     cases: dict[str, dict[str, Any]] = {"force": {"force": True}, "timeout": {"timeout": 50}, "zero": {"timeout": 0}}
     options = cases[how]
@@ -94,9 +92,7 @@ async def test_close_hands_back_what_it_may_not_wait_for(
         assert told.job_ids("completed") == [jobs[1].id, jobs[2].id, jobs[0].id, jobs[3].id]
 
 
-async def test_what_a_thread_brings_after_its_job_was_handed_back_is_refused(
-    url: str, resp: RespClient, queue_name: str
-):
+async def test_result_of_a_thread_after_release_is_discarded(url: str, resp: RespClient, queue_name: str):
     began, leave = threading.Event(), threading.Event()
     cancelled: list[bool] = []
 
@@ -125,9 +121,7 @@ async def test_what_a_thread_brings_after_its_job_was_handed_back_is_refused(
         assert raw.event_names(job.id).count("completed") == 1
 
 
-async def test_close_hands_back_what_a_reply_that_is_under_way_brings(
-    private_server: Callable[..., ServerProcess], queue_name: str
-):
+async def test_close_releases_jobs_of_a_pending_reply(private_server: Callable[..., ServerProcess], queue_name: str):
     """The server is frozen while an exchange is under way: its reply comes after the close has begun."""
     server = private_server()
     gate = Gate()
@@ -152,7 +146,7 @@ async def test_close_hands_back_what_a_reply_that_is_under_way_brings(
             nothing_pends(raw)
 
 
-async def test_close_is_idempotent_and_may_be_hurried(url: str, queue_name: str):
+async def test_close_is_idempotent_and_can_be_forced_later(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
@@ -170,7 +164,7 @@ async def test_close_is_idempotent_and_may_be_hurried(url: str, queue_name: str)
         await soon(worker.wait_until_closed())
 
 
-async def test_a_cancelled_close_goes_on(url: str, queue_name: str):
+async def test_cancelled_close_continues(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
@@ -213,7 +207,7 @@ async def test_waiting_for_handlers_costs_no_processor_time(url: str, queue_name
         await soon(closing)
 
 
-async def test_a_listener_may_close_its_worker(url: str, queue_name: str):
+async def test_listener_can_close_its_worker(url: str, queue_name: str):
     async def handle(job: Job) -> None: ...
 
     async with Queue(queue_name, url) as queue:
@@ -229,7 +223,7 @@ async def test_a_listener_may_close_its_worker(url: str, queue_name: str):
         assert told.count["completed"] == 5
 
 
-async def test_a_handler_that_closes_its_own_worker_is_told_why_it_cannot_wait(url: str, queue_name: str):
+async def test_closing_from_the_own_handler_raises_an_explanation(url: str, queue_name: str):
     refused: list[str] = []
     closing: list[asyncio.Task[None]] = []
 
@@ -268,7 +262,7 @@ async def test_run_ends_at_a_signal_and_a_later_one_hurries(
         assert await job.is_waiting()
 
 
-async def test_drain_works_until_nothing_is_left(core_url: str, queue_name: str):
+async def test_drain_processes_all_jobs(core_url: str, queue_name: str):
     async def handle(job: Job) -> None:
         if job.data == "retried" and job.attempts_made == 0:
             raise ValueError
@@ -315,9 +309,7 @@ async def test_a_worker_is_started_once_and_not_after_it_was_closed(url: str, qu
         await fresh.start()
 
 
-async def test_a_server_that_is_not_there_yet_is_waited_for(
-    restartable_server: Callable[..., ServerProcess], queue_name: str
-):
+async def test_start_waits_for_an_unreachable_server(restartable_server: Callable[..., ServerProcess], queue_name: str):
     async def handle(job: Job) -> str:
         return "done"
 
@@ -335,7 +327,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(
     await soon(worker.close())
 
 
-async def test_a_worker_may_be_closed_while_it_waits_for_its_server(
+async def test_worker_can_be_closed_while_waiting_for_its_server(
     private_server: Callable[..., ServerProcess], queue_name: str
 ):
     async def handle(job: Job) -> None: ...
@@ -353,9 +345,7 @@ async def test_a_worker_may_be_closed_while_it_waits_for_its_server(
     assert threading.active_count() == len([t for t in threading.enumerate() if worker.consumer not in t.name])
 
 
-async def test_a_start_that_is_given_up_leaves_nothing_behind(
-    private_server: Callable[..., ServerProcess], queue_name: str
-):
+async def test_aborted_start_leaves_nothing_behind(private_server: Callable[..., ServerProcess], queue_name: str):
     async def handle(job: Job) -> None: ...
 
     server = private_server()
@@ -367,7 +357,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_behind(
     assert not [task for task in asyncio.all_tasks() if "glidemq" in task.get_name()]
 
 
-async def test_a_lifespan_is_left_by_the_task_that_entered_it(url: str, queue_name: str):
+async def test_lifespan_is_exited_by_the_task_that_entered_it(url: str, queue_name: str):
     """Task groups insist on it."""
     tasks: list[Any] = []
 
@@ -444,7 +434,7 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
         assert await job.is_active()  # left to recovery
 
 
-async def test_close_ends_although_the_server_is_gone(
+async def test_close_ends_although_the_server_is_unreachable(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(components, "_RELEASE_S", 0.5)
@@ -460,7 +450,7 @@ async def test_close_ends_although_the_server_is_gone(
     await soon(worker.close(), 20)
 
 
-async def test_a_forced_close_ends_although_nothing_can_be_handed_back(
+async def test_forced_close_ends_although_releasing_fails(
     private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(components, "_RELEASE_S", 0.5)

@@ -146,7 +146,7 @@ async def test_sigterm_repeated_within_a_second_counts_once(
 
 @pytest.mark.parametrize("attribute", ["worker", "threads"])
 @SINGLE_AND_SUPERVISED
-async def test_a_second_sigterm_hands_the_running_job_back(
+async def test_second_sigterm_releases_the_running_job(
     start: Start, url: str, queue_name: str, options: tuple[str, ...], attribute: str
 ) -> None:
     async with Queue(queue_name, url) as queue:
@@ -163,7 +163,7 @@ async def test_a_second_sigterm_hands_the_running_job_back(
         assert again.attempts_made == 0
 
 
-async def test_the_shutdown_timeout_hands_it_back_too(start: Start, url: str, queue_name: str) -> None:
+async def test_shutdown_timeout_releases_the_running_job(start: Start, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         with start("application:worker", "--shutdown-timeout", "100ms") as command:
             job = await queue.add("long")
@@ -385,7 +385,7 @@ BROKEN = """
 """
 
 
-async def test_what_keeps_all_children_from_starting_is_told_once(start: Start, folder: Path) -> None:
+async def test_common_start_error_is_reported_once(start: Start, folder: Path) -> None:
     (folder / "broken.py").write_text(textwrap.dedent(BROKEN))
     with start("broken:worker", "--processes", "2") as command:
         assert await command.ends() == 1
@@ -399,7 +399,7 @@ async def test_what_keeps_all_children_from_starting_is_told_once(start: Start, 
         assert command.text.count("Traceback") == 1
 
 
-async def test_a_lifespan_that_cannot_be_entered_ends_it_at_once(start: Start, folder: Path) -> None:
+async def test_failing_lifespan_ends_the_command(start: Start, folder: Path) -> None:
     (folder / "broken.py").write_text(textwrap.dedent(BROKEN))
     for options in ((), ("--processes", "2")):
         with start("broken:other", *options) as command:
@@ -435,7 +435,7 @@ async def test_max_memory_replaces_the_process(start: Start, url: str, queue_nam
             assert await command.ends() == 0
 
 
-async def test_a_memory_limit_below_a_fresh_process_is_refused(start: Start) -> None:
+async def test_memory_limit_below_a_new_process_is_rejected(start: Start) -> None:
     with start("application:worker", "--max-memory", "10M") as command:
         assert await command.ends() == 2
         assert "--max-memory" in command.text
@@ -497,7 +497,7 @@ async def test_a_tuple_of_workers_and_whose_job_a_log_line_is(start: Start, url:
         (("application:worker", "--url", "http://here"), "argument --url"),
     ],
 )
-async def test_what_cannot_be_run_is_code_2_and_a_reason(
+async def test_invalid_target_exits_with_code_2_and_a_reason(
     start: Start, arguments: tuple[str, ...], message: str
 ) -> None:
     with start(*arguments) as command:
@@ -522,7 +522,7 @@ async def check(start: Start, *arguments: str, **env: str | None) -> tuple[int, 
         return code, command.text
 
 
-async def test_check_tells_whether_a_worker_lives_here(start: Start, queue_name: str) -> None:
+async def test_check_reports_whether_a_worker_runs_here(start: Start, queue_name: str) -> None:
     queue = ("--queue", queue_name)
     code, text = await check(start, *queue)
     assert (code, text.startswith("not healthy: queue")) == (1, True)

@@ -22,7 +22,7 @@ def failing(times: int) -> Any:
     return handle
 
 
-async def test_it_is_tried_until_it_succeeds(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_job_is_retried_until_it_succeeds(core_url: str, core_resp: RespClient, queue_name: str):
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, failing(2), core_url):
         job = await queue.add("n", attempts=5)
         assert await job.wait_until_finished() == 2
@@ -47,7 +47,7 @@ async def test_it_fails_for_good_when_its_attempts_are_spent(core_url: str, core
 
 
 @pytest.mark.parametrize("attempts", [0, 1, None])
-async def test_without_attempts_there_is_one(url: str, queue_name: str, attempts: int | None):
+async def test_default_is_one_attempt(url: str, queue_name: str, attempts: int | None):
     options: Any = {} if attempts is None else {"attempts": attempts}
     async with Queue(queue_name, url) as queue, Worker(queue_name, failing(1), url):
         with pytest.raises(JobFailedError, match="attempt 1"):
@@ -92,7 +92,7 @@ async def test_jitter_stays_within_its_share(url: str, queue_name: str):
     assert len(set(delays)) > 1
 
 
-async def test_a_named_strategy_is_asked(url: str, queue_name: str):
+async def test_named_strategy_is_called(url: str, queue_name: str):
     requested_slots: list[tuple[int, str]] = []
 
     def steps(failures: int, error: BaseException) -> int | timedelta:
@@ -121,7 +121,7 @@ async def test_a_broken_strategy_does_not_cost_the_retry(
     assert "backoff strategy 'mine' failed" in caplog.text
 
 
-async def test_a_strategy_that_this_worker_has_not_is_as_fixed(url: str, queue_name: str):
+async def test_unknown_strategy_is_treated_as_fixed(url: str, queue_name: str):
     assert await _delays(url, queue_name, {"type": "elsewhere", "delay": 6}, attempts=2) == [6]
 
 
@@ -158,7 +158,7 @@ async def test_which_failures_are_retried(
     assert await _attempts(url, queue_name, error, **options) == runs
 
 
-async def test_discard_gives_up_the_other_attempts(url: str, queue_name: str):
+async def test_discard_skips_the_remaining_attempts(url: str, queue_name: str):
     async def handle(job: Job) -> None:
         if job.attempts_made == 1:
             job.discard()
@@ -170,7 +170,7 @@ async def test_discard_gives_up_the_other_attempts(url: str, queue_name: str):
     assert caught.value.failed_reason == "1"
 
 
-async def test_a_discard_of_a_job_that_succeeds_means_nothing(url: str, queue_name: str):
+async def test_discard_has_no_effect_on_a_completed_job(url: str, queue_name: str):
     async def handle(job: Job) -> str:
         job.discard()
         return "fine"
@@ -221,7 +221,7 @@ class _SilentError(Exception):
     ],
     ids=["broken", "silent", "unicode", "surrogate", "group"],
 )
-async def test_whatever_is_raised_fails_the_job(url: str, queue_name: str, error: Exception, reason: str):
+async def test_every_exception_fails_the_job(url: str, queue_name: str, error: Exception, reason: str):
     async def handle(job: Job) -> None:
         raise error
 
@@ -244,7 +244,7 @@ async def test_a_handler_that_is_cancelled_by_itself_fails_its_job(url: str, que
             await queue.add_and_wait("n")
 
 
-async def test_a_failed_job_can_be_retried_by_hand_with_all_its_attempts(core_url: str, queue_name: str):
+async def test_failed_job_can_be_requeued_with_all_attempts(core_url: str, queue_name: str):
     runs = 0
 
     async def handle(job: Job) -> int:

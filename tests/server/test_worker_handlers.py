@@ -61,7 +61,7 @@ async def test_objects_and_partials_are_handlers_too(url: str, queue_name: str, 
         assert await queue.add_and_wait("n", "x") == result
 
 
-async def test_a_plain_handler_that_returns_a_coroutine_is_told_what_is_wrong(url: str, queue_name: str):
+async def test_plain_handler_that_returns_a_coroutine_fails_with_a_hint(url: str, queue_name: str):
     async def later() -> None: ...
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, lambda job: later(), url) as worker:
@@ -72,7 +72,7 @@ async def test_a_plain_handler_that_returns_a_coroutine_is_told_what_is_wrong(ur
 
 
 @pytest.mark.parametrize("bad", [None, 7, "handler"])
-def test_something_that_cannot_be_called_is_no_handler(bad: Any, queue_name: str):
+def test_handler_must_be_callable(bad: Any, queue_name: str):
     if bad is None:
         return
     with pytest.raises(GlideMQValidationError, match="handler"):
@@ -155,7 +155,7 @@ async def test_the_current_job_and_the_log_records_of_a_handler(
         assert labels[f"in job {n}"] == (job.id, f"name-{n}")
 
 
-async def test_what_the_worker_logs_itself_bears_no_jobs_name(
+async def test_log_records_of_the_worker_have_no_job_id(
     url: str, resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     async def handle(job: Job) -> None:
@@ -194,7 +194,7 @@ async def test_lifespan_surrounds_the_worker_and_reaches_the_handlers(url: str, 
         assert job.context is None
 
 
-async def test_a_lifespan_that_fails_is_no_running_worker(url: str, queue_name: str):
+async def test_failing_lifespan_does_not_start_the_worker(url: str, queue_name: str):
     @contextlib.asynccontextmanager
     async def lifespan(worker: Worker) -> AsyncIterator[None]:
         raise RuntimeError("no pool")
@@ -238,7 +238,7 @@ async def test_events_of_a_workers_life(url: str, queue_name: str):
     assert told.of("error") == []
 
 
-async def test_drained_is_told_once_a_run_and_not_by_a_worker_that_never_ran_a_job(url: str, queue_name: str):
+async def test_drained_is_emitted_once_and_only_after_a_job(url: str, queue_name: str):
     async def handle(job: Job) -> None: ...
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=3) as worker:
@@ -250,7 +250,7 @@ async def test_drained_is_told_once_a_run_and_not_by_a_worker_that_never_ran_a_j
         assert told.count["drained"] == 2
 
 
-async def test_listeners_that_fail_harm_nobody_and_async_ones_are_waited_for(
+async def test_failing_listeners_are_logged_and_async_ones_are_awaited(
     url: str, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     ended: list[str] = []

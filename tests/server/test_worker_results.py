@@ -62,7 +62,7 @@ async def test_results_come_back_as_they_were_returned(url: str, queue_name: str
     ids=["large", "object", "set", "nested"],
 )
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "thread"])
-async def test_a_result_that_cannot_be_kept_fails_the_job(
+async def test_unstorable_result_fails_the_job(
     url: str, queue_name: str, result: Any, kind: str, reason: str, plain: bool
 ):
     async def handle(job: Job) -> Any:
@@ -81,7 +81,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(
         await told.wait("failed")
 
 
-async def test_a_result_as_large_as_may_be(url: str, queue_name: str):
+async def test_result_of_the_maximum_size(url: str, queue_name: str):
     async def handle(job: Job) -> str:
         return "x" * (1_048_576 - 2)  # with its quotes
 
@@ -108,7 +108,7 @@ async def test_a_serializer_that_fails_fails_the_job(url: str, queue_name: str):
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_what_a_handler_writes_onto_its_job(core_url: str, core_resp: RespClient, queue_name: str, kind: str):
+async def test_updates_of_a_job_by_its_handler(core_url: str, core_resp: RespClient, queue_name: str, kind: str):
     async def write(job: Job) -> Any:
         await job.update_progress(25)
         await job.log("first")
@@ -137,7 +137,7 @@ async def test_what_a_handler_writes_onto_its_job(core_url: str, core_resp: Resp
         assert news == ["25", '{"step":2}']
 
 
-async def test_new_data_is_what_the_next_attempt_gets(url: str, queue_name: str):
+async def test_next_attempt_gets_updated_data(url: str, queue_name: str):
     async def handle(job: Job) -> Any:
         if job.attempts_made == 0:
             await job.update_data([*job.data, "second"])
@@ -185,7 +185,7 @@ async def test_writing_onto_a_removed_job_makes_no_ghost(core_url: str, core_res
         assert raw.run("ZCARD", "completed") == 0
 
 
-async def test_a_finished_job_is_written_on_by_nobody_but_operators(url: str, queue_name: str):
+async def test_only_operators_can_change_a_finished_job(url: str, queue_name: str):
     """A handler's late write is refused; a job object that was read writes without a token."""
 
     async def handle(job: Job) -> None: ...
@@ -228,7 +228,7 @@ async def test_how_many_finished_jobs_are_kept(
         assert raw.metric(end) == 10
 
 
-async def test_finished_jobs_are_dropped_by_age(url: str, resp: RespClient, queue_name: str):
+async def test_finished_jobs_are_removed_by_age(url: str, resp: RespClient, queue_name: str):
     async def handle(job: Job) -> None: ...
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:

@@ -10,7 +10,7 @@ from glidemq_py.testing import RespClient
 from tests.server.worker_support import Gate, Raw, Told, soon
 
 
-async def test_after_queue_pause_has_returned_no_job_is_taken(core_url: str, core_resp: RespClient, queue_name: str):
+async def test_no_job_is_fetched_after_queue_pause_returned(core_url: str, core_resp: RespClient, queue_name: str):
     """Jobs stream through while the queue is paused again and again; what is active then was so before."""
     taken: list[str] = []
 
@@ -123,7 +123,7 @@ async def test_a_worker_paused_before_a_backlog_leaves_it(url: str, queue_name: 
             await jobs[-1].wait_until_finished()
 
 
-async def test_a_worker_may_be_paused_before_it_starts(url: str, queue_name: str):
+async def test_worker_can_be_paused_before_it_starts(url: str, queue_name: str):
     gate = Gate()
     gate.open()
     worker = Worker(queue_name, gate, url)
@@ -261,7 +261,7 @@ async def test_aborting_a_job_ends_its_attempt_alone(url: str, queue_name: str) 
     assert gate.cancelled == 1
 
 
-async def test_ready_is_after_a_start_whoever_began_it(url: str, queue_name: str) -> None:
+async def test_wait_until_ready_works_for_any_start(url: str, queue_name: str) -> None:
     worker = Worker(queue_name, Gate(), url)
     await asyncio.gather(worker.wait_until_ready(), worker.wait_until_ready())
     assert worker.is_running
@@ -271,7 +271,7 @@ async def test_ready_is_after_a_start_whoever_began_it(url: str, queue_name: str
         await worker.wait_until_ready()
 
 
-async def test_nobody_waits_for_a_start_that_a_close_ended(queue_name: str) -> None:
+async def test_close_ends_a_pending_wait_until_ready(queue_name: str) -> None:
     worker = Worker(queue_name, Gate(), "valkey://127.0.0.1:1")
     waiting = [asyncio.create_task(worker.wait_until_ready()) for _ in range(2)]
     await asyncio.sleep(0)

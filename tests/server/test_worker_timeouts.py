@@ -26,7 +26,7 @@ async def test_an_async_handler_is_cancelled(core_url: str, core_resp: RespClien
         assert Raw(core_resp, queue_name).event_names(job.id) == ["added", "failed"]
 
 
-async def test_a_timeout_spends_an_attempt_and_the_next_one_may_be_quick_enough(url: str, queue_name: str):
+async def test_timeout_counts_an_attempt_and_the_next_one_can_succeed(url: str, queue_name: str):
     async def handle(job: Job) -> int:
         if job.attempts_made == 0:
             await asyncio.Event().wait()
@@ -36,7 +36,7 @@ async def test_a_timeout_spends_an_attempt_and_the_next_one_may_be_quick_enough(
         assert await queue.add_and_wait("n", timeout=30, attempts=2) == 1
 
 
-async def test_a_handler_that_ends_in_time_hears_nothing_of_it(url: str, queue_name: str):
+async def test_handler_that_ends_in_time_is_not_cancelled(url: str, queue_name: str):
     async def handle(job: Job) -> str:
         await asyncio.sleep(0)
         return "quick"
@@ -49,7 +49,7 @@ async def test_a_handler_that_ends_in_time_hears_nothing_of_it(url: str, queue_n
         assert not told.of("completed")[0][0].cancelled.is_set()
 
 
-async def test_a_handler_that_will_not_be_cancelled_keeps_its_slot_and_its_result_is_refused(
+async def test_handler_that_ignores_cancellation_keeps_its_slot_but_its_result_is_discarded(
     url: str, resp: RespClient, queue_name: str
 ):
     stubborn = asyncio.Event()
@@ -80,7 +80,7 @@ async def test_a_handler_that_will_not_be_cancelled_keeps_its_slot_and_its_resul
         assert Raw(resp, queue_name).event_names(late.id) == ["added", "failed"]
 
 
-async def test_a_handler_in_a_thread_is_told_and_keeps_its_slot_until_it_returns(
+async def test_timed_out_thread_is_signalled_and_keeps_its_slot(
     core_url: str, core_resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     seen_cancelled = threading.Event()
@@ -114,7 +114,7 @@ async def test_a_handler_in_a_thread_is_told_and_keeps_its_slot_until_it_returns
         assert Raw(core_resp, queue_name).metric("completed") == 1
 
 
-async def test_a_retry_may_run_beside_the_thread_that_timed_out(url: str, queue_name: str):
+async def test_retry_can_run_concurrently_with_a_timed_out_thread(url: str, queue_name: str):
     leave = threading.Event()
 
     def handle(job: Job) -> int:

@@ -95,7 +95,7 @@ def test_a_stream_whose_commit_crashes(stream: Stream, written: Written, calls: 
     ledger_only(written)
 
 
-def test_a_published_micro_batch_that_spark_has_forgotten(stream: Stream, written: Written):
+def test_published_micro_batch_without_spark_commit(stream: Stream, written: Written):
     stream.add(4)
     stream.run()
     stream.forget_commit()

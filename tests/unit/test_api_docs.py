@@ -43,5 +43,5 @@ def test_errors_are_one_tree() -> None:
     assert all(issubclass(error, glidemq_py.GlideMQError) for error in errors)
 
 
-def test_the_package_says_what_it_is() -> None:
+def test_package_has_a_docstring() -> None:
     assert glidemq_py.__doc__

@@ -29,7 +29,7 @@ from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
         (Backoff("fixed", 1), Backoff("fixed", 1)),
     ],
 )
-def test_what_may_be_written(given_value, expected):
+def test_valid_backoff_forms(given_value, expected):
     assert Backoff.parse("backoff", given_value) == expected
 
 
@@ -56,14 +56,14 @@ def test_what_may_be_written(given_value, expected):
         ({1: 2}, "backoff"),
     ],
 )
-def test_what_is_refused(value, option):
+def test_invalid_backoff_is_rejected(value, option):
     with pytest.raises(GlideMQValidationError) as caught:
         Backoff.parse("backoff", value)
     assert caught.value.option == option
 
 
 @pytest.mark.parametrize("name", ["maxDelay", "max_dela", "maxdelay"])
-def test_an_unknown_part_is_refused_with_a_suggestion(name):
+def test_unknown_part_is_rejected_with_a_suggestion(name):
     with pytest.raises(UnknownOptionError, match=r"did you mean 'backoff.max_delay'"):
         Backoff.parse("backoff", {"type": "fixed", "delay": 5, name: 9})
 
@@ -102,7 +102,7 @@ def test_max_delay_bounds_jitter_too():
     assert Backoff("exponential", 1000, jitter=1.0, max_delay=5000).compute(9, lambda: 0.9) == 5000
 
 
-def test_wire_form_holds_what_was_given():
+def test_wire_form_has_the_given_values():
     assert Backoff("fixed", 50).to_wire() == {"type": "fixed", "delay": 50}
     full = Backoff("exponential", 50, jitter=0.25, max_delay=900)
     assert full.to_wire() == {"type": "exponential", "delay": 50, "jitter": 0.25, "maxDelay": 900}

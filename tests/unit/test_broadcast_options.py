@@ -51,7 +51,7 @@ def test_no_pattern_is_no_filter() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a.>.b", ">.a", "", "a\n"])
-def test_patterns_that_cannot_be(pattern: str) -> None:
+def test_invalid_patterns_are_rejected(pattern: str) -> None:
     with pytest.raises(GlideMQValidationError):
         match_subject(pattern, "a")
     with pytest.raises(GlideMQValidationError, match=r"subjects\[1\]"):
@@ -100,7 +100,7 @@ def test_broadcasts_refuse(options: dict[str, Any], named: str) -> None:
         ("deduplication", {"id": "x"}),
     ],
 )  # fmt: skip
-async def test_options_that_cannot_be_honoured_are_refused(option: str, value: Any) -> None:
+async def test_unsupported_options_are_rejected(option: str, value: Any) -> None:
     """W33: a peer takes priority and lifo, and nobody ever gets the message."""
     broadcast: Broadcast[Any] = Broadcast("b", "valkey://127.0.0.1:1")
     options: dict[str, Any] = {option: value}
@@ -112,12 +112,12 @@ async def test_options_that_cannot_be_honoured_are_refused(option: str, value: A
 
 
 @pytest.mark.parametrize("patterns", ["orders.*", 3, b"x", [3], ["a.>.b"]])
-def test_matchers_of_what_is_no_list_of_patterns(patterns: Any) -> None:
+def test_matcher_of_an_invalid_pattern_list(patterns: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="patterns"):
         compile_subject_matcher(patterns)
 
 
 @pytest.mark.parametrize("subject", [None, 3, b"a.b", ["a"]])
-def test_what_is_no_subject_is_said(subject: Any) -> None:
+def test_invalid_subject_is_reported(subject: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="subject"):
         match_subject("a.*", subject)

@@ -26,13 +26,13 @@ from glidemq_py._features.budgets.options import parse_budget
         ("all", "budget"),
     ],
 )
-def test_refused(given: Any, option: str) -> None:
+def test_invalid_options_are_rejected(given: Any, option: str) -> None:
     with pytest.raises(GlideMQValidationError) as raised:
         parse_budget(given)
     assert raised.value.option == option
 
 
-def test_misuse_are_refused() -> None:
+def test_misuse_is_rejected() -> None:
     with pytest.raises(UnknownOptionError):
         parse_budget({"max_total_token": 1})
 

@@ -55,7 +55,7 @@ def call(poll: BusyPoll, loop: SteppedLoop, takes: float) -> int:
     return turns
 
 
-def test_awake_until_the_answer_is_there(loop: SteppedLoop) -> None:
+def test_spins_until_the_reply_arrives(loop: SteppedLoop) -> None:
     poll = BusyPoll()
     assert [call(poll, loop, LONGEST / 2) for _ in range(3)] == [5, 5, 5]
 
@@ -64,7 +64,7 @@ def test_never_longer_than_the_limit(loop: SteppedLoop) -> None:
     assert call(BusyPoll(), loop, LONGEST * 100) <= 11
 
 
-def test_answers_that_come_late_make_the_trials_rare_and_one_in_time_makes_them_usual(loop: SteppedLoop) -> None:
+def test_late_replies_reduce_spinning_and_a_fast_one_restores_it(loop: SteppedLoop) -> None:
     poll = BusyPoll()
     awake = [bool(call(poll, loop, LONGEST * 3)) for _ in range(2_000)]
     tried = [number for number, was in enumerate(awake) if was]
@@ -75,12 +75,12 @@ def test_answers_that_come_late_make_the_trials_rare_and_one_in_time_makes_them_
     assert all(call(poll, loop, LONGEST / 2) for _ in range(5))
 
 
-def test_not_where_there_is_one_processor(loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_spinning_on_one_processor(loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "_processors", lambda: 1)
     assert call(BusyPoll(), loop, LONGEST / 2) == 0
 
 
-async def test_other_work_of_the_loop_goes_on() -> None:
+async def test_other_work_of_the_loop_continues() -> None:
     poll, seen = BusyPoll(), list[int]()
 
     async def work() -> None:
@@ -94,5 +94,5 @@ async def test_other_work_of_the_loop_goes_on() -> None:
     assert seen == list(range(100))
 
 
-def test_not_wanted(loop: SteppedLoop) -> None:
+def test_no_spinning_if_disabled(loop: SteppedLoop) -> None:
     assert call(BusyPoll(wanted=False), loop, LONGEST / 2) == 0

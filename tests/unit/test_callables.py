@@ -38,7 +38,7 @@ class Method:
     [takes_one, Method(), Method().__call__, print, int, functools.partial(takes_two, 1), lambda *_: None,
      lambda a, b=1: None, lambda a, *, b=1: None],
 )  # fmt: skip
-def test_what_can_be_called_is_taken(function: Any) -> None:
+def test_callables_are_accepted(function: Any) -> None:
     assert check_callable("option", function, "job") is function
 
 
@@ -52,7 +52,7 @@ def test_what_can_be_called_is_taken(function: Any) -> None:
         (lambda *, job: None, r"not \(\*, job\)"), (functools.partial(takes_one, 1), "too many"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_called_is_refused(function: Any, why: str) -> None:
+def test_non_callables_are_rejected(function: Any, why: str) -> None:
     with pytest.raises(GlideMQValidationError, match=why) as caught:
         check_callable("option", function, "job")
     assert (caught.value.option, caught.value.value) == ("option", function)
@@ -84,7 +84,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("option", "make"), [(name, each) for name, all_ in REFUSED.items() for each in all_])
-def test_every_option_says_so(option: str, make: Any) -> None:
+def test_every_option_reports_an_invalid_callable(option: str, make: Any) -> None:
     with pytest.raises(GlideMQValidationError) as caught:
         make()
     assert caught.value.option == option

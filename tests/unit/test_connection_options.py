@@ -177,7 +177,7 @@ def test_bad_urls(url):
         ConnectionOptions.from_url(url)
 
 
-def test_an_unknown_query_parameter_is_refused_with_a_suggestion():
+def test_unknown_query_parameter_is_rejected_with_a_suggestion():
     with pytest.raises(UnknownOptionError, match="did you mean 'request_timeout'"):
         ConnectionOptions.from_url("valkey://h?requestTimeout=5")
     with pytest.raises(UnknownOptionError, match="did you mean 'request_timeout'"):
@@ -225,7 +225,7 @@ def test_an_unknown_query_parameter_is_refused_with_a_suggestion():
         ({"busy_poll": 1}, "busy_poll"),
     ],
 )
-def test_bad_options_are_refused_by_name(options, named):
+def test_invalid_options_are_rejected_by_name(options, named):
     with pytest.raises(GlideMQValidationError) as caught:
         ConnectionOptions(**options)
     assert caught.value.option == named
@@ -265,7 +265,7 @@ def test_iam():
         ("valkey://u:1?tls_ca=hunter2", "option 'tls_ca' = ***: requires 'tls'"),
     ],
 )
-def test_message_shows_what_is_no_secret(url: str, message: str):
+def test_message_shows_values_that_are_not_secret(url: str, message: str):
     with pytest.raises(GlideMQValidationError) as caught:
         ConnectionOptions.from_url(url)
     assert message in str(caught.value)
@@ -273,7 +273,7 @@ def test_message_shows_what_is_no_secret(url: str, message: str):
 
 
 @pytest.mark.parametrize("value", [7, None, [], object()])
-def test_what_is_no_connection(value):
+def test_invalid_connection_is_rejected(value):
     with pytest.raises(GlideMQValidationError, match="must be a URL"):
         ConnectionOptions.parse(value)
 
@@ -424,7 +424,7 @@ def test_a_url_without_a_scheme_is_rejected_with_a_suggestion(written: str, sugg
 
 
 @pytest.mark.parametrize("written", ["redis:6379", "u:secret", "secret", "u:1234@h"])
-def test_text_that_may_be_a_password_is_not_repeated(written: str):
+def test_possible_password_is_not_repeated(written: str):
     with pytest.raises(GlideMQValidationError, match="has no scheme") as caught:
         ConnectionOptions.from_url(written)
     assert written not in shown_by(caught.value)

@@ -51,7 +51,7 @@ def test_the_tree_is_exported_whole():
         ("JobDataError", errors.UnrecoverableError),
     ],
 )
-def test_each_can_be_caught_as_what_it_means(name, base):
+def test_errors_are_subclasses_of_their_category(name, base):
     assert issubclass(getattr(errors, name), base)
 
 
@@ -96,13 +96,13 @@ def test_an_unknown_option_suggests():
     assert error.suggestion == "delay"
 
 
-def test_too_large_tells_size_and_limit():
+def test_too_large_error_has_size_and_limit():
     error = PayloadTooLargeError("data", 11, 10)
     assert (error.option, error.size, error.limit) == ("data", 11, 10)
     assert str(error) == "option 'data': 11 bytes exceed the limit of 10 bytes"
 
 
-def test_bulk_add_counts_what_failed():
+def test_bulk_add_error_counts_failures():
     error = BulkAddError(["job", ValueError("bad"), "job", KeyError("k")])
     assert error.failed == 2
     assert str(error) == "2 of 4 jobs were not added; first error: ValueError: bad"
@@ -116,7 +116,7 @@ def test_a_script_error_begins_with_its_place():
     assert ScriptError("x").location is None
 
 
-def test_job_errors_say_which_job():
+def test_job_errors_name_the_job():
     assert str(JobNotFoundError("7")) == "job '7' not found"
     assert str(JobStateError("7", "completed", "promote")) == "cannot promote job '7': it is completed"
     assert str(JobFailedError("7", "boom", "KeyError")) == "job '7' failed: KeyError: boom"

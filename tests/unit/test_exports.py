@@ -51,7 +51,7 @@ def test_exported_names_are_these() -> None:
     assert len(glidemq_py.__all__) == len(EXPORTED)
 
 
-def test_every_exported_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert [name for name in EXPORTED if not hasattr(glidemq_py, name)] == []
 
 

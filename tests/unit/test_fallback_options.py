@@ -42,7 +42,7 @@ def test_an_empty_chain_displaces_the_queues_and_is_not_stored() -> None:
         ([{"model": "a", "modle": "b"}], "fallbacks[0].modle"),
     ],
 )  # fmt: skip
-def test_refused(given: Any, option: str) -> None:
+def test_invalid_options_are_rejected(given: Any, option: str) -> None:
     with pytest.raises(GlideMQValidationError) as refused:
         JobOptions(fallbacks=given)
     assert refused.value.option == option
@@ -55,5 +55,5 @@ def test_refused(given: Any, option: str) -> None:
         ([{"model": "a", "more": 1, "provider": None}], ["a"]), ([{"provider": "p"}], []),
     ],
 )  # fmt: skip
-def test_what_peers_store_is_read_as_far_as_it_goes(stored: Any, models: list[str]) -> None:
+def test_valid_part_of_a_peers_fallbacks_is_read(stored: Any, models: list[str]) -> None:
     assert [fallback.model for fallback in read_fallbacks(stored)] == models

@@ -184,7 +184,7 @@ def test_used_up_token_limit_pauses_fetching_until_the_window_ends():
     assert engine.wake_at == pytest.approx(1.0)
 
 
-def test_only_one_call_may_fetch_suspects():
+def test_only_one_call_can_fetch_suspects():
     engine = accepting_engine(20)
     first, second = next_exchange(engine), next_exchange(engine)
     assert first.held == (0, 0, 0)
@@ -222,7 +222,7 @@ def test_withheld_slots_are_not_requested():
 # -- failed calls ---------------------------------------------------------------------------------------------------
 
 
-def test_results_of_a_lost_call_are_reported_again_before_jobs_are_looked_for():
+def test_results_of_a_lost_call_are_reported_before_reattaching():
     engine = accepting_engine(2)
     first, second = fetched(engine, next_exchange(engine), [1, 2])
     engine.job_ended(finished(first))

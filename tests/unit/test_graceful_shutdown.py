@@ -38,7 +38,7 @@ class Slow(Part):
         await self._forced.wait()
 
 
-async def test_one_that_fails_does_not_keep_the_others_from_closing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_close_does_not_prevent_the_others(caplog: pytest.LogCaptureFixture) -> None:
     broken, sound = Part(OSError("no")), Part()
     async with graceful_shutdown(broken, sound) as shutdown:
         await shutdown.shutdown()
@@ -54,7 +54,7 @@ async def test_the_end_of_the_block_closes() -> None:
     assert part.closings == [False]
 
 
-async def test_dispose_closes_nothing_and_nobody_waits_any_more() -> None:
+async def test_dispose_ends_waits_without_closing() -> None:
     part, before = Part(), signal.getsignal(signal.SIGTERM)
     async with graceful_shutdown(part) as shutdown, asyncio.timeout(5):
         assert signal.getsignal(signal.SIGTERM) != before

@@ -61,14 +61,14 @@ def test_a_group_with_everything() -> None:
     ({"key": "k", "token_bucket": {"capacity": 1, "refill_rate": float("inf")}}, "ordering.token_bucket.refill_rate"),
     ({"key": "k", "tokenBucket": {}}, "ordering.tokenBucket"),
 ])  # fmt: skip
-def test_a_group_that_cannot_be(ordering: Any, option: str) -> None:
+def test_invalid_group_is_rejected(ordering: Any, option: str) -> None:
     with pytest.raises(GlideMQValidationError) as caught:
         JobOptions(ordering=ordering)
     assert caught.value.option == option
 
 
 @pytest.mark.parametrize("cost", [0, -1, 0.0001, float("nan"), float("inf"), "1", True, 10**10])
-def test_a_cost_that_cannot_be(cost: Any) -> None:
+def test_invalid_cost_is_rejected(cost: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="cost"):
         JobOptions(ordering="k", cost=cost)
 
@@ -103,7 +103,7 @@ def test_stored_junk_counts_as_not_given(stored: str) -> None:
     assert read_stored_options(stored) == JobOptions()
 
 
-def test_rows_are_cut_and_say_what_is_not_given() -> None:
+def test_rows_are_trimmed_and_mark_missing_values() -> None:
     head: Any = ["a", "null", "{}", ""]
     assert row(*head, ordering=["k"]) == [*head, False, 0, False, 0, 0, False, ["k"]]  # type: ignore[misc]
     assert row(*head, deduplication=["d"]) == [*head, False, 0, False, 0, 0, False, False, ["d"]]  # type: ignore[misc]

@@ -64,7 +64,7 @@ def test_nothing_given_is_one_constant():
     assert JobOptions.parse({"delay": None, "attempts": None}) == NO_OPTIONS
 
 
-def test_what_was_given_is_written_even_if_it_is_the_default():
+def test_given_defaults_are_written():
     given_options = JobOptions(delay=0, priority=0, lifo=False, attempts=0, remove_on_fail=False)
     assert given_options.to_wire() == {
         "delay": 0,
@@ -131,7 +131,7 @@ def test_wire_text_is_made_once():
         ("job_id", "\ud800"),
     ],
 )
-def test_bad_values_are_refused_by_name(option, value):
+def test_invalid_values_are_rejected_by_name(option, value):
     with pytest.raises(GlideMQValidationError) as caught:
         JobOptions.parse({option: value})
     assert caught.value.option == option
@@ -152,7 +152,7 @@ def test_bad_values_are_refused_by_name(option, value):
         ("remove_on_fail", {"Count": 1}, "remove_on_fail.Count"),
     ],
 )
-def test_bad_parts_are_refused_by_name(option, value, named):
+def test_invalid_parts_are_rejected_by_name(option, value, named):
     with pytest.raises(GlideMQValidationError) as caught:
         JobOptions.parse({option: value})
     assert caught.value.option == named
@@ -185,7 +185,7 @@ def test_an_empty_mapping_of_another_type_is_no_error_but_other_types_are():
         ("zzz", None),
     ],
 )
-def test_misuse_are_refused_with_a_suggestion(name, suggestion):
+def test_misuse_is_rejected_with_a_suggestion(name, suggestion):
     with pytest.raises(UnknownOptionError) as caught:
         JobOptions.parse({name: 1})
     assert caught.value.option == name
@@ -193,7 +193,7 @@ def test_misuse_are_refused_with_a_suggestion(name, suggestion):
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_options_not_honoured_are_refused_as_such(name):
+def test_unsupported_options_are_rejected(name):
     with pytest.raises(UnsupportedOptionError, match=name):
         JobOptions.parse({name: 1})
     assert JobOptions.parse({name: None}) == NO_OPTIONS
@@ -227,7 +227,7 @@ def test_run_at_excludes_delay():
 # -- retention ----------------------------------------------------------------------------------------------
 
 
-def test_keeping_none_is_removing_at_once():
+def test_retention_of_zero_removes_immediately():
     none: Any
     for none in (0, True, {"count": 0}, {"count": 0, "age": 60}):
         options = JobOptions(remove_on_complete=none)
@@ -296,7 +296,7 @@ def test_merging_is_merging_of_mappings(defaults, overrides):
     assert merged == JobOptions.parse(defaults | overrides)
 
 
-def test_a_default_and_an_option_that_do_not_go_together():
+def test_conflicting_default_and_option():
     with pytest.raises(GlideMQValidationError, match="'lifo' and 'priority' are mutually exclusive"):
         JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1))
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1, lifo=False)).priority == 1
@@ -311,7 +311,7 @@ def test_a_default_and_an_option_that_do_not_go_together():
         ("on_failure", "ignore", {"parent": ("q", "1")}),
     ],
 )
-def test_what_would_do_nothing_is_refused_where_it_is_given(option, value, makes_sense_with):
+def test_options_without_effect_are_rejected(option, value, makes_sense_with):
     given, other = JobOptions(**{option: value}), JobOptions(**makes_sense_with)
     for defaults in (NO_OPTIONS, JobOptions(attempts=1), JobOptions(timeout=5)):
         with pytest.raises(GlideMQValidationError, match=f"option '{option}' = .*: requires"):
@@ -342,7 +342,7 @@ def test_one_bad_stored_option_does_not_take_the_others_along():
     assert read_stored_options(text) == JobOptions(timeout=500, remove_on_fail=False, ordering="k")
 
 
-def test_what_peers_store_and_we_refuse_is_read():
+def test_options_of_peers_that_we_reject_are_read():
     stored = read_stored_options(
         '{"lifo":true,"priority":3,"deduplication":{"id":"d","ttl":5},"backoff":{"type":"fixed","delay":5}}'
     )
@@ -386,13 +386,13 @@ def test_job_specs():
         ("a", 1, []),
     ],
 )
-def test_bad_specs_are_refused(value):
+def test_invalid_specs_are_rejected(value):
     with pytest.raises(GlideMQValidationError):
         JobSpec.parse(value, "jobs[3]")
 
 
 @pytest.mark.parametrize("name", ["", 7, None, b"x", "x" * 1025, "\ud800"])
-def test_bad_job_names_are_refused(name):
+def test_invalid_job_names_are_rejected(name):
     with pytest.raises(GlideMQValidationError, match="option 'name'"):
         JobSpec(name)
 
@@ -417,6 +417,6 @@ def test_queue_options():
         {"events": 1},
     ],
 )
-def test_bad_queue_options_are_refused(wrong):
+def test_invalid_queue_options_are_rejected(wrong):
     with pytest.raises(GlideMQValidationError):
         QueueOptions(**wrong)

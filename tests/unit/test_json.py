@@ -168,7 +168,7 @@ LOOP.append({"again": LOOP})
         ({"k" * 10_000: object()}, "objects of type object cannot"),
     ],
 )
-def test_what_has_no_json_is_refused_with_its_place(codec, value, place):
+def test_unserializable_value_is_rejected_with_its_path(codec, value, place):
     dumps, _ = codec
     with pytest.raises(SerializationError, match=place) as caught:
         dumps(value, "data")
@@ -224,7 +224,7 @@ def test_both_decoders_read_the_same(codec, text, value):
         7,
     ],
 )
-def test_what_is_no_json(codec, text):
+def test_invalid_json_is_rejected(codec, text):
     _, loads = codec
     with pytest.raises(SerializationError, match="is not JSON") as caught:
         loads(text, "data")

@@ -81,7 +81,7 @@ def test_other_keys(key, expected):
     assert key == expected
 
 
-def test_our_additions_avoid_what_peers_scan():
+def test_our_keys_do_not_match_patterns_of_peers():
     assert not KEYS.wake.startswith(tuple(KEYS.stem + scanned for scanned in ("job:", "w:", "group:")))
 
 
@@ -113,7 +113,7 @@ def test_bad_prefixes(prefix):
         validate_prefix(prefix)
 
 
-def test_a_prefix_may_have_colons():
+def test_prefix_can_contain_colons():
     assert QueueKeys("app:eu", "q").meta == "app:eu:{q}:meta"
 
 
@@ -139,6 +139,6 @@ def test_members_are_split_where_they_were_joined(prefix, name, job_id):
 
 
 @pytest.mark.parametrize("member", ["", "7", "emails:7", "glide:{emails}:", "glide:{emails}", "{emails}:7"])
-def test_what_is_no_member(member):
+def test_invalid_member_is_rejected(member):
     with pytest.raises(ValueError, match="must be such as"):
         split_member(member)

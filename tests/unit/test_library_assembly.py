@@ -42,7 +42,7 @@ def test_the_wire_face() -> None:
     assert f"VERSION = '{WIRE_VERSION}'" in wire.code
 
 
-def test_the_faces_share_what_is_shared() -> None:
+def test_both_libraries_contain_the_shared_files() -> None:
     files = {face: {str(assemble(face).locate(n + 1)).partition(":")[0] for n in range(10_000)} for face in Face}
     shared = {name for name in files[Face.OWN] if name.startswith("lua/") and "/functions/" not in name}
     assert shared

@@ -78,7 +78,7 @@ def test_tracebacks_cannot_forge_lines(caplog: pytest.LogCaptureFixture) -> None
     assert any("forged \\x1b[31m\\u202e" in line for line in lines)
 
 
-def test_a_broken_message_is_left_to_the_handlers(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_message_is_passed_to_the_handlers(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def __str__(self) -> str:
             raise RuntimeError("no text")

@@ -16,7 +16,7 @@ from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
         (AttemptStatus.SUSPENDED, AttemptStatus.SUSPENDED),
     ],
 )
-def test_a_suspension_that_is_handed_in_again(answer: AttemptStatus, meaning: AttemptStatus) -> None:
+def test_suspension_that_is_reported_again(answer: AttemptStatus, meaning: AttemptStatus) -> None:
     row = suspended("1", "1-0", 1, 1, "reason", 50)
     run = type("R", (), {"job": type("J", (), {"attempts_made": 0})()})()
     assert status_after_lost_reply(FinishedAttempt(row, run, None, None, sent=True), answer) == meaning

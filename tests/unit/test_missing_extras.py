@@ -30,7 +30,7 @@ def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(("module", "code", "extra"), NEEDS, ids=[f"{need[2]}-{need[0]}" for need in NEEDS])
-def test_what_is_missing_is_named_with_its_extra(module: str, code: str, extra: str) -> None:
+def test_missing_package_is_reported_with_its_extra(module: str, code: str, extra: str) -> None:
     if module == "uvicorn":
         pytest.importorskip("starlette")
     done = run_without([module], code)

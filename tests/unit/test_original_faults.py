@@ -19,7 +19,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "server/test_ordering.py::cost_above_the_bucket_capacity_is_rejected",
         "lua/test_own_check.py::missing_sequence_is_repaired",
     ),
-    "W2": ("server/test_worker_steering.py::after_queue_pause_has_returned_no_job_is_taken",),
+    "W2": ("server/test_worker_steering.py::no_job_is_fetched_after_queue_pause_returned",),
     "W3": ("server/test_worker_steering.py::a_worker_paused_before_a_backlog_leaves_it",),
     "W4": ("lua/test_own_limits.py::job_rate_limits_its_group",),
     "W5": ("lua/test_own_limits.py::hold_affects_only_its_group",),
@@ -31,10 +31,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W8": ("lua/test_own_original_faults.py::entry_never_activated_frees_no_slot",),
     "W9": ("lua/test_own_original_faults.py::priority_jobs_respect_group_rate_window",),
     "W14": (
-        "server/test_worker_closing.py::close_waits_for_what_runs_and_takes_no_more",
-        "server/test_worker_closing.py::close_hands_back_what_a_reply_that_is_under_way_brings",
+        "server/test_worker_closing.py::close_waits_for_active_jobs_and_fetches_no_more",
+        "server/test_worker_closing.py::close_releases_jobs_of_a_pending_reply",
     ),
-    "W15": ("server/test_faults_workers.py::a_killed_workers_job_that_came_from_no_stream",),
+    "W15": ("server/test_faults_workers.py::list_job_of_a_killed_worker_is_recovered",),
     "W16": (
         "server/test_worker_taking.py::an_idle_worker_is_woken",
         "server/test_worker_taking.py::a_job_that_a_peer_put_into_a_list_is_found_by_polling",
@@ -43,7 +43,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W18": ("server/test_control.py::revoking_an_active_job_cancels_its_handler",),
     "W19": (
         "server/test_worker_timeouts.py::an_async_handler_is_cancelled",
-        "server/test_batch.py::a_timeout_is_one_jobs_and_keeps_its_reason",
+        "server/test_batch.py::timeout_applies_to_one_job_and_keeps_its_reason",
     ),
     "W20": ("server/test_limits.py::worker_rate_limit_works_without_a_limiter",),
     "W21": ("server/test_limits.py::rate_limit_error_counts_no_attempt_and_pauses_the_worker",),
@@ -62,7 +62,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "lua/test_own_exchange.py::entry_of_missing_job_is_dropped",
         "server/test_faults_malformed.py::incomplete_job_record_fails",
     ),
-    "W35": ("lua/test_own_recovery.py::recovery_goes_page_by_page",),
+    "W35": ("lua/test_own_recovery.py::recovery_reads_one_page_per_call",),
     "W36": ("lua/test_own_exchange.py::a_stale_second_entry_does_not_run_a_job_again",),
     "W37": ("lua/test_own_exchange.py::a_job_left_in_two_places_runs_from_one",),
     "W38": ("lua/test_own_steering.py::job_read_by_peer_is_held",),
@@ -129,7 +129,7 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
         "server/test_suspend.py::continuations_are_bounded",
     ),
     "W32": ("server/test_broadcast.py::stalled_messages_are_redelivered_once_per_subscription",),
-    "W33": ("unit/test_broadcast_options.py::options_that_cannot_be_honoured_are_refused",),
+    "W33": ("unit/test_broadcast_options.py::unsupported_options_are_rejected",),
     "W34": ("server/test_broadcast.py::failures_are_separate_per_subscription",),
     "W42": (
         "lua/test_own_suspend.py::early_signals_resume_job_immediately",
@@ -187,16 +187,16 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
     "W10": ("lua/test_wire_groups.py::missing_head_does_not_block_parked_jobs",),
     "W11": ("lua/test_own_limits.py::job_without_limits_keeps_group_limits",),
     "W13": ("lua/test_own_original_faults.py::group_continues_after_many_lost_turns",),
-    "W27": ("server/test_worker_failures.py::it_is_tried_until_it_succeeds",),
-    "W28": ("unit/test_job_options.py::options_not_honoured_are_refused_as_such",),
+    "W27": ("server/test_worker_failures.py::job_is_retried_until_it_succeeds",),
+    "W28": ("unit/test_job_options.py::unsupported_options_are_rejected",),
     "W29": ("server/test_limits.py::global_concurrency_is_never_exceeded",),
-    "W40": ("server/test_worker_failures.py::a_failed_job_can_be_retried_by_hand_with_all_its_attempts",),
+    "W40": ("server/test_worker_failures.py::failed_job_can_be_requeued_with_all_attempts",),
     "W41": ("lua/test_own_steering.py::revoke_fails_jobs_not_started",),
     "W67": ("server/test_producer.py::validation_matches_the_queue",),
     "W74": ("lua/test_own_original_faults.py::progress_alone_does_not_fill_the_events",),
     "W75": ("lua/test_own_groups.py::group_unused_for_a_day_is_deleted",),
     "W76": ("server/test_dead_letters.py::removed_entry_leaves_no_keys",),
-    "W85": ("unit/test_job_options.py::keeping_none_is_removing_at_once",),
+    "W85": ("unit/test_job_options.py::retention_of_zero_removes_immediately",),
     "W87": ("server/test_limits.py::compressed_data_stays_compressed",),
     "W88": ("server/test_queue_reading.py::exclude_data",),
     "W98": ("lua/test_own_steering.py::group_continues_after_next_job_is_drained",),
@@ -214,5 +214,5 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
         }
     ),
 )
-def test_the_test_is_there(file: str, name: str) -> None:
+def test_the_test_exists(file: str, name: str) -> None:
     assert re.search(rf"^(async )?def test_{name}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)

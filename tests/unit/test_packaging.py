@@ -51,7 +51,7 @@ def test_the_wheel_holds_the_lua_sources_and_nothing_foreign(wheel: Path) -> Non
     assert {name.split("/")[0] for name in names} == {"glidemq_py", "glidemq_py-0.1.0.dist-info", SPARK_FINDS}
 
 
-def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
+def test_wheel_lists_its_requirements(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read("glidemq_py-0.1.0.dist-info/METADATA").decode()
         entry_points = archive.read("glidemq_py-0.1.0.dist-info/entry_points.txt").decode()
@@ -93,7 +93,7 @@ def test_an_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path
     assert names_in(rebuilt) == names_in(wheel)
 
 
-def test_the_extras_are_there() -> None:
+def test_extras_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"embedded", "speed", "test"} <= set(project["optional-dependencies"])
     required = {requirement.partition(">")[0] for requirement in project["dependencies"]}

@@ -62,7 +62,7 @@ def test_data_comes_back(serializer, compression):
     assert decode_data(text, serializer) == SAMPLE
 
 
-def test_compressed_data_is_what_other_readers_expect():
+def test_compressed_data_can_be_read_by_peers():
     text = encode_data(SAMPLE, compression="gzip")
     packed = base64.b64decode(text.removeprefix("gz:"), validate=True)
     assert packed.startswith(b"\x1f\x8b\x08")
@@ -121,7 +121,7 @@ def test_a_bomb_is_not_unpacked():
         decode_data(bomb)
 
 
-def test_unpacked_data_may_fill_the_limit():
+def test_unpacked_data_can_fill_the_limit():
     value = "a" * (PAYLOAD_LIMIT - 2)
     assert decode_data(encode_data(value, compression="gzip")) == value
 
@@ -185,7 +185,7 @@ def test_a_serializer_that_fails():
         decode_result("x", Failing())
 
 
-def test_unserializable_data_is_refused_by_name():
+def test_unserializable_data_is_rejected_by_name():
     with pytest.raises(SerializationError, match=r"option 'data' = .*: at data\.when: objects of type set"):
         encode_data({"when": {1}})
     with pytest.raises(SerializationError, match="option 'result'"):
@@ -196,7 +196,7 @@ def test_unserializable_data_is_refused_by_name():
 
 
 @pytest.mark.parametrize("serializer", [JSON_SERIALIZER, Failing(), Pickled()])
-def test_no_result_is_null_whatever_the_serializer(serializer):
+def test_no_result_is_null_for_every_serializer(serializer):
     assert encode_result(None, serializer) == "null"
     assert decode_result("null", serializer) is None
 

@@ -107,7 +107,7 @@ def test_rarer_fields():
         ("id", "2"),
     ],
 )
-def test_junk_is_named_and_left_out(field, text):
+def test_invalid_fields_are_reported_and_skipped(field, text):
     record = JobRecord.parse("1", FINISHED | {field: text})
     assert record.malformed == (field,)
     assert record.is_malformed

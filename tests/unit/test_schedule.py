@@ -43,7 +43,7 @@ NOW = 1_800_000_000_000
         ({"every": 5, "immediately": 1}, "immediately"),
     ],
 )
-def test_what_cannot_be_is_named(options: dict[str, Any], named: str) -> None:
+def test_invalid_part_is_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(GlideMQValidationError) as caught:
         Schedule(**options)
     assert caught.value.option == named
@@ -86,7 +86,7 @@ def test_missed_instants_of_an_interval_leave_its_grid_as_it_is() -> None:
     assert schedule.following(NOW, NOW + 12_345) == NOW + 13_000
 
 
-def test_what_does_not_match_within_ten_years_is_refused() -> None:
+def test_pattern_without_a_match_in_ten_years_is_rejected() -> None:
     schedule = Schedule(pattern="0 0 29 2 1")
     with pytest.raises(GlideMQValidationError):
         schedule.first(NOW)
@@ -102,7 +102,7 @@ def test_a_preview_ends_where_the_schedule_does() -> None:
         schedule.preview(0)
 
 
-def test_a_preview_is_told_in_the_zone_of_the_pattern() -> None:
+def test_preview_uses_the_time_zone_of_the_pattern() -> None:
     (instant,) = Schedule(pattern="0 12 * * *", tz="Asia/Tokyo").preview(1, after=NOW)
     assert (instant.hour, str(instant.tzinfo)) == (12, "Asia/Tokyo")
 

@@ -99,11 +99,11 @@ def test_options_override_a_workers_own(module: Module) -> None:
         ("a:b:c", "'a:b:c' is not module:attribute"),
     ],
 )
-def test_a_text_that_names_nothing(target: str, message: str) -> None:
+def test_invalid_target_is_rejected(target: str, message: str) -> None:
     assert message in refusal(target)
 
 
-def test_a_module_that_is_not_there(module: Module) -> None:
+def test_missing_module_is_rejected(module: Module) -> None:
     name = module(SOURCE)
     said = refusal(f"{name}x:worker")
     assert f"no module '{name}x'; did you mean '{name}'?" in said
@@ -125,7 +125,7 @@ def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Modu
     assert "SyntaxError" in refusal(f"{broken}:worker")
 
 
-def test_what_we_refuse_in_the_module_is_shown_without_our_own_lines(module: Module) -> None:
+def test_errors_in_the_module_are_shown_without_our_own_lines(module: Module) -> None:
     name = module("from glidemq_py import Worker\n\nworker = Worker('q', print, lifespan=lambda: None)\n")
     said = refusal(f"{name}:worker")
     assert f'{name}.py", line 3' in said
@@ -141,7 +141,7 @@ def test_a_script_that_ends_while_it_is_imported(module: Module) -> None:
     assert "__main__" in said
 
 
-def test_an_attribute_that_is_not_there(module: Module) -> None:
+def test_missing_attribute_is_rejected(module: Module) -> None:
     name = module(SOURCE)
     said = refusal(f"{name}:wroker")
     assert f"{name} has no attribute 'wroker'; did you mean 'worker'?" in said
@@ -160,7 +160,7 @@ def test_an_attribute_that_is_not_there(module: Module) -> None:
         ("handle", "give its queue with --queue NAME"),
     ],
 )
-def test_something_that_cannot_be_run(module: Module, attribute: str, message: str) -> None:
+def test_object_of_another_type_is_rejected(module: Module, attribute: str, message: str) -> None:
     assert message in refusal(f"{module(SOURCE)}:{attribute}")
 
 
@@ -174,7 +174,7 @@ def test_a_task_is_not_a_worker(module: Module) -> None:
     assert "name the Worker itself" in refusal(f"{name}:welcome", queue="q")
 
 
-def test_a_queue_for_a_worker_is_refused(module: Module) -> None:
+def test_queue_instead_of_a_worker_is_rejected(module: Module) -> None:
     assert "already has a queue: 'q'" in refusal(f"{module(SOURCE)}:worker", queue="other")
 
 
@@ -231,14 +231,14 @@ def test_sizes(text: str, size: int) -> None:
         [],
     ],
 )
-def test_a_command_line_that_cannot_be(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_command_line_is_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read_arguments(arguments)
     assert caught.value.code == 2
     assert "error:" in capsys.readouterr().err
 
 
-def test_a_password_in_a_refused_url_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_password_in_a_rejected_url_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read_arguments(["a:b", "--url", "valkey://user:geheim@host:notaport"])
     assert "geheim" not in capsys.readouterr().err

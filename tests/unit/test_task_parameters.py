@@ -83,13 +83,13 @@ async def async_generator(a: int) -> Any:
         (5, "option 'task' = 5: must be a function"),
     ],
 )
-def test_refused(worker: Worker, function: Any, message: str) -> None:
+def test_invalid_parameters_are_rejected(worker: Worker, function: Any, message: str) -> None:
     with pytest.raises(GlideMQValidationError) as caught:
         worker.task(function)
     assert message in str(caught.value)
 
 
-def test_positional_only_parameters_are_refused_but_for_the_job(worker: Worker) -> None:
+def test_positional_only_parameters_are_rejected_except_the_job(worker: Worker) -> None:
     task = worker.task(positional)
     with pytest.raises(GlideMQValidationError, match="positional-only"):
         task.spec(1)  # type: ignore[call-arg]
@@ -135,7 +135,7 @@ async def test_names_that_only_the_type_checker_sees(worker: Worker) -> None:
 # -- calls to data ----------------------------------------------------------------------------------------------
 
 
-def test_data_has_what_was_given(worker: Worker) -> None:
+def test_data_has_the_given_arguments(worker: Worker) -> None:
     task = worker.task(welcome)
     assert task.spec("a").data == {"to": "a"}
     assert task.spec("a", 2).data == {"to": "a", "times": 2}
@@ -152,7 +152,7 @@ def test_data_has_what_was_given(worker: Worker) -> None:
         (("a",), {"self": 1}, "unexpected keyword argument 'self'"),
     ],
 )
-async def test_a_call_that_cannot_be(worker: Worker, args: Any, kwargs: Any, message: str) -> None:
+async def test_invalid_call_is_rejected(worker: Worker, args: Any, kwargs: Any, message: str) -> None:
     task: Any = worker.task(welcome)
     for method in (task.spec, task.add, task.add_and_wait):
         with pytest.raises(TypeError, match=message):
@@ -177,7 +177,7 @@ async def test_bulk_takes_its_own_specs_only(worker: Worker) -> None:
         await task.add_bulk([task.spec("a"), other.spec("a")])
 
 
-def test_what_json_lacks_is_written_by_annotation(worker: Worker) -> None:
+def test_types_unknown_to_json_are_written_by_annotation(worker: Worker) -> None:
     @worker.task
     def special(path: Path, sizes: set[int], wait: timedelta, raw: bytes, loose: Any = None) -> None: ...
 

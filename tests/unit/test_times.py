@@ -18,13 +18,13 @@ class Wait(IntEnum):
 
 
 @given(st.integers(0, MAX_DURATION_MS))
-def test_milliseconds_stay_what_they_are(ms):
+def test_milliseconds_are_unchanged(ms):
     assert to_ms("delay", ms) == ms
     assert to_ms("delay", timedelta(milliseconds=ms)) == ms
 
 
 @given(st.timedeltas(timedelta(microseconds=1), timedelta(days=3650)))
-def test_a_positive_timedelta_is_never_less_than_asked_for(value):
+def test_positive_timedelta_is_rounded_up(value):
     ms = to_ms("delay", value, minimum=1)
     assert timedelta(milliseconds=ms - 1) < value <= timedelta(milliseconds=ms)
 
@@ -34,7 +34,7 @@ def test_an_int_subclass_becomes_a_plain_int():
 
 
 @pytest.mark.parametrize("value", [True, False, 1.0, 1.5, float("nan"), "5", b"5", None, [5], 5j])
-def test_what_is_no_duration_is_refused(value):
+def test_invalid_duration_is_rejected(value):
     with pytest.raises(GlideMQValidationError, match="option 'delay'") as caught:
         to_ms("delay", value)
     assert caught.value.value is value
@@ -43,7 +43,7 @@ def test_what_is_no_duration_is_refused(value):
 @pytest.mark.parametrize(
     "value", [-1, timedelta(microseconds=-1), timedelta.min, timedelta.max, MAX_DURATION_MS + 1, 10**30]
 )
-def test_what_is_out_of_range_is_refused(value):
+def test_value_out_of_range_is_rejected(value):
     with pytest.raises(GlideMQValidationError, match=r"from 0 to 315,360,000,000 ms"):
         to_ms("delay", value)
 
@@ -90,6 +90,6 @@ def test_an_instant_is_rounded_up():
         datetime(2030, 1, 1, tzinfo=UTC).date(),
     ],
 )
-def test_what_is_no_instant_is_refused(value):
+def test_invalid_instant_is_rejected(value):
     with pytest.raises(GlideMQValidationError, match="option 'run_at'"):
         to_instant("run_at", value)

@@ -227,7 +227,7 @@ def test_both_ways(annotation: Any, value: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_others_write(annotation: Any, value: Any, expected: Any) -> None:
+def test_values_written_by_peers(annotation: Any, value: Any, expected: Any) -> None:
     assert from_plain(annotation, value, "it") == expected
 
 
@@ -276,7 +276,7 @@ def test_what_others_write(annotation: Any, value: Any, expected: Any) -> None:
     ],
     ids=repr,
 )
-def test_a_mismatch_says_where_and_what(annotation: Any, value: Any, message: str) -> None:
+def test_mismatch_error_has_path_and_type(annotation: Any, value: Any, message: str) -> None:
     with pytest.raises(JobDataError) as caught:
         from_plain(annotation, value, "it")
     assert message in str(caught.value)

@@ -58,7 +58,7 @@ def test_a_vector_is_little_endian_float32() -> None:
 
 
 @pytest.mark.parametrize("bad", [[], None, "ab", [1, None], [float("nan")], [float("inf")], [1e39], [0.0] * 65_537, 5])
-def test_vectors_that_cannot_be(bad: Any) -> None:
+def test_invalid_vectors_are_rejected(bad: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="embedding"):
         encode_vector("embedding", bad)
 
@@ -85,7 +85,7 @@ def test_no_field_of_a_job_can_be_taken_for_a_vector() -> None:
         {"vector": {"name": "v", "dimensions": 3, "dims": 3}},
     ],
 )  # fmt: skip
-def test_indexes_that_cannot_be(options: dict[str, Any]) -> None:
+def test_invalid_indexes_are_rejected(options: dict[str, Any]) -> None:
     options = {"fields": None, "vector": {"name": "v", "dimensions": 3}, **options}
     with pytest.raises(GlideMQValidationError):
         create_arguments("i", "p", options["fields"], options["vector"])
@@ -159,7 +159,7 @@ async def test_a_prefix_without_braces_where_the_module_takes_none() -> None:
     assert [words[6] for words in server.requested_slots] == ["glide:{q}:job:", "glide:{q"]
 
 
-async def test_found_keys_that_are_no_jobs_of_this_queue_are_left_out() -> None:
+async def test_foreign_keys_are_skipped() -> None:
     record = [b"n", b"{}", b"{}", b"completed"]
     server = Server(
         info=lambda *_: {b"attributes": [{b"attribute": b"v", b"type": b"VECTOR"}]},
@@ -175,7 +175,7 @@ async def test_found_keys_that_are_no_jobs_of_this_queue_are_left_out() -> None:
     assert server.requested_slots[1][:3] == ("FT.SEARCH", "q-idx", "*=>[KNN 10 @v $BLOB AS __score]")
 
 
-async def test_what_the_module_refuses() -> None:
+async def test_errors_of_the_search_module() -> None:
     missing = GlideMQError("ERR unknown command 'FT.CREATE', with args beginning with: 'q-idx'")
     with pytest.raises(SearchUnavailableError, match="search module"):
         await queue_over(Server(create=failing(missing))).create_job_index()

@@ -197,9 +197,7 @@ async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, 
 
 @pytest.mark.parametrize("function", ["flow_reserve", "flow_stage", "flow_add", "flow_done"])
 @pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
-async def test_answers_that_are_lost_on_the_way(
-    url: str, queue_name: str, server: Any, function: str, at_work: bool
-) -> None:
+async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str, at_work: bool) -> None:
     """The call has been done, and its connection ends before the answer: repeated where that changes nothing, else the
     caller is told that it does not know."""
     a, b = queue_name, f"{queue_name}-b"

@@ -188,7 +188,7 @@ def test_revoking_a_flow_ends_waiting_and_flags_active_jobs(
     assert (counts["failed"], counts["waiting"], counts["delayed"]) == (3, 0, 0)
 
 
-def test_deleted_jobs_are_counted_as_gone(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
+def test_deleted_jobs_are_counted_as_missing(http: httpx.Client, queue_name: str, resp: RespClient) -> None:
     made = http.post("/flows", json={"flow": {"name": "top", "queueName": queue_name}}).json()
     http.post(f"/queues/{queue_name}/drain")
     found = http.get(f"/flows/{made['flowId']}").json()
