@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import BulkAddError, Job, JobFailedError, JobState, Queue, QueueEvents, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def double(job: Job) -> Any:
@@ -19,12 +19,12 @@ async def double(job: Job) -> Any:
 
 async def test_add_work_wait(core_url: str, queue_name: str):
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, double, core_url, concurrency=20) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         results = await asyncio.gather(*(queue.add_and_wait("n", i) for i in range(100)))
         assert results == [i * 2 for i in range(100)]
         with pytest.raises(JobFailedError, match="as told"):
             await queue.add_and_wait("n", "fail", attempts=2, backoff=5)
-        assert told.count["retrying"] == 1
+        assert recorded.count["retrying"] == 1
 
 
 async def test_bulk_of_every_kind_is_processed(core_url: str, queue_name: str, core_resp: RespClient):
@@ -33,7 +33,7 @@ async def test_bulk_of_every_kind_is_processed(core_url: str, queue_name: str, c
         jobs = await queue.add_bulk([("n", i, options[i % 5]) for i in range(1_000)])
         assert len({job.id for job in jobs}) == 1_000
         async with Worker(queue_name, double, core_url, concurrency=50) as worker:
-            await Told(worker).wait("completed", 1_000)
+            await EventRecorder(worker).wait("completed", 1_000)
         counts = await queue.get_job_counts()
         assert (counts.completed, counts.unfinished) == (1_000, 0)
         raw = Raw(core_resp, queue_name)
@@ -65,9 +65,9 @@ async def test_reading_while_jobs_run(core_url: str, queue_name: str):
 
 async def test_pause_remove_retry(core_url: str, queue_name: str):
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, double, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         failed = await queue.add("n", "fail")
-        await told.wait("failed")
+        await recorded.wait("failed")
         await queue.pause()
         await failed.retry()
         await failed.update_data(21)
@@ -75,7 +75,7 @@ async def test_pause_remove_retry(core_url: str, queue_name: str):
         assert await doomed.remove()
         assert await queue.count() == 1
         await queue.resume()
-        assert await soon(failed.wait_until_finished()) == 42
+        assert await with_timeout(failed.wait_until_finished()) == 42
         assert await queue.get_job(doomed.id) is None
 
 
@@ -109,7 +109,7 @@ async def test_queues_are_distributed_over_primaries(cluster_url: str, cluster_r
         assert len(slots) > 1
         for name, queue in zip(names, queues, strict=True):
             async with Worker(name, double, cluster_url, concurrency=5) as worker:
-                await Told(worker).wait("completed", 20)
+                await EventRecorder(worker).wait("completed", 20)
             assert await queue.obliterate() == 20
             assert cluster_resp.keys(f"*{{{name}}}*") == []
     finally:

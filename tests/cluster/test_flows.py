@@ -11,7 +11,7 @@ from glidemq_py import DagNode, FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._features import outbox as outbox_module
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, soon
+from tests.server.worker_support import Raw, with_timeout
 
 
 async def add_up(job: Job) -> Any:
@@ -28,7 +28,7 @@ async def test_tree_over_several_nodes(core_url: str, queue_name: str, core_resp
         workers = [Worker(name, add_up, core_url, concurrency=10) for name in names]
         for worker in workers:
             await worker.start()
-        assert await soon(node.job.wait_until_finished()) == 307
+        assert await with_timeout(node.job.wait_until_finished()) == 307
         for worker in workers:
             await worker.close()
         read = await flows.get_flow(names[0], node.job.id)
@@ -49,7 +49,7 @@ async def test_graph_over_several_nodes(core_url: str, queue_name: str) -> None:
         workers = [Worker(name, add_up, core_url) for name in (a, b, c)]
         for worker in workers:
             await worker.start()
-        assert await soon(jobs["end"].wait_until_finished()) == 122
+        assert await with_timeout(jobs["end"].wait_until_finished()) == 122
         for worker in workers:
             await worker.close()
 
@@ -79,13 +79,13 @@ async def test_crash_between_child_completion_and_parent_notification(
 
         monkeypatch.setitem(outbox_module._DELIVERIES, "child", carry_and_lose)
         async with Worker(child_queue, add_up, core_url):
-            await soon(delivered.wait())
+            await with_timeout(delivered.wait())
             while (await children.get_job_counts()).completed < 2:  # noqa: ASYNC110  no event reports both
                 await asyncio.sleep(0.01)
         assert Raw(core_resp, child_queue).run("XLEN", "outbox") == 2
         monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)
         async with Worker(child_queue, add_up, core_url), Worker(queue_name, add_up, core_url):
-            assert await soon(node.job.wait_until_finished()) == 2
+            assert await with_timeout(node.job.wait_until_finished()) == 2
         assert told >= 1
         assert Raw(core_resp, queue_name).run("HGET", f"job:{node.job.id}", "depsCompleted") == "2"
 

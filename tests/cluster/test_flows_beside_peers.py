@@ -13,7 +13,7 @@ from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
 from tests.lua.wire_support import WireQueue
-from tests.server.worker_support import Raw, soon, until
+from tests.server.worker_support import Raw, until, with_timeout
 
 DOCUMENTED = (Path(__file__).parents[1] / "lua" / "documented.lua").read_text(encoding="utf-8")
 
@@ -79,9 +79,9 @@ async def test_node_completes_children_of_a_remote_parent(
         assert (await child.get_parents()) == [(above, added.job.id)]
         node.work()
         node.work()
-        assert await soon(added.job.wait_until_finished()) == 14
+        assert await with_timeout(added.job.wait_until_finished()) == 14
     of_children = Raw(cluster_resp, below)
-    await soon(until(lambda: not of_children.run("XLEN", "outbox")))
+    await with_timeout(until(lambda: not of_children.run("XLEN", "outbox")))
     assert not of_children.run("EXISTS", "remote-parents")
 
 
@@ -91,7 +91,7 @@ async def test_worker_of_the_child_queue_notifies_parents(cluster_url: str, name
         added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
         node.work()
         async with Worker(below, add_up, cluster_url):
-            await soon(_is_ready(queue, added.job.id))
+            await with_timeout(_is_ready(queue, added.job.id))
 
 
 async def _is_ready(queue: Queue, job_id: str) -> None:
@@ -110,10 +110,10 @@ async def test_node_fails_a_child_of_a_remote_parent(
         added = await flows.add(FlowJob("parent", above, None, None, [child]))
         node.work(fail=True)
         if policy == "ignore":
-            assert await soon(added.job.wait_until_finished()) == 0
+            assert await with_timeout(added.job.wait_until_finished()) == 0
         else:
             with pytest.raises(JobFailedError, match="in Node"):
-                await soon(added.job.wait_until_finished())
+                await with_timeout(added.job.wait_until_finished())
 
 
 async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: tuple[str, str], node: Node) -> None:
@@ -122,7 +122,7 @@ async def test_node_removes_a_child_of_a_remote_parent(cluster_url: str, names: 
         added = await flows.add(FlowJob("parent", above, None, None, [FlowJob("child", below)]))
         assert node.remove(added.children[0].job.id) == 1
         with pytest.raises(JobFailedError, match="child"):
-            await soon(added.job.wait_until_finished())
+            await with_timeout(added.job.wait_until_finished())
 
 
 async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[str, str], node: Node) -> None:
@@ -132,8 +132,8 @@ async def test_node_completes_a_job_of_a_graph(cluster_url: str, names: tuple[st
             DagNode("begin", below), DagNode("left", above, deps=["begin"]), DagNode("right", above, deps=["begin"]),
         ])  # fmt: skip
         node.work()
-        assert await soon(jobs["left"].wait_until_finished()) == 7
-        assert await soon(jobs["right"].wait_until_finished()) == 7
+        assert await with_timeout(jobs["left"].wait_until_finished()) == 7
+        assert await with_timeout(jobs["right"].wait_until_finished()) == 7
 
 
 async def test_node_completes_a_child_that_a_handler_added(
@@ -149,12 +149,12 @@ async def test_node_completes_a_child_that_a_handler_added(
 
         async with Worker(above, handle, cluster_url):
             job = await queue.add("parent")
-            await soon(until(lambda: node.redis("EXISTS", f"job:of-{job.id}")))
+            await with_timeout(until(lambda: node.redis("EXISTS", f"job:of-{job.id}")))
             child = await children.get_job(f"of-{job.id}")
             assert child is not None
             assert (child.parent_id, child.parent_queue) == (job.id, above)
             node.work()
-            assert await soon(job.wait_until_finished()) == 7
+            assert await with_timeout(job.wait_until_finished()) == 7
 
 
 async def test_children_ended_by_python_workers_are_not_tracked(
@@ -167,5 +167,5 @@ async def test_children_ended_by_python_workers_are_not_tracked(
         assert Raw(cluster_resp, below).run("HLEN", "remote-parents") == 5
         assert Raw(cluster_resp, above).run("ZCARD", "remote-children") == 1
         async with Worker(above, add_up, cluster_url), Worker(below, add_up, cluster_url):
-            assert await soon(added.job.wait_until_finished()) == 0
+            assert await with_timeout(added.job.wait_until_finished()) == 0
         assert not Raw(cluster_resp, below).run("EXISTS", "remote-parents")

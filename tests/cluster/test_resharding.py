@@ -12,7 +12,7 @@ from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespError, server_binary
 from tests.cluster.resharding import SlotMover
 from tests.server.test_faults_server import Producers, assert_each_ended_once, work
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 pytestmark = pytest.mark.slow
 
@@ -36,19 +36,19 @@ async def under_load(cluster: ClusterProcess, mover: SlotMover, name: str) -> As
     """Run producers and two workers within this context; check the results at its end."""
     async with Queue(name, cluster.url) as queue:
         both = [Worker(name, work, cluster.url, concurrency=10) for _ in range(2)]
-        told = Told(*both)
+        recorded = EventRecorder(*both)
         await asyncio.gather(*(worker.start() for worker in both))
         async with Producers(queue) as producers:
             await producers.more(40)
             yield producers
             await producers.more(40)
-        await told.wait("completed", len(producers.acknowledged))
-        await soon(asyncio.gather(*(worker.close() for worker in both)), 60)
+        await recorded.wait("completed", len(producers.acknowledged))
+        await with_timeout(asyncio.gather(*(worker.close() for worker in both)), 60)
         with cluster.client() as client:
-            assert_each_ended_once(Raw(client, name), told, producers.acknowledged)
+            assert_each_ended_once(Raw(client, name), recorded, producers.acknowledged)
         assert (await queue.check(recheck_after=50)).findings == ()
         assert mover.leftovers() == {}
-        assert told.count["stalled"] == 0
+        assert recorded.count["stalled"] == 0
         assert producers.refused == 0
 
 
@@ -79,7 +79,7 @@ async def test_interrupted_move_is_finished_later(own_cluster: ClusterProcess, m
             held = [await gate.next() for _ in range(5)]
             async with Worker(queue_name, gate, own_cluster.url, **options) as two:
                 held += [await gate.next() for _ in range(5)]
-                told = Told(one, two)
+                recorded = EventRecorder(one, two)
                 await mover.run(mover.begin)
                 await mover.run(lambda: mover.move_keys(10))
                 async with Queue(queue_name, own_cluster.url + "?request_timeout=1500") as impatient:
@@ -90,12 +90,12 @@ async def test_interrupted_move_is_finished_later(own_cluster: ClusterProcess, m
                 await mover.run(mover.move_keys)
                 await mover.run(mover.end)
                 gate.open()
-                await soon(added)
-                await told.wait("completed", 21)
+                await with_timeout(added)
+                await recorded.wait("completed", 21)
                 counts = await queue.get_job_counts()
                 assert (counts.completed, counts.unfinished) == (21, 0)
-                assert told.count["stalled"] == 0
-                assert len(set(told.job_ids("completed"))) == 21
+                assert recorded.count["stalled"] == 0
+                assert len(set(recorded.job_ids("completed"))) == 21
                 assert len({job.id for job in held}) == 10
         assert mover.leftovers() == {}
         assert (await queue.check(recheck_after=50)).findings == ()
@@ -153,19 +153,19 @@ async def test_no_call_creates_a_key_at_the_target(own_cluster: ClusterProcess, 
         ]
         for call in calls:
             with pytest.raises(GlideMQError) as raised:
-                await soon(call())
+                await with_timeout(call())
             errors = [raised.value, *getattr(raised.value, "results", ())]
             assert any(isinstance(error, SlotMigratingError) for error in errors), raised.value
         worker = Worker(queue_name, work, own_cluster.url + "?request_timeout=500")
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         starting = asyncio.create_task(worker.start())
-        await told.wait("error", 2)  # its start also meets the moving slot
+        await recorded.wait("error", 2)  # its start also meets the moving slot
         assert mover.keys_at_target() == []
         assert mover.keys_at_source() == before
         await mover.run(mover.move_keys)
         await mover.run(mover.end)
-        await soon(starting)
-        await told.wait("completed", 6)
+        await with_timeout(starting)
+        await recorded.wait("completed", 6)
         await worker.close()
 
 
@@ -174,7 +174,7 @@ async def test_flows_schedulers_and_blocking_calls_survive_moves(
 ):
     other = queue_name + "-other"
     both = [Worker(name, work, own_cluster.url, concurrency=5) for name in (queue_name, other)]
-    told = Told(*both)
+    recorded = EventRecorder(*both)
     stop = False
 
     def produce() -> int:
@@ -204,19 +204,21 @@ async def test_flows_schedulers_and_blocking_calls_survive_moves(
         blocking = asyncio.create_task(asyncio.to_thread(produce))
         adding = asyncio.create_task(add_flows(flows))
         for _ in range(4):
-            before = told.count["completed"]
+            before = recorded.count["completed"]
             await mover.run(mover.begin)
             await mover.run(mover.move_keys)
             await mover.run(mover.end)
-            await told.wait("completed", before + 20)
+            await recorded.wait("completed", before + 20)
         stop = True
         await queue.remove_job_scheduler("tick")
-        expected = await soon(blocking) + await soon(adding)
-        await told.until(lambda told: sum(job.name != "tick" for job, _ in told.of("completed")) >= expected)
-        assert sum(job.name != "tick" for job, _ in told.of("completed")) == expected
-        assert any(job.name == "tick" for job, _ in told.of("completed"))
-        await soon(asyncio.gather(*(worker.drain() for worker in both)), 60)
+        expected = await with_timeout(blocking) + await with_timeout(adding)
+        await recorded.until(
+            lambda recorded: sum(job.name != "tick" for job, _ in recorded.of("completed")) >= expected
+        )
+        assert sum(job.name != "tick" for job, _ in recorded.of("completed")) == expected
+        assert any(job.name == "tick" for job, _ in recorded.of("completed"))
+        await with_timeout(asyncio.gather(*(worker.drain() for worker in both)), 60)
         assert (await queue.check(recheck_after=50)).findings == ()
         assert (await second.check(recheck_after=50)).findings == ()
-        assert told.count["stalled"] == 0
+        assert recorded.count["stalled"] == 0
         assert mover.leftovers() == {}

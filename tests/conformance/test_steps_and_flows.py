@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_py import Budget, DagNode, FlowJob, FlowProducer, Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import MemoryServer
-from tests.server.worker_support import Told, soon
+from tests.server.worker_support import EventRecorder, with_timeout
 
 Place = MemoryServer | str
 
@@ -27,7 +27,7 @@ async def test_tree_runs_children_before_parents(place: Place, queue: Queue, que
     ])  # fmt: skip
     async with FlowProducer(place) as flows, Worker(queue.name, summed, place), Worker(other, summed, place):
         node = await flows.add(tree)
-        assert await soon(node.job.wait_until_finished()) == 311
+        assert await with_timeout(node.job.wait_until_finished()) == 311
         read = await flows.get_flow(queue.name, node.job.id)
     assert read is not None
     assert read.counts() == {"completed": 5}
@@ -37,7 +37,7 @@ async def test_large_tree_is_added_in_several_calls(place: Place, queue: Queue) 
     children = [FlowJob("leaf", queue.name, 1) for _ in range(150)]
     async with FlowProducer(place) as flows, Worker(queue.name, summed, place, concurrency=20):
         node = await flows.add(FlowJob("root", queue.name, 0, children=children))
-        assert await soon(node.job.wait_until_finished()) == 150
+        assert await with_timeout(node.job.wait_until_finished()) == 150
 
 
 async def test_graph_runs_in_order(place: Place, queue: Queue) -> None:
@@ -46,7 +46,7 @@ async def test_graph_runs_in_order(place: Place, queue: Queue) -> None:
 
     async with FlowProducer(place) as flows, Worker(queue.name, summed, place):
         jobs = await flows.add_dag([node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c")])
-        assert await soon(jobs["d"].wait_until_finished()) == 5
+        assert await with_timeout(jobs["d"].wait_until_finished()) == 5
 
 
 @pytest.mark.parametrize(("policy", "says"), [("fail_parent", "failed: bad"), ("ignore", ""), ("remove", "")])
@@ -56,9 +56,9 @@ async def test_failed_child_follows_its_policy(place: Place, queue: Queue, polic
         node = await flows.add(FlowJob("root", queue.name, 1, children=children))
         if says:
             with pytest.raises(JobFailedError, match=says):
-                await soon(node.job.wait_until_finished())
+                await with_timeout(node.job.wait_until_finished())
         else:
-            assert await soon(node.job.wait_until_finished()) == 8
+            assert await with_timeout(node.job.wait_until_finished()) == 8
 
 
 async def test_handler_can_add_children(place: Place, queue: Queue) -> None:
@@ -72,7 +72,7 @@ async def test_handler_can_add_children(place: Place, queue: Queue) -> None:
 
     async with Worker(queue.name, handle, place):
         parent = await queue.add("parent")
-        assert await soon(parent.wait_until_finished()) == [1, 2]
+        assert await with_timeout(parent.wait_until_finished()) == [1, 2]
 
 
 async def test_exceeded_budget_ends_remaining_jobs(place: Place, queue: Queue) -> None:
@@ -84,7 +84,7 @@ async def test_exceeded_budget_ends_remaining_jobs(place: Place, queue: Queue) -
     async with FlowProducer(place) as flows, Worker(queue.name, spend, place):
         node = await flows.add(tree, budget=Budget(max_total_tokens=100))
         with pytest.raises(JobFailedError, match="Budget exceeded"):
-            await soon(node.job.wait_until_finished())
+            await with_timeout(node.job.wait_until_finished())
         budget = await queue.get_flow_budget(node.job.id)
     assert budget is not None
     assert (budget.used_tokens, budget.exceeded) == (120, True)
@@ -99,14 +99,14 @@ async def test_signals_before_and_after_suspension(place: Place, queue: Queue) -
     job = await queue.add("n")
     assert await queue.signal(job.id, "go", 1)
     worker = Worker(queue.name, handle, place)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with worker:
-        await told.wait("suspended", 2)  # the first signal had already arrived
+        await recorded.wait("suspended", 2)  # the first signal had already arrived
         info = await queue.get_suspend_info(job.id)
         assert info is not None
         assert info.reason == "signal go"
         assert await queue.signal(job.id, "go", 2)
-        assert await soon(job.wait_until_finished()) == [1, 2]
+        assert await with_timeout(job.wait_until_finished()) == [1, 2]
     assert not await queue.signal(job.id, "go", 3)
 
 
@@ -117,7 +117,7 @@ async def test_missing_signal_times_out(place: Place, queue: Queue) -> None:
     async with Worker(queue.name, handle, place):
         job = await queue.add("n")
         with pytest.raises(JobFailedError, match="Suspend timeout exceeded"):
-            await soon(job.wait_until_finished())
+            await with_timeout(job.wait_until_finished())
 
 
 async def test_each_failure_selects_the_next_fallback(place: Place, queue: Queue) -> None:
@@ -129,7 +129,7 @@ async def test_each_failure_selects_the_next_fallback(place: Place, queue: Queue
 
     async with Worker(queue.name, handle, place):
         job = await queue.add("n", attempts=3, fallbacks=["b", "c"])
-        assert await soon(job.wait_until_finished()) == "c"
+        assert await with_timeout(job.wait_until_finished()) == "c"
 
 
 @pytest.mark.parametrize("when", [{"every": 30}, {"repeat_after_complete": 30}, {"pattern": "* * * * * *"}])
@@ -139,8 +139,8 @@ async def test_scheduler_fires_until_its_limit(place: Place, queue: Queue, when:
 
     await queue.upsert_job_scheduler("s", **when, limit=2, template=("tick", {"n": 1}))
     worker = Worker(queue.name, handle, place)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with worker:
-        await told.wait("completed", 2)
-    assert [(job.name, job.data) for job, _ in told.of("completed")] == [("tick", {"n": 1})] * 2
+        await recorded.wait("completed", 2)
+    assert [(job.name, job.data) for job, _ in recorded.of("completed")] == [("tick", {"n": 1})] * 2
     assert await queue.get_job_schedulers() == []

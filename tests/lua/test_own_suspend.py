@@ -56,8 +56,8 @@ def test_job_of_every_source_can_suspend_and_resume(q: OwnQueue, options: dict[s
     assert json.loads(again.fields["signals"]) == [entry]
     assert again.fields["priority"] == str(options.get("priority", 0))
     assert q.finish(again.completed()) == [S.OK]
-    told = [event for event in q.event_names("1") if event in ("suspended", "resumed", "completed")]
-    assert told == ["suspended", "resumed", "completed"]
+    recorded = [event for event in q.event_names("1") if event in ("suspended", "resumed", "completed")]
+    assert recorded == ["suspended", "resumed", "completed"]
     assert {"event": "resumed", "jobId": "1", "signal": "approved"} in q.events("1")
 
 
@@ -96,7 +96,7 @@ def test_early_signals_resume_job_immediately(q: OwnQueue) -> None:
     assert (q.state("1"), deadlines(q)) == ("waiting", {})
     assert [each["name"] for each in json.loads(q.job("1")["signals"])] == ["first", "second"]
     assert q.events("1")[-1] == {"event": "resumed", "jobId": "1", "signal": "first"}
-    # Told once: the next suspension waits for another one.
+    # EventRecorder once: the next suspension waits for another one.
     assert suspend(q, q.take_one()) == S.SUSPENDED
     assert q.state("1") == "suspended"
     assert signal(q, "1", "third") == "resumed"

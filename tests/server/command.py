@@ -1,4 +1,4 @@
-"""A command of ours as a child process whose output is waited for line by line."""
+"""Run a command of ours as a child process and wait for lines of its output."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Command:
-    """`python -m MODULE ARGUMENTS` in a folder; stdout and stderr are one stream of lines."""
+    """Runs `python -m MODULE ARGUMENTS` in a folder; stdout and stderr are merged."""
 
     def __init__(self, folder: Path, module: str, *arguments: str, env: dict[str, str | None] | None = None) -> None:
         environment: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -50,14 +50,14 @@ class Command:
 
     @property
     def text(self) -> str:
-        """Everything it has said."""
+        """Return the output so far."""
         return "\n".join(self.lines)
 
-    async def says(self, pattern: str, times: int = 1, seconds: float = 100.0) -> list[re.Match[str]]:
-        """Wait until ``times`` lines match; those that do."""
-        return await asyncio.to_thread(self._says, re.compile(pattern), times, seconds)
+    async def printed(self, pattern: str, times: int = 1, seconds: float = 100.0) -> list[re.Match[str]]:
+        """Wait until ``times`` lines match; return the matches."""
+        return await asyncio.to_thread(self._printed, re.compile(pattern), times, seconds)
 
-    def _says(self, pattern: re.Pattern[str], times: int, seconds: float) -> list[re.Match[str]]:
+    def _printed(self, pattern: re.Pattern[str], times: int, seconds: float) -> list[re.Match[str]]:
         found: list[re.Match[str]] = []
 
         def enough() -> bool:
@@ -65,16 +65,16 @@ class Command:
             return len(found) >= times or self._ended
 
         with self._more:
-            assert self._more.wait_for(enough, seconds), f"not said: {pattern.pattern}\n{self.text}"
-        assert len(found) >= times, f"ended without saying {pattern.pattern}:\n{self.text}"
+            assert self._more.wait_for(enough, seconds), f"not printed: {pattern.pattern}\n{self.text}"
+        assert len(found) >= times, f"ended without printing {pattern.pattern}:\n{self.text}"
         return found
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the command."""
         self._process.send_signal(number)
 
     async def ends(self, seconds: float = 100.0) -> int:
-        """Wait for its end and the end of its output; the exit code."""
+        """Wait for the end of the process and its output; return the exit code."""
         code = await asyncio.to_thread(self._process.wait, seconds)
         await asyncio.to_thread(self._reader.join, seconds)
         return code

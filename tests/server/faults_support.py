@@ -38,7 +38,7 @@ class WorkerProcess:
                     return line.removeprefix(start).strip()
 
     @property
-    def said(self) -> list[str]:
+    def printed(self) -> list[str]:
         return self._seen
 
     def go(self) -> None:

@@ -1,4 +1,4 @@
-"""Handlers that take lists of jobs: how batches are gathered, and how each job of one ends by itself."""
+"""Batch handlers: how batches are collected, and the separate outcome of each job."""
 
 import asyncio
 import threading
@@ -20,11 +20,11 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Raw, until, with_timeout
 
 
 class BatchGate:
-    """An async batch handler that says which batches it began, and ends them when it is opened."""
+    """An async batch handler that records its batches and returns when the gate is opened."""
 
     def __init__(self) -> None:
         self.begun: list[list[Job]] = []
@@ -49,7 +49,7 @@ class BatchGate:
         return [job.data for job in jobs]
 
     async def next(self) -> list[Job]:
-        return await soon(self._begun.get())
+        return await with_timeout(self._begun.get())
 
     @property
     def sizes(self) -> list[int]:
@@ -62,8 +62,8 @@ async def test_batch_has_the_ready_jobs_up_to_its_size(core_url: str, core_resp:
     async with Queue(queue_name, core_url) as queue:
         jobs = await queue.add_bulk([("n", n) for n in range(25)])
         async with Worker(queue_name, gate, core_url, batch={"size": 10}) as worker:
-            told = Told(worker)
-            await told.wait("completed", 25)
+            recorded = EventRecorder(worker)
+            await recorded.wait("completed", 25)
         assert gate.sizes == [10, 10, 5]
         assert [job.data for batch in gate.begun for job in batch] == list(range(25))
         raw = Raw(core_resp, queue_name)
@@ -77,7 +77,7 @@ async def test_a_batch_of_many_calls_is_full(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", n) for n in range(700)])
         async with Worker(queue_name, gate, url, batch=BatchOptions(300)) as worker:
-            await Told(worker).wait("completed", 700)
+            await EventRecorder(worker).wait("completed", 700)
     assert gate.sizes == [300, 300, 100]
 
 
@@ -103,9 +103,9 @@ async def test_it_waits_for_more_until_it_is_full(core_url: str, queue_name: str
     batch = {"size": 3, "timeout": 60_000}
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, batch=batch) as worker:  # type: ignore[arg-type]
         jobs = [await queue.add("n", 0)]
-        await soon(until(lambda: worker.active_count == 1))
+        await with_timeout(until(lambda: worker.active_count == 1))
         jobs.append(await queue.add("n", 1))
-        await soon(until(lambda: worker.active_count == 2))
+        await with_timeout(until(lambda: worker.active_count == 2))
         assert gate.begun == []
         jobs.append(await queue.add("n", 2))
         assert [await job.wait_until_finished() for job in jobs] == [0, 1, 2]
@@ -130,7 +130,7 @@ async def test_partial_batches_count_against_concurrency(core_url: str, queue_na
         Queue(queue_name, core_url) as queue,
         Worker(queue_name, gate, core_url, batch={"size": 5}, concurrency=2) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         for n in range(2):  # two batches of one
             await queue.add("n", n)
             await gate.next()
@@ -139,7 +139,7 @@ async def test_partial_batches_count_against_concurrency(core_url: str, queue_na
         await worker_is_quiet(worker)
         assert (gate.running, worker.active_count, (await queue.get_job_counts()).waiting) == (2, 2, 8)
         gate.opened.set()
-        await told.wait("completed", 10)
+        await recorded.wait("completed", 10)
     assert gate.most == 2
     assert gate.sizes[:2] == [1, 1]
 
@@ -148,13 +148,13 @@ async def worker_is_quiet(worker: Worker) -> None:
     fetching = worker._fetching
     assert fetching is not None
     fetching.request_jobs()
-    await soon(until(lambda: fetching.engine.requested_slots == 0 and not fetching.engine.calls_in_flight))
+    await with_timeout(until(lambda: fetching.engine.requested_slots == 0 and not fetching.engine.calls_in_flight))
 
 
 async def test_global_concurrency_bounds_batches_and_strands_nothing(
     core_url: str, core_resp: RespClient, queue_name: str
 ):
-    """Wrinkle W17: entries beyond the limit were read and dropped, "active" until they stalled."""
+    """W17: entries beyond the limit were read and dropped, "active" until they stalled."""
     most = 0
     raw = Raw(core_resp, queue_name)
 
@@ -167,9 +167,9 @@ async def test_global_concurrency_bounds_batches_and_strands_nothing(
         await queue.set_global_concurrency(6)
         await queue.add_bulk([("n", n) for n in range(20)])
         workers = [Worker(queue_name, handle, core_url, batch={"size": 10}) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         async with workers[0], workers[1]:
-            await told.wait("completed", 20)
+            await recorded.wait("completed", 20)
         assert (await queue.get_job_counts()).active == 0
     assert 1 <= most <= 6
 
@@ -181,7 +181,7 @@ async def test_the_rate_limit_bounds_batches(url: str, queue_name: str):
         await queue.set_global_rate_limit(3, 60_000)
         await queue.add_bulk([("n", n) for n in range(8)])
         async with Worker(queue_name, gate, url, batch={"size": 5}) as worker:
-            await Told(worker).wait("completed", 3)
+            await EventRecorder(worker).wait("completed", 3)
             await worker_is_quiet(worker)
         assert gate.sizes == [3]
 
@@ -192,7 +192,7 @@ async def test_groups_give_one_job_at_a_time(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", n, {"ordering": {"key": "abc"[n % 3]}}) for n in range(9)])
         async with Worker(queue_name, gate, url, batch={"size": 10}) as worker:
-            await Told(worker).wait("completed", 9)
+            await EventRecorder(worker).wait("completed", 9)
     assert gate.sizes == [3, 3, 3]
     assert [sorted(job.data for job in batch) for batch in gate.begun] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
@@ -297,7 +297,7 @@ async def test_every_job_can_return_its_own_signal(core_url: str, core_resp: Res
         )
         by_name = {job.name: job for job in jobs}
         async with Worker(queue_name, handle, core_url, batch={"size": 10}) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             assert await by_name["plain"].wait_until_finished() == "plain {}"
             assert await by_name["later"].wait_until_finished() == "later {'step': 'second'}"
             assert await by_name["group"].wait_until_finished() == "group {}"
@@ -305,11 +305,11 @@ async def test_every_job_can_return_its_own_signal(core_url: str, core_resp: Res
             assert await failure(by_name["discard"]) == ("OSError", "no more")
             assert await failure(by_name["moved"]) == ("UnrecoverableError", "moved away")
             assert await by_name["tokens"].wait_until_finished() == "tokens {}"
-            await told.wait("suspended")
+            await recorded.wait("suspended")
             await queue.signal(by_name["signal"].id, "go", "gone")
             assert await by_name["signal"].wait_until_finished() == "gone"
-            await told.wait("completed", 6)
-        assert sorted(told.job_ids("delayed")) == sorted(by_name[name].id for name in ("later", "group", "limited"))
+            await recorded.wait("completed", 6)
+        assert sorted(recorded.job_ids("delayed")) == sorted(by_name[name].id for name in ("later", "group", "limited"))
         raw = Raw(core_resp, queue_name)
         for name in ("later", "group", "limited"):
             assert raw.job(by_name[name].id).get("attemptsMade", "0") == "0"
@@ -367,7 +367,7 @@ async def test_a_rate_limit_raised_outright_is_for_all(url: str, queue_name: str
 
 
 async def test_timeout_applies_to_one_job_and_keeps_its_reason(core_url: str, queue_name: str):
-    """Wrinkle W19: the reason of a time-out was lost in batches, and the handler ran on beside the retry."""
+    """W19: the reason of a timeout was lost in batches, and the handler continued during the retry."""
     gate = BatchGate()
     async with Queue(queue_name, core_url) as queue:
         jobs = await queue.add_bulk([("n", 0), ("n", 1, {"timeout": 40}), ("n", 2)])
@@ -387,7 +387,7 @@ async def test_handler_is_cancelled_if_all_its_jobs_timed_out(url: str, queue_na
         async with Worker(queue_name, gate, url, batch={"size": 3}) as worker:
             for job in jobs:
                 assert (await failure(job))[0] == "JobTimeoutError"
-            await soon(until(lambda: worker.active_count == 0))
+            await with_timeout(until(lambda: worker.active_count == 0))
             assert gate.cancelled == 1
 
 
@@ -398,7 +398,7 @@ async def test_revoking_one_job_of_a_batch_cancels_it_alone(core_url: str, queue
         async with Worker(queue_name, gate, core_url, batch={"size": 3}, lock_duration=1_000):
             batch = await gate.next()
             assert await jobs[1].revoke() == "flagged"
-            await soon(until(batch[1].cancelled.is_set))
+            await with_timeout(until(batch[1].cancelled.is_set))
             assert (await failure(jobs[1]))[0] == "JobRevokedError"
             gate.opened.set()
             assert [await jobs[n].wait_until_finished() for n in (0, 2)] == [0, 2]
@@ -413,7 +413,7 @@ async def test_revoking_a_collected_job(url: str, queue_name: str):
         Worker(queue_name, gate, url, batch=BatchOptions(2, 60_000), lock_duration=1_000) as worker,
     ):
         first = await queue.add("n", 0)
-        await soon(until(lambda: worker.active_count == 1))
+        await with_timeout(until(lambda: worker.active_count == 1))
         await first.revoke()
         assert (await failure(first))[0] == "JobRevokedError"
         others = await queue.add_bulk([("n", 1), ("n", 2)])
@@ -431,13 +431,13 @@ async def test_close_releases_collected_jobs_and_waits_for_active_ones(
         running = await queue.add_bulk([("n", 0), ("n", 1)])
         await gate.next()
         waits = await queue.add("n", 2)
-        await soon(until(lambda: worker.active_count == 3))
+        await with_timeout(until(lambda: worker.active_count == 3))
         closing = asyncio.ensure_future(worker.close())
         raw = Raw(core_resp, queue_name)
-        await soon(until(lambda: raw.state(waits.id) == "waiting"))
+        await with_timeout(until(lambda: raw.state(waits.id) == "waiting"))
         assert not closing.done()
         gate.opened.set()
-        await soon(closing)
+        await with_timeout(closing)
         assert [raw.state(job.id) for job in running] == ["completed", "completed"]
         assert raw.job(waits.id).get("attemptsMade", "0") == "0"
         assert raw.pending() == []
@@ -450,7 +450,7 @@ async def test_forced_close_releases_every_job_of_a_batch(url: str, resp: RespCl
         worker = Worker(queue_name, gate, url, batch={"size": 3})
         await worker.start()
         await gate.next()
-        await soon(worker.close(force=True))
+        await with_timeout(worker.close(force=True))
         raw = Raw(resp, queue_name)
         assert [raw.state(job.id) for job in jobs] == ["waiting"] * 3
         assert [raw.job(job.id).get("attemptsMade", "0") for job in jobs] == ["0"] * 3
@@ -496,7 +496,7 @@ def test_tasks_and_batches_do_not_go_together():
 
 
 async def test_batches_with_every_option_at_once(url: str, queue_name: str) -> None:
-    """Groups, retries, fallbacks, signals, limits, dead letters: each job ends as it would by itself."""
+    """Groups, retries, fallbacks, signals, limits and dead letters work per job, as without batches."""
 
     async def one(job: Job) -> Any:
         kind = job.data % 5
@@ -524,7 +524,9 @@ async def test_batches_with_every_option_at_once(url: str, queue_name: str) -> N
             limiter={"max": 200, "duration": 100}, dead_letter_queue=dead,
         )  # fmt: skip
         async with worker:
-            ends = await soon(asyncio.gather(*(job.wait_until_finished() for job in jobs), return_exceptions=True))
+            ends = await with_timeout(
+                asyncio.gather(*(job.wait_until_finished() for job in jobs), return_exceptions=True)
+            )
         assert [n for n, end in enumerate(ends) if end != n] == [n for n in range(60) if n % 5 in (0, 2)]
         letters = await queue.get_dead_letter_jobs()
         assert sorted(letter.data["data"] for letter in letters) == [n for n in range(60) if n % 5 in (0, 2)]

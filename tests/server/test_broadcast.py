@@ -1,4 +1,4 @@
-"""Broadcasts: every subscription gets every message that concerns it, whatever becomes of it elsewhere."""
+"""Broadcasts: each subscription gets its messages, independently of other subscriptions."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,13 @@ import pytest
 from glidemq_py import Broadcast, BroadcastWorker, GlideMQError, JobStateError, Message, sync
 from glidemq_py.testing import RespClient
 from tests.key_leaks import KeyLeaks
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 
 
 class Seen:
-    """A handler that notes what it gets; data of {"fail": n} fails so often."""
+    """A handler that records its messages; data of {"fail": n} fails n times."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -39,11 +39,11 @@ class Seen:
 
 
 @contextlib.asynccontextmanager
-async def working(worker: BroadcastWorker) -> AsyncIterator[Told]:
-    """The worker at work, listened to from the start on: what waits for it may be done at once."""
-    told = Told(worker)
+async def working(worker: BroadcastWorker) -> AsyncIterator[EventRecorder]:
+    """Run the worker and record its events from the start: waiting messages may complete immediately."""
+    recorded = EventRecorder(worker)
     async with worker:
-        yield told
+        yield recorded
 
 
 async def test_every_subscription_gets_every_message_in_order(core_url: str, queue_name: str):
@@ -54,10 +54,10 @@ async def test_every_subscription_gets_every_message_in_order(core_url: str, que
             for n, handler in enumerate(seen)
         ]
         async with workers[0], workers[1], workers[2]:
-            told = [Told(worker) for worker in workers]
+            recorded = [EventRecorder(worker) for worker in workers]
             ids = await broadcast.publish_bulk([(f"a.{n % 3}", n) for n in range(300)])
             ids += [await broadcast.publish("b", "last")]
-            for each in told:
+            for each in recorded:
                 await each.wait("completed", 301)
             assert seen[0].ids == seen[1].ids == ids
             assert Counter(seen[2].ids) == Counter(ids)
@@ -71,12 +71,12 @@ async def test_unmatched_subjects_are_skipped(core_url: str, queue_name: str):
     seen = Seen()
     async with Broadcast(queue_name, core_url) as broadcast:
         worker = BroadcastWorker(queue_name, seen, core_url, subscription="s", subjects=["orders.*.new", "x.>"])
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             for subject in ("orders.eu.new", "orders.eu", "x", "other", "x.1.2", "orders.a.b.new"):
                 await broadcast.publish(subject)
             await broadcast.publish_bulk([("noise", n) for n in range(2_500)])
             await broadcast.publish("x.end")
-            await told.wait("completed", 3)
+            await recorded.wait("completed", 3)
             assert [message.subject for message in seen.messages] == ["orders.eu.new", "x.1.2", "x.end"]
             (subscription,) = await broadcast.get_subscriptions()
             assert (subscription.waiting, subscription.active) == (0, 0)
@@ -88,22 +88,22 @@ async def test_start_from_of_a_late_subscription(core_url: str, queue_name: str)
         ids = [await broadcast.publish("a", n) for n in range(3)]
         first = BroadcastWorker(queue_name, old, core_url, subscription="old", start_from="0-0")
         second = BroadcastWorker(queue_name, new, core_url, subscription="new")
-        async with working(first) as told, working(second) as told_new:
-            await told.wait("completed", 3)
+        async with working(first) as recorded, working(second) as told_new:
+            await recorded.wait("completed", 3)
             ids.append(await broadcast.publish("a", 3))
-            await told.wait("completed", 4)
+            await recorded.wait("completed", 4)
             await told_new.wait("completed", 1)
         assert (old.ids, new.ids) == (ids, ids[3:])
         position = (await broadcast.get_subscriptions())[0].last_delivered
         ids.append(await broadcast.publish("a", 4))
         third = BroadcastWorker(queue_name, after, core_url, subscription="after", start_from=position)
-        async with working(third) as told:
-            await told.wait("completed", 1)
+        async with working(third) as recorded:
+            await recorded.wait("completed", 1)
         assert after.ids == ids[4:]
-        # It is durable: a worker of the same subscription goes on where it was, whatever it says of the start.
+        # It is durable: a worker of the same subscription continues there and ignores its own start position.
         again = BroadcastWorker(queue_name, old, core_url, subscription="old", start_from="0-0")
-        async with working(again) as told:
-            await told.wait("completed", 1)
+        async with working(again) as recorded:
+            await recorded.wait("completed", 1)
         assert old.ids == ids
 
 
@@ -121,14 +121,14 @@ async def test_failures_are_separate_per_subscription(core_url: str, core_resp: 
             "failing": BroadcastWorker(queue_name, fail, core_url, subscription="failing"),
         }
         async with workers["good"], workers["retrying"], workers["failing"]:
-            told = {name: Told(worker) for name, worker in workers.items()}
+            recorded = {name: EventRecorder(worker) for name, worker in workers.items()}
             message_id = await broadcast.publish("a", {"fail": 2}, attempts=3, backoff=20)
             assert message_id is not None
-            await told["good"].wait("completed")
-            await told["retrying"].wait("completed")
-            await told["failing"].wait("failed")
-            assert told["good"].count["retrying"] == 0
-            assert (told["retrying"].count["retrying"], told["failing"].count["retrying"]) == (2, 2)
+            await recorded["good"].wait("completed")
+            await recorded["retrying"].wait("completed")
+            await recorded["failing"].wait("failed")
+            assert recorded["good"].count["retrying"] == 0
+            assert (recorded["retrying"].count["retrying"], recorded["failing"].count["retrying"]) == (2, 2)
             assert [message.attempts_made for message in retrying.messages] == [0, 1, 2]
             found = [await broadcast.get_delivery(message_id, name) for name in workers]
             assert [each.state for each in found if each] == ["completed", "completed", "failed"]
@@ -163,12 +163,12 @@ async def test_delayed_and_postponed_messages(url: str, queue_name: str):
         one = BroadcastWorker(queue_name, put_off, url, subscription="one")
         two = BroadcastWorker(queue_name, other, url, subscription="two")
         async with one, two:
-            told, told_two = Told(one), Told(two)
+            recorded, told_two = EventRecorder(one), EventRecorder(two)
             await broadcast.publish("late", delay=150)
             await broadcast.publish("soon")
-            await told.wait("completed", 2)
+            await recorded.wait("completed", 2)
             await told_two.wait("completed", 2)
-            assert told.count["delayed"] == 2
+            assert recorded.count["delayed"] == 2
         assert [subject for name, subject in seen if name == "two"] == ["soon", "late"]
         assert Counter(seen)["one", "late"] == 2
 
@@ -176,14 +176,14 @@ async def test_delayed_and_postponed_messages(url: str, queue_name: str):
 async def test_max_messages_deletes_all_data_of_old_messages(
     url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks
 ):
-    """W95: hashes, records of subscriptions and all."""
+    """W95: including hashes and records of subscriptions."""
     seen = Seen()
     async with Broadcast(queue_name, url, max_messages=10) as broadcast:
         worker = BroadcastWorker(queue_name, seen, url, subscription="s", concurrency=50)
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             for n in range(30):
                 await broadcast.publish_bulk([("a", {"n": n}, {"attempts": 2})] * 10)
-                await told.wait("completed", 10 * (n + 1))
+                await recorded.wait("completed", 10 * (n + 1))
         raw = Raw(resp, queue_name)
         assert raw.run("XLEN", "stream") == 10
         hashes = resp.keys(f"{raw.base}:job:*")
@@ -204,7 +204,7 @@ async def test_max_age(url: str, resp: RespClient, queue_name: str):
             seconds, micros = resp.execute("TIME")
             return int(seconds) * 1000 + int(micros) // 1000 > before + 250
 
-        await soon(until(is_past))
+        await with_timeout(until(is_past))
         new = await broadcast.publish("a")
         assert [raw.state(each or "") for each in (old, new)] == [None, "waiting"]
         assert raw.run("XLEN", "stream") == 1
@@ -214,22 +214,22 @@ async def test_active_message_finishes_after_it_was_trimmed(url: str, resp: Resp
     gate = Gate()
     async with Broadcast(queue_name, url, max_messages=2) as broadcast:
         worker = BroadcastWorker(queue_name, gate, url, subscription="s", concurrency=1, **QUICK)
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             await broadcast.publish("a", 1)
             held = await gate.next()
             for n in range(5):
                 await broadcast.publish("a", n)
             before = resp.execute("TIME")[0]
-            await soon(until(lambda: int(resp.execute("TIME")[0]) > int(before) + 2))  # heartbeats and a look or two
+            await with_timeout(until(lambda: int(resp.execute("TIME")[0]) > int(before) + 2))  # stalled-job checks
             gate.open()
-            await told.wait("completed", 3)
-        assert told.job_ids("completed")[0] == held.id
+            await recorded.wait("completed", 3)
+        assert recorded.job_ids("completed")[0] == held.id
         assert gate.cancelled == 0
         assert Raw(resp, queue_name).run("EXISTS", f"job:{held.id}:sub:s") == 0
 
 
 async def test_trimmed_pending_message_publishes_an_event(url: str, resp: RespClient, queue_name: str):
-    """W97: what was trimmed while it pended for a worker that died."""
+    """W97: a pending message of a dead worker was trimmed."""
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url, max_messages=1) as broadcast:
         await broadcast.subscribe("s", "0-0")
@@ -238,16 +238,16 @@ async def test_trimmed_pending_message_publishes_an_event(url: str, resp: RespCl
         await broadcast.publish("a", 2)
         seen = Seen()
         worker = BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)
-        async with working(worker) as told:
-            await told.wait("completed")
-            await soon(until(lambda: "trimmed" in [event["event"] for event in raw.events()]))
+        async with working(worker) as recorded:
+            await recorded.wait("completed")
+            await with_timeout(until(lambda: "trimmed" in [event["event"] for event in raw.events()]))
         assert [message.data for message in seen.messages] == [2]
 
 
 async def test_stalled_messages_are_redelivered_once_per_subscription(
     core_url: str, core_resp: RespClient, queue_name: str
 ):
-    """W32: a peer's subscription never gets them, or the message fails for everybody."""
+    """W32: a peer's subscription never gets them, or the message fails in all subscriptions."""
     seen, other = Seen(), Seen()
     async with Broadcast(queue_name, core_url) as broadcast:
         beside = BroadcastWorker(queue_name, other, core_url, subscription="other", start_from="0-0", **QUICK)
@@ -256,21 +256,21 @@ async def test_stalled_messages_are_redelivered_once_per_subscription(
             stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )  # fmt: skip
         assert child.stdout is not None
-        assert (await soon(child.stdout.readline())).strip() == b"ready"
+        assert (await with_timeout(child.stdout.readline())).strip() == b"ready"
         async with beside:
-            told_beside = Told(beside)
+            told_beside = EventRecorder(beside)
             ids = await broadcast.publish_bulk([("a", n) for n in range(10)])
-            began = [(await soon(child.stdout.readline())).decode().split()[1] for _ in range(4)]
+            began = [(await with_timeout(child.stdout.readline())).decode().split()[1] for _ in range(4)]
             assert began == ids[:4]
             child.send_signal(signal.SIGKILL)
             await child.wait()
             worker = BroadcastWorker(queue_name, seen, core_url, subscription="s", **QUICK)
-            async with working(worker) as told:
-                await told.wait("completed", 10)
+            async with working(worker) as recorded:
+                await recorded.wait("completed", 10)
                 await told_beside.wait("completed", 10)
             assert Counter(seen.ids) == Counter(ids)
             assert [message.stalled_count for message in seen.messages if message.id in began] == [1] * 4
-            assert (told.count["stalled"], other.ids) == (4, ids)
+            assert (recorded.count["stalled"], other.ids) == (4, ids)
         assert core_resp.execute("XPENDING", Raw(core_resp, queue_name).key("stream"), "s")[0] == 0
         transport: Any = child._transport  # type: ignore[attr-defined]
         transport.close()
@@ -284,7 +284,7 @@ async def test_message_that_stalls_too_often_fails_in_its_subscription(url: str,
         raw.resp.execute("XREADGROUP", "GROUP", "s", "py-dead", "COUNT", 1, "STREAMS", raw.key("stream"), ">")
         worker = BroadcastWorker(queue_name, Seen(), url, subscription="s", max_stalled_count=0, **QUICK)
         async with worker:
-            await soon(until(lambda: "failed" in raw.event_names(message_id)))
+            await with_timeout(until(lambda: "failed" in raw.event_names(message_id)))
         found = await broadcast.get_delivery(message_id, "s")
         assert found is not None
         assert (found.state, found.failed_reason) == ("failed", "job stalled more than maxStalledCount")
@@ -302,30 +302,30 @@ async def test_closing_worker_releases_messages_in_order(url: str, queue_name: s
         await worker.close(force=True)
         (subscription,) = await broadcast.get_subscriptions()
         assert (subscription.waiting, subscription.active, subscription.released) == (3, 0, 3)
-        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
-            await told.wait("completed", 6)
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as recorded:
+            await recorded.wait("completed", 6)
         assert seen.ids == ids
         assert {message.attempts_made for message in seen.messages} == {0}
 
 
 async def test_stale_result_is_discarded(url: str, resp: RespClient, queue_name: str):
-    """Fencing: somebody else has the message by now."""
+    """Fencing: another worker has the message."""
     gate, seen = Gate(), Seen()
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, gate, url, subscription="s")
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             message_id = await broadcast.publish("a", 1) or ""
             await gate.next()
             (entry,) = raw.run("XRANGE", "stream", "-", "+")
             raw.resp.execute("XCLAIM", raw.key("stream"), "s", "py-other", 0, entry[0])
             gate.open()
-            await told.wait("error")
+            await recorded.wait("error")
         assert raw.event_names(message_id) == ["added"]
         assert raw.resp.execute("XPENDING", raw.key("stream"), "s")[0] == 1
         raw.resp.execute("XCLAIM", raw.key("stream"), "s", "handed-back", 0, entry[0])
-        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
-            await told.wait("completed")
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as recorded:
+            await recorded.wait("completed")
         assert seen.ids == [message_id]
 
 
@@ -336,8 +336,8 @@ async def test_subscriptions_are_listed_and_removed(url: str, queue_name: str):
         await broadcast.subscribe("b")
         await broadcast.publish_bulk([("x", n) for n in range(3)])
         assert {each.name: each.waiting for each in await broadcast.get_subscriptions()} == {"a": 3, "b": 3}
-        async with working(BroadcastWorker(queue_name, Seen(), url, subscription="a")) as told:
-            await told.wait("completed", 3)
+        async with working(BroadcastWorker(queue_name, Seen(), url, subscription="a")) as recorded:
+            await recorded.wait("completed", 3)
             with pytest.raises(JobStateError):
                 await broadcast.remove_subscription("a")
         assert await broadcast.remove_subscription("a")
@@ -360,13 +360,13 @@ async def test_pause_global_limits_and_drain(url: str, queue_name: str):
         await broadcast.queue.set_global_concurrency(2)
         await broadcast.pause()
         worker = BroadcastWorker(queue_name, handle, url, subscription="s", concurrency=20)
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             await broadcast.publish_bulk([("x", n) for n in range(40)])
             assert await broadcast.is_paused()
             assert (await broadcast.get_subscriptions())[0].waiting == 40
             await broadcast.resume()
-            await soon(worker.drain())
-            assert (told.count["completed"], most) == (40, 2)
+            await with_timeout(worker.drain())
+            assert (recorded.count["completed"], most) == (40, 2)
 
 
 async def test_progress_and_log_of_a_message_are_stored(url: str, queue_name: str):
@@ -377,13 +377,13 @@ async def test_progress_and_log_of_a_message_are_stored(url: str, queue_name: st
 
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, handle, url, subscription="s")
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             message_id = await broadcast.publish("x") or ""
-            await told.wait("failed")
+            await recorded.wait("failed")
         job = await broadcast.queue.get_job(message_id)
         assert job is not None
         assert (job.progress, await job.logs()) == (50, ["line"])
-        assert str(told.of("failed")[0][1]) == "done"
+        assert str(recorded.of("failed")[0][1]) == "done"
         with pytest.raises(GlideMQError):
             _ = worker.task
 
@@ -402,18 +402,18 @@ async def test_broadcast_recovers_after_flushall(private_server: Any, queue_name
     seen = Seen()
     async with Broadcast(queue_name, server.url) as broadcast:
         worker = BroadcastWorker(queue_name, seen, server.url, subscription="s")
-        async with working(worker) as told:
+        async with working(worker) as recorded:
             await broadcast.publish("x", 1)
-            await told.wait("completed")
+            await recorded.wait("completed")
             with RespClient.from_url(server.url) as resp:
                 resp.execute("FLUSHALL")
             await broadcast.publish("x", 2)
-            await told.wait("completed", 2)
+            await recorded.wait("completed", 2)
         assert [message.data for message in seen.messages] == [1, 2]
 
 
 async def test_a_peers_entries_and_a_peers_worker_of_the_same_subscription(url: str, resp: RespClient, queue_name: str):
-    """Entries as a Node publisher writes them, and what another one of the group was given."""
+    """Entries as a Node publisher writes them, and an entry that another consumer of the group has read."""
     raw, seen = Raw(resp, queue_name), Seen()
     raw.put_job("1", name="orders.new", data='{"n":1}')
     raw.run("DEL", "stream")
@@ -422,8 +422,8 @@ async def test_a_peers_entries_and_a_peers_worker_of_the_same_subscription(url: 
     raw.push(jobId="1", name="orders.new", retryGroup="s")
     raw.run("ZADD", "scheduled", 1, "1||s")
     worker = BroadcastWorker(queue_name, seen, url, subscription="s", start_from="0-0", subjects=["orders.*"])
-    async with working(worker) as told:
-        await told.wait("completed", 3)
+    async with working(worker) as recorded:
+        await recorded.wait("completed", 3)
     assert seen.ids == ["1", "1", "1"]
     assert raw.resp.execute("XPENDING", raw.key("stream"), "s")[0] == 0
 
@@ -432,10 +432,10 @@ async def test_an_idle_worker_is_woken(url: str, queue_name: str, without_pollin
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, lambda message: None, url, subscription="s")
         async with worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             for n in range(20):
                 await broadcast.publish("x", n)
-                await told.wait("completed", n + 1)
+                await recorded.wait("completed", n + 1)
 
 
 async def test_the_blocking_twin(url: str, queue_name: str):
@@ -450,8 +450,8 @@ async def test_the_blocking_twin(url: str, queue_name: str):
             return ids
 
     ids = await asyncio.to_thread(publish)
-    async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
-        await told.wait("completed", 3)
+    async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as recorded:
+        await recorded.wait("completed", 3)
     assert seen.ids == ids[2:]
 
 

@@ -1,4 +1,4 @@
-"""Broadcasts with what workers can do beside: dead letters, batches, sandboxes, token limits."""
+"""Broadcasts with other worker features: dead letters, batches, sandboxes, token limits."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from glidemq_py import (
 )
 from glidemq_py.testing import RespClient
 from tests.server.test_broadcast import QUICK, Seen, working
-from tests.server.worker_support import PATIENCE, Raw, soon
+from tests.server.worker_support import PATIENCE, Raw, with_timeout
 
 HERE = Path(__file__).parent
 TARGET = f"{HERE / 'sandboxed_handlers.py'}"
@@ -138,7 +138,7 @@ async def test_expired_and_stalled_messages_create_dead_letter_entries(url: str,
             env={**os.environ, "PYTHONPATH": str(HERE.parent.parent)},
         )  # fmt: skip
         assert process.stdout is not None
-        await soon(process.stdout.readline())
+        await with_timeout(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         await process.wait()
         worker = BroadcastWorker(
@@ -274,7 +274,7 @@ async def test_tokens_are_limited(url: str, queue_name: str):
             await told.wait("completed")
             parts = worker._life.parts
             assert parts is not None
-            await soon(parts.fetching.until(lambda: parts.fetching.engine.is_drained))
+            await with_timeout(parts.fetching.until(lambda: parts.fetching.engine.is_drained))
         assert told.count["completed"] == 1
 
 

@@ -14,7 +14,7 @@ from glidemq_py.testing import RespClient
 from tests.lua.wire_support import WireQueue, load
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.test_broadcast import QUICK, Seen, working
-from tests.server.worker_support import Gate, Raw, soon, until
+from tests.server.worker_support import Gate, Raw, until, with_timeout
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, 
             proxy.lose("broadcast_exchange")
             ids += await broadcast.publish_bulk([("a", n * 50 + i, {"attempts": 3}) for i in range(50)])
             await asyncio.to_thread(proxy.wait_lost, n + 1)
-        await soon(until(lambda: len(ends) == 2 * len(ids)))
+        await with_timeout(until(lambda: len(ends) == 2 * len(ids)))
         assert ends == Counter({(name, each): 1 for name in ("one", "two") for each in ids})
         for subscription in await broadcast.get_subscriptions():
             assert (subscription.waiting, subscription.active, subscription.released) == (0, 0, 0)
@@ -171,7 +171,7 @@ async def test_workers_start_and_stop_during_delivery(url: str, queue_name: str)
             ids += await broadcast.publish_bulk([("a", i, {"attempts": 3, "backoff": 3}) for i in range(100)])
             await workers[n % 2].close(force=True)
             workers[n % 2] = await begin((10, 1)[n % 2])
-        await soon(until(lambda: len(ends) == len(ids)))
+        await with_timeout(until(lambda: len(ends) == len(ids)))
         for worker in workers:
             await worker.close()
         assert ends == Counter(ids)
@@ -233,7 +233,7 @@ async def test_live_node_worker_keeps_its_messages(url: str, resp: RespClient, q
     raw.run("SET", f"w:{consumer}", "{}", "PX", 60_000)
     async with working(BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)) as told:
         before = int(resp.execute("TIME")[0])
-        await soon(until(lambda: int(resp.execute("TIME")[0]) > before + 3))
+        await with_timeout(until(lambda: int(resp.execute("TIME")[0]) > before + 3))
         assert seen.ids == []
         raw.run("DEL", f"w:{consumer}")
         await told.wait("completed")

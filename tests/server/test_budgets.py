@@ -9,7 +9,7 @@ from glidemq_py import Budget, BudgetExceededError, Job, JobFailedError, Queue, 
 from glidemq_py._features.usage.calls import create_budget
 from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Told, soon, until
+from tests.server.worker_support import EventRecorder, until, with_timeout
 
 
 async def link_of(queue: Queue) -> QueueLink:
@@ -38,14 +38,14 @@ async def test_exceeded_budget_fails_remaining_jobs(core_url: str, queue_name: s
         key = await budget_of(queue, "1", max_total_tokens=100, cost_unit="USD")
         jobs = [await add_with(queue, key, attempts=2) for _ in range(3)]
         worker = Worker(queue_name, spend, core_url, no_retry_on=BudgetExceededError)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
             await jobs[1].wait_until_finished()
             with pytest.raises(JobFailedError, match="BudgetExceededError: Budget exceeded"):
                 await jobs[2].wait_until_finished()
         # The job that exceeded the limit, and the job that was not started.
-        assert told.job_ids("budget_exceeded") == [jobs[1].id, jobs[2].id]
-        assert told.job_ids("active") == [jobs[0].id, jobs[1].id]
+        assert recorded.job_ids("budget_exceeded") == [jobs[1].id, jobs[2].id]
+        assert recorded.job_ids("active") == [jobs[0].id, jobs[1].id]
         budget = await queue.get_flow_budget("1")
         assert budget is not None
         assert (budget.used_tokens, budget.used_cost, budget.exceeded, budget.max_total_tokens) == (120, 1, True, 100)
@@ -62,11 +62,11 @@ async def test_budget_failure_is_retried_like_any_failure(url: str, queue_name: 
         await link.transport.command("HSET", key, "exceeded", "1")
         job = await add_with(queue, key, attempts=2)
         worker = Worker(queue_name, spend, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
             with pytest.raises(JobFailedError):
                 await job.wait_until_finished()
-        assert (told.count["retrying"], told.count["failed"], told.count["active"]) == (1, 1, 0)
+        assert (recorded.count["retrying"], recorded.count["failed"], recorded.count["active"]) == (1, 1, 0)
 
 
 async def test_exceeded_budget_can_pause_remaining_jobs_for_a_day(url: str, queue_name: str, resp: RespClient) -> None:
@@ -74,9 +74,9 @@ async def test_exceeded_budget_can_pause_remaining_jobs_for_a_day(url: str, queu
         key = await budget_of(queue, "1", max_total_cost=0.4, on_exceeded="pause")
         jobs = [await add_with(queue, key) for _ in range(2)]
         worker = Worker(queue_name, spend, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.until(lambda told: told.count["delayed"] == 1)
+            await recorded.until(lambda recorded: recorded.count["delayed"] == 1)
         read = await queue.get_job(jobs[1].id)
         assert read is not None
         assert (read.state, read.delay, read.attempts_made) == ("delayed", 86_400_000, 0)
@@ -138,18 +138,18 @@ async def test_budget_of_another_queue_applies(core_url: str, core_resp: RespCli
         key = await budget_of(elsewhere, "9", max_total_tokens=50)
         jobs = [await add_with(queue, key) for _ in range(2)]
         worker = Worker(queue_name, spend, core_url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.until(lambda told: told.count["completed"] >= 1)
-            await soon(until(lambda: core_resp.execute("HGET", key, "exceeded") == "1"))
-            last = await add_with_running(queue, key, told)
+            await recorded.until(lambda recorded: recorded.count["completed"] >= 1)
+            await with_timeout(until(lambda: core_resp.execute("HGET", key, "exceeded") == "1"))
+            last = await add_with_running(queue, key, recorded)
         assert core_resp.execute("HGET", key, "usedTokens") in ("60", "120")
-        assert last.id in told.job_ids("budget_exceeded")
+        assert last.id in recorded.job_ids("budget_exceeded")
         assert len(jobs) == 2
         await elsewhere.obliterate(force=True)
 
 
-async def add_with_running(queue: Queue, key: str, told: Told) -> Job:
+async def add_with_running(queue: Queue, key: str, recorded: EventRecorder) -> Job:
     """The same while a worker runs, which must not start the job before its budget key is written."""
     job: Job = await queue.add("task", delay=60_000)
     link = await link_of(queue)
@@ -180,10 +180,10 @@ async def test_budget_applies_to_batches(url: str, queue_name: str) -> None:
         key = await budget_of(queue, "1", max_total_tokens=100)
         jobs = [await add_with(queue, key) for _ in range(4)]
         worker = Worker(queue_name, handler, url, batch={"size": 2})
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
             for job in jobs[2:]:
                 with pytest.raises(JobFailedError, match="Budget exceeded"):
                     await job.wait_until_finished()
         assert sizes == [2]
-        assert told.job_ids("budget_exceeded") == [job.id for job in jobs[1:]]
+        assert recorded.job_ids("budget_exceeded") == [job.id for job in jobs[1:]]

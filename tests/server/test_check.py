@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import FindingKind, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told
+from tests.server.worker_support import EventRecorder, Raw
 
 
 async def test_consistent_queue_has_no_findings(url: str, queue_name: str):
@@ -69,14 +69,14 @@ async def test_busy_queue_has_no_findings(url: str, queue_name: str):
         {"ordering": {"key": "b", "concurrency": 3}},
     ]  # fmt: skip
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=20) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         reports = []
         for round_ in range(6):
             await queue.add_bulk(
                 [("fails" if n % 7 == 0 else "n", n, {"attempts": 2, **options[n % 6]}) for n in range(300)]
             )
             reports.append(await queue.check(repair=round_ % 2 == 1, recheck_after=20))
-        await told.wait("completed", 1_800)
+        await recorded.wait("completed", 1_800)
         reports.append(await queue.check())
         assert [str(report) for report in reports if report.findings] == []
         assert (await queue.get_job_counts()).completed == 1_800

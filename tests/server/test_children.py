@@ -25,7 +25,7 @@ from glidemq_py import (
 )
 from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import PATIENCE, Raw, Told, soon
+from tests.server.worker_support import PATIENCE, EventRecorder, Raw, with_timeout
 
 pytestmark = pytest.mark.usefixtures("clean_check")
 
@@ -74,7 +74,7 @@ async def run(url: str, family: Family, parents: Queue, *jobs: Job) -> list[Any]
         for worker in workers:
             await worker.start()
         waits = (job.wait_until_finished(int(PATIENCE * 1000)) for job in jobs)
-        return await soon(asyncio.gather(*waits, return_exceptions=True))
+        return await with_timeout(asyncio.gather(*waits, return_exceptions=True))
     finally:
         for worker in workers:
             await worker.close()
@@ -136,7 +136,7 @@ async def test_parent_gets_every_child_outcome(url: str, parents: Queue, childre
         await job.move_to_waiting_children()
 
     async with Worker(parents.name, handle, url) as worker:
-        await Told(worker).wait("waiting-children")
+        await EventRecorder(worker).wait("waiting-children")
         if how == "revoke":
             await children.revoke("c")
         elif how == "remove":
@@ -215,7 +215,7 @@ async def test_parent_fails_when_the_queue_of_its_children_is_obliterated(url: s
 
     async with Queue(f"{parents.name}-c", url) as others, Worker(parents.name, handle, url) as worker:
         job = await parents.add("wait")
-        await Told(worker).wait("waiting-children")
+        await EventRecorder(worker).wait("waiting-children")
         while await job.get_state() is not JobState.WAITING_CHILDREN:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await others.obliterate()
@@ -316,9 +316,9 @@ async def test_parent_keeps_its_priority(url: str, parents: Queue, resp: RespCli
             await job.move_to_waiting_children()
 
     async with Worker(parents.name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await parents.add("parent", priority=3)
-        await told.wait("completed", 5)
+        await recorded.wait("completed", 5)
     assert order.index("parent", 1) < order.index("late") + 1
     assert Raw(resp, parents.name).pending() == []
 
@@ -360,9 +360,9 @@ async def test_waiting_parent_can_be_revoked_and_removed(url: str, parents: Queu
         await job.move_to_waiting_children()
 
     async with Worker(parents.name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         first, second = await parents.add("parent"), await parents.add("parent")
-        await told.wait("waiting-children", 2)
+        await recorded.wait("waiting-children", 2)
         assert (await parents.get_job_counts()).waiting_children == 2
         assert {job.id async for job in parents.iter_jobs("waiting-children")} == {first.id, second.id}
         assert await parents.revoke(first.id) == "revoked"

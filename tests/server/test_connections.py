@@ -29,7 +29,7 @@ from glidemq_py import (
 from glidemq_py._client.async_transport import AsyncTransport, SharedClient, open_transport
 from glidemq_py._client.connect import config_of
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import Raw, soon
+from tests.server.worker_support import Raw, with_timeout
 
 CA = b"-----BEGIN CERTIFICATE-----\n"
 
@@ -194,7 +194,7 @@ async def test_environment_variable_is_used(
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkeys"])
 async def test_unreachable_server_raises(queue_name: str, scheme: str):
     with pytest.raises(GlideMQConnectionError, match=r"cannot connect to 127\.0\.0\.1:1"):
-        await soon(Queue(queue_name, f"{scheme}://127.0.0.1:1?connection_timeout=3600000").connect())
+        await with_timeout(Queue(queue_name, f"{scheme}://127.0.0.1:1?connection_timeout=3600000").connect())
 
 
 async def test_later_use_connects_again(private_server: Callable[..., ServerProcess]):
@@ -246,7 +246,7 @@ async def test_add_works_after_a_server_restart(restartable_server: Callable[...
     async with Queue("q", server.url) as queue:
         await queue.add("n")
         await asyncio.to_thread(server.restart)
-        assert (await soon(queue.add("n"))).id == "2"
+        assert (await with_timeout(queue.add("n"))).id == "2"
 
 
 @pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])

@@ -23,7 +23,7 @@ from glidemq_py import (
 from glidemq_py.telemetry.prometheus import QueueCollector
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 MANY = 10_000
 PIECE = 100
@@ -44,12 +44,12 @@ async def test_revoking_an_active_job_cancels_its_handler(
 ):
     gate = Gate()
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url, lock_duration=1_000) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=3, **options)
         await gate.next()
         assert await job.revoke() == "flagged"
         assert await job.is_revoked()
-        await told.wait("failed")
+        await recorded.wait("failed")
         assert gate.cancelled == 1
         with pytest.raises(JobFailedError, match="revoked") as failure:
             await job.wait_until_finished()
@@ -72,16 +72,16 @@ async def test_revoking_sets_cancelled_in_a_thread_handler(url: str, queue_name:
         return "stopped" if job.cancelled.wait(30) else "went on"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, lock_duration=1_000) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=3)
         await asyncio.to_thread(began.wait, 30)
         assert await queue.revoke(job.id) == "flagged"
-        await told.wait("failed")
-        assert told.of("failed")[0][0].cancelled.is_set()
+        await recorded.wait("failed")
+        assert recorded.of("failed")[0][0].cancelled.is_set()
         assert await job.is_failed()
         # The slot is free when the handler has returned.
         other = await queue.add("n")
-        await told.until(lambda _: worker.active_count <= 1)
+        await recorded.until(lambda _: worker.active_count <= 1)
         assert await queue.revoke(other.id) in ("revoked", "flagged")
 
 
@@ -89,8 +89,8 @@ async def test_revoked_jobs_are_not_run(core_url: str, core_resp: RespClient, qu
     gate = Gate()
     gate.open()
     async with Queue(queue_name, core_url) as queue, QueueEvents(queue_name, core_url) as events:
-        told: asyncio.Queue[str] = asyncio.Queue()
-        events.on("revoked", lambda event: told.put_nowait(event.job_id or ""))
+        recorded: asyncio.Queue[str] = asyncio.Queue()
+        events.on("revoked", lambda event: recorded.put_nowait(event.job_id or ""))
         jobs = [
             await queue.add("n"),
             await queue.add("n", lifo=True),
@@ -101,7 +101,7 @@ async def test_revoked_jobs_are_not_run(core_url: str, core_resp: RespClient, qu
         last = jobs.pop()
         assert [await job.revoke() for job in jobs] == ["revoked"] * 6
         assert await queue.revoke("nobody") == "not_found"
-        assert [await soon(told.get()) for _ in jobs] == [job.id for job in jobs]
+        assert [await with_timeout(recorded.get()) for _ in jobs] == [job.id for job in jobs]
         async with Worker(queue_name, gate, core_url):
             await last.wait_until_finished()
         assert [job.id for job in gate.begun] == [last.id]
@@ -149,7 +149,7 @@ async def test_operations_on_many_jobs_use_short_calls(private_server: Callable[
         async with Queue(queue_name, server.url) as queue:
             await queue.add_bulk([("n", n) for n in range(MANY)])
             async with Worker(queue_name, fail, server.url, concurrency=200) as worker:
-                await Told(worker).wait("failed", MANY)
+                await EventRecorder(worker).wait("failed", MANY)
             work = Work(resp)
             assert len(await queue.clean(0, MANY // 2, "failed")) == MANY // 2
             check(work, MANY // 2)
@@ -186,7 +186,7 @@ async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):
     async with Queue(queue_name, core_url) as queue:
         jobs = await queue.add_bulk([("n", n) for n in range(500)])
         async with Worker(queue_name, gate, core_url, concurrency=50) as worker:
-            await Told(worker).wait("completed", 500)
+            await EventRecorder(worker).wait("completed", 500)
         await jobs[3].log("a line")
         assert await queue.clean(timedelta(hours=1), 1_000, "completed") == []
         assert await queue.clean(0, 0) == []
@@ -210,14 +210,14 @@ async def test_drain_while_a_worker_runs(url: str, resp: RespClient, queue_name:
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, gate, url, concurrency=2) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await queue.add_bulk([("n", n, {"ordering": {"key": "k"}} if n % 2 else {}) for n in range(400)])
             await gate.next()
             await gate.next()
             deleted = await queue.drain()
             assert deleted == 398
             gate.open()
-            await told.wait("completed", 2)
+            await recorded.wait("completed", 2)
             later = await queue.add("n", "later", ordering={"key": "k"})
             assert await later.wait_until_finished() == "later"
         assert len(gate.begun) == 3
@@ -229,11 +229,11 @@ async def test_drain_while_a_worker_runs(url: str, resp: RespClient, queue_name:
 
 async def test_retry_jobs_while_a_worker_fails_them_again(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url, concurrency=20) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_bulk([("n", n) for n in range(400)])
-        await told.wait("failed", 400)
+        await recorded.wait("failed", 400)
         assert await queue.retry_jobs() == 400
-        await told.wait("failed", 800)
+        await recorded.wait("failed", 800)
         assert (await queue.get_job_counts()).failed == 400
     with pytest.raises(GlideMQValidationError):
         await queue.retry_jobs(-1)
@@ -257,12 +257,12 @@ async def test_priority_delay_and_promotion(core_url: str, queue_name: str):
         assert await plain.is_delayed()
         await queue.promote(delayed.id)
         async with Worker(queue_name, gate, core_url) as worker:
-            told = Told(worker)
-            await told.wait("completed", 3)
+            recorded = EventRecorder(worker)
+            await recorded.wait("completed", 3)
             assert [job.name for job in gate.begun] == ["urgent", "late", "delayed"]
             # An idle worker is woken.
             await queue.change_delay(plain.id, 0)
-            await soon(plain.wait_until_finished(), 5)
+            await with_timeout(plain.wait_until_finished(), 5)
             for action in (plain.promote(), plain.change_priority(1), queue.change_delay(plain.id, 5)):
                 with pytest.raises(JobStateError, match="completed"):
                     await action
@@ -417,7 +417,7 @@ async def test_metrics_and_logs(core_url: str, core_resp: RespClient, queue_name
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
         assert await queue.get_metrics("completed") == Metrics(count=0)
         job, _ = await queue.add_bulk([("n",), ("n", 1)])
-        await Told(worker).wait("failed")
+        await EventRecorder(worker).wait("failed")
         metrics = await queue.get_metrics("completed")
         assert metrics.count == 1
         (point,) = metrics.data

@@ -24,7 +24,7 @@ from glidemq_py._features.outbox import Outbox, dead_letter_id
 from glidemq_py._job import QueueLink
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 
@@ -58,11 +58,11 @@ async def test_failed_job_creates_an_entry(core_url: str, core_resp: RespClient,
     letters = Raw(core_resp, dlq_of(queue_name))
     async with open_queue(queue_name, core_url) as queue:
         async with Worker(queue_name, fail, core_url) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             job = await queue.add("mail", {"to": "ö"}, attempts=2, job_id="mine")
-            await told.wait("failed")
+            await recorded.wait("failed")
             # The exchange that fails it has it delivered: nobody has to ask.
-            await soon(until(lambda: letters.run("XLEN", "stream") == 1))
+            await with_timeout(until(lambda: letters.run("XLEN", "stream") == 1))
         (letter,) = await queue.get_dead_letter_jobs()
         assert letter.name == "mail"
         assert letter.data == {
@@ -90,7 +90,7 @@ async def test_stalled_job_creates_an_entry_after_max_stalled_count(
         async with Worker(queue_name, gate, core_url, **QUICK):
             with pytest.raises(JobFailedError, match="stalled"):
                 await job.wait_until_finished()
-            await soon(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
+            await with_timeout(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
         (letter,) = await queue.get_dead_letter_jobs()
         assert (await queue.check()).findings == ()
     assert gate.begun == []
@@ -204,7 +204,7 @@ async def test_broken_data_is_kept_as_it_was_stored(url: str, resp: RespClient, 
     async with open_queue(queue_name, url) as queue:
         raw.put_job("b", data="{broken")
         async with Worker(queue_name, lambda job: job.data, url) as worker:
-            await Told(worker).wait("failed")
+            await EventRecorder(worker).wait("failed")
         (letter,) = await queue.get_dead_letter_jobs()
     assert (letter.data["data"], letter.data["encoding"]) == ("{broken", "stored")
 
@@ -281,7 +281,7 @@ async def test_outbox_of_a_dead_worker_is_delivered_by_the_next(url: str, resp: 
     async with open_queue(queue_name, url) as queue:
         await dead_worker_fails(await queue._connected(), await queue.add("mail", 1))
         async with Worker(queue_name, fail, url):
-            await soon(until(lambda: Raw(resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
+            await with_timeout(until(lambda: Raw(resp, dlq_of(queue_name)).run("XLEN", "stream") == 1))
     assert Raw(resp, queue_name).run("XLEN", "outbox") == 0
 
 
@@ -290,7 +290,7 @@ async def test_concurrent_workers_deliver_each_entry_once(core_url: str, core_re
         workers = [Worker(queue_name, fail, core_url, concurrency=5) for _ in range(3)]
         await asyncio.gather(*(worker.start() for worker in workers))
         await queue.add_bulk([("mail", i) for i in range(60)])
-        await soon(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 60))
+        await with_timeout(until(lambda: Raw(core_resp, dlq_of(queue_name)).run("XLEN", "stream") == 60))
         await asyncio.gather(*(worker.close() for worker in workers))
         found = await queue.get_dead_letter_jobs()
     assert sorted(letter.data["data"] for letter in found) == list(range(60))
@@ -443,7 +443,7 @@ async def test_requeued_job_creates_an_entry_per_failure(url: str, queue_name: s
         job = await failed_job(queue, url)
         await job.retry()
         async with Worker(queue_name, fail, url) as worker:
-            await Told(worker).wait("failed")
+            await EventRecorder(worker).wait("failed")
         assert [letter.data["originalJobId"] for letter in await queue.get_dead_letter_jobs()] == [job.id] * 2
 
 

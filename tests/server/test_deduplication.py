@@ -8,7 +8,7 @@ import pytest
 from glidemq_py import BulkAddError, Deduplication, Job, JobOutcome, JobStateError, Queue, Worker
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told
+from tests.server.worker_support import EventRecorder, Gate, Raw
 
 
 async def handle(_: Job) -> str:
@@ -79,10 +79,10 @@ async def test_debounce_keeps_the_last_one(url: str, queue_name: str) -> None:
         assert await queue.get_job(jobs[0].id) is None
         assert jobs[2].timestamp > 0
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
             assert await jobs[2].wait_until_finished() == "done"
-        assert told.job_ids("completed") == [jobs[2].id]
+        assert recorded.job_ids("completed") == [jobs[2].id]
 
 
 async def test_debounce_skips_if_the_job_is_waiting_or_active(url: str, queue_name: str) -> None:

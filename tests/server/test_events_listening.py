@@ -21,7 +21,7 @@ from glidemq_py import (
 )
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import PATIENCE, Raw, soon
+from tests.server.worker_support import PATIENCE, Raw, with_timeout
 
 
 class Heard:
@@ -187,7 +187,7 @@ async def test_close_ends_an_iteration(queue: Queue, url: str):
     await queue.add("n")
     await asyncio.sleep(0)
     await events.close()
-    assert len(await soon(reading, 5)) <= 1
+    assert len(await with_timeout(reading, 5)) <= 1
     await events.close()
     with pytest.raises(ClosedError):
         await events.wait_until_ready()
@@ -202,7 +202,7 @@ async def test_close_ends_the_wait_for_a_server(private_server: Callable[..., Se
     done, _ = await asyncio.wait({reading}, timeout=0.5)
     assert not done
     await events.close()
-    assert await soon(reading, 10) == []
+    assert await with_timeout(reading, 10) == []
 
 
 async def test_reading_continues_after_a_killed_connection(private_server: Callable[..., ServerProcess]):
@@ -284,9 +284,9 @@ async def test_client_of_the_caller_is_a_template_and_stays_open(server: Any, qu
         await events.wait_until_ready()
         reading = asyncio.create_task(first(events, 1))
         # The blocking read does not stand in the client's own way.
-        assert await soon(client.ping(), 0.9) == b"PONG"
+        assert await with_timeout(client.ping(), 0.9) == b"PONG"
         await queue.add("n")
-        assert (await soon(reading))[0].event == "added"
+        assert (await with_timeout(reading))[0].event == "added"
         await events.close()
         assert await client.ping() == b"PONG"
     finally:

@@ -26,7 +26,7 @@ from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.options import parse_failure_log
 from glidemq_py.errors import JobTimeoutError, NoHandlerError
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Raw, until, with_timeout
 
 LOGGER = "glidemq_py.failures"
 
@@ -48,9 +48,9 @@ async def fail(job: Job | Message) -> None:
 
 async def test_retries_are_warnings_and_the_final_failure_an_error(url: str, queue_name: str, failures: Any) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("welcome", 5, attempts=3, backoff=1)
-        await told.wait("failed")
+        await recorded.wait("failed")
     first, second, last = failures()
     start = f"queue {queue_name!r}: job {job.id} 'welcome' failed"
     assert first.getMessage() == f"{start} attempt 1 of 3 (ConnectionError: no route to 5); next attempt in 1 ms"
@@ -71,9 +71,9 @@ def _raise(error: BaseException) -> None:
 
 async def _ends_with(url: str, name: str, handler: Any, worker_options: Any = None, **options: Any) -> None:
     async with Queue(name, url) as queue, Worker(name, handler, url, **(worker_options or {})) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n", **options)
-        await told.wait("failed")
+        await recorded.wait("failed")
 
 
 async def test_why_remaining_attempts_are_not_used(url: str, queue_name: str, failures: Any) -> None:
@@ -108,9 +108,9 @@ async def test_timeouts_and_missing_handlers(url: str, queue_name: str, failures
 
     await _ends_with(url, queue_name, slow, timeout=50)
     async with Queue(queue_name, url) as queue, _other_tasks(queue_name, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("nobody")
-        await told.wait("failed")
+        await recorded.wait("failed")
     first, second = failures()
     assert (first.levelname, first.error_type) == ("ERROR", JobTimeoutError.__name__)
     assert (second.levelname, second.error_type) == ("ERROR", NoHandlerError.__name__)
@@ -124,11 +124,11 @@ async def test_signals_are_no_failures(url: str, queue_name: str, failures: Any)
         raise RateLimitError(1)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("later")
-        await told.wait("delayed")
+        await recorded.wait("delayed")
         await queue.add("limited")
-        await told.wait("delayed", 2)
+        await recorded.wait("delayed", 2)
     assert failures() == []
 
 
@@ -140,11 +140,11 @@ async def test_aborted_job_is_logged_at_info_level(url: str, queue_name: str, fa
         await asyncio.Event().wait()
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
-        await soon(begun.wait())
+        await with_timeout(begun.wait())
         assert worker.abort_job(job.id)
-        await told.wait("failed")
+        await recorded.wait("failed")
     (record,) = failures()
     assert (record.levelname, record.job_outcome, record.exc_info) == ("INFO", "revoked", None)
 
@@ -155,7 +155,7 @@ async def test_expired_jobs(url: str, resp: RespClient, queue_name: str, failure
         raw.put_job("old", expireAt=1)
         await queue.add("last")
         async with Worker(queue_name, lambda job: None, url) as worker:
-            await Told(worker).wait("completed")
+            await EventRecorder(worker).wait("completed")
     (record,) = failures()
     assert record.getMessage() == f"queue {queue_name!r}: job old expired before it ran (its ttl passed)"
     assert (record.levelname, record.job_outcome, record.job_id) == ("WARNING", "expired", "old")
@@ -168,7 +168,7 @@ async def test_every_job_of_a_failed_batch(url: str, queue_name: str, failures: 
     async with Queue(queue_name, url) as queue:
         ids = [(await queue.add("n")).id for _ in range(3)]
         async with Worker(queue_name, handle, url, batch={"size": 3}) as worker:
-            await Told(worker).wait("failed", 3)
+            await EventRecorder(worker).wait("failed", 3)
     assert [record.job_id for record in failures("failed")] == ids
 
 
@@ -182,9 +182,9 @@ async def test_sandboxes_show_the_traceback_of_their_process(url: str, queue_nam
 
 async def _final_failure(url: str, name: str, worker: Worker, failures: Any, data: Any) -> Any:
     async with Queue(name, url) as queue, worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("welcome", data)
-        await told.wait("failed")
+        await recorded.wait("failed")
     return failures("failed")[-1]
 
 
@@ -231,10 +231,10 @@ async def test_an_error_caused_by_user_code_has_the_traceback_of_its_cause(
 
 async def test_deliveries_of_broadcasts(url: str, queue_name: str, failures: Any) -> None:
     async with BroadcastWorker(queue_name, fail, url, subscription="mail") as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with Broadcast(queue_name, url) as broadcast:
             await broadcast.publish("subject", 1)
-        await told.wait("failed")
+        await recorded.wait("failed")
     (record,) = failures()
     assert record.getMessage().startswith(f"subscription 'mail' of broadcast {queue_name!r}: job ")
 
@@ -243,7 +243,7 @@ async def test_failures_above_the_limit_per_minute_are_counted(url: str, queue_n
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", i) for i in range(30)])
         async with Worker(queue_name, fail, url, concurrency=10, log_failures={"per_minute": 2}) as worker:
-            await Told(worker).wait("failed", 30)
+            await EventRecorder(worker).wait("failed", 30)
             assert len(failures()) == 2
     *_, summary = failures()
     assert len(failures()) == 3
@@ -258,9 +258,9 @@ async def test_names_and_messages_cannot_forge_lines(url: str, queue_name: str, 
         raise ValueError(evil)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add(evil, attempts=2)
-        await told.wait("failed")
+        await recorded.wait("failed")
     assert len(failures()) == 2
     for record in failures():
         first, *trace = logging.Formatter("%(message)s").format(record).split("\n")
@@ -314,7 +314,7 @@ async def test_the_minute_ends_by_a_timer_that_runs_only_if_something_was_left_o
     log.stalled("3")
     assert timers == [None, None]
     assert log._timer is not None
-    await soon(until(lambda: len(failures()) == 2))
+    await with_timeout(until(lambda: len(failures()) == 2))
     assert failures()[1].getMessage() == "queue 'q': 2 more jobs stalled in the last minute (last: job 3)"
 
 

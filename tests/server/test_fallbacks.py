@@ -4,7 +4,7 @@ from typing import Any
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told
+from tests.server.worker_support import EventRecorder, Raw
 
 
 async def test_each_retry_has_the_next_fallback(core_url: str, queue_name: str) -> None:
@@ -16,15 +16,15 @@ async def test_each_retry_has_the_next_fallback(core_url: str, queue_name: str) 
         raise ValueError(job.fallback_index)
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=4, fallbacks=["b", {"model": "c", "provider": "p"}])
-        await told.wait("failed")
+        await recorded.wait("failed")
         assert seen == [(0, None), (1, "b"), (2, "c"), (3, None)]
         read = await queue.get_job(job.id)
         assert read is not None
         assert (read.fallback_index, [each.model for each in read.fallbacks]) == (3, ["b", "c"])
         await job.retry()
-        await told.wait("failed", 2)
+        await recorded.wait("failed", 2)
         assert seen[4:] == seen[:4]
 
 
@@ -49,5 +49,5 @@ async def test_jobs_without_fallbacks_have_no_index(url: str, queue_name: str, r
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
         job = await queue.add("n", attempts=2)
-        await Told(worker).wait("failed")
+        await EventRecorder(worker).wait("failed")
         assert "fallbackIndex" not in Raw(resp, queue_name).job(job.id)

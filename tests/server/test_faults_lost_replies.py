@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, Worker
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 pytestmark = pytest.mark.usefixtures("clean_check")
 
@@ -38,11 +38,11 @@ async def test_jobs_of_a_lost_reply_are_reattached_immediately(
         await queue.pause()
         jobs = await queue.add_bulk([("n", n, OPTIONS[kind]) for n in range(5)])
         async with Worker(queue_name, handle, proxy.url, concurrency=10) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             proxy.lose("_exchange")
             await queue.resume()
             assert await asyncio.to_thread(proxy.wait_lost, 1)
-            await told.wait("completed", 5)
+            await recorded.wait("completed", 5)
         assert ran == Counter({job.id: 1 for job in jobs})
         raw = Raw(resp, queue_name)
         for job in jobs:
@@ -63,14 +63,14 @@ async def test_jobs_of_a_lost_pipelined_reply_are_reattached(
         ran[job.id] += 1
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=10) as worker:
-        told = Told(worker)
-        await soon(until(lambda: worker._fetching is not None and worker._fetching.engine.pipelined))
+        recorded = EventRecorder(worker)
+        await with_timeout(until(lambda: worker._fetching is not None and worker._fetching.engine.pipelined))
         proxy.lose("_exchange")
         # The pending call ends with this marker; the next one is pipelined, and its reply is lost.
         resp.execute("XADD", f"glide:{{{queue_name}}}:wake", "*", "w", "1")
         jobs = await queue.add_bulk([("n", n) for n in range(5)])
         assert await asyncio.to_thread(proxy.wait_lost, 1)
-        await told.wait("completed", 5)
+        await recorded.wait("completed", 5)
         assert ran == Counter({job.id: 1 for job in jobs})
     raw = Raw(resp, queue_name)
     assert raw.metric("completed") == 5
@@ -94,19 +94,19 @@ async def test_result_with_a_lost_reply_is_counted_and_reported_once(
         return "first"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=2) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=2 if end == "retrying" else 1)
         await gate.next()
         proxy.lose("_exchange")
         # The next exchange reports it; the only other one is the idle poll every second.
         gate.open()
         assert await asyncio.to_thread(proxy.wait_lost, 1)
-        await told.wait(end)
+        await recorded.wait(end)
         if end == "retrying":
-            await told.wait("completed")
+            await recorded.wait("completed")
         raw = Raw(resp, queue_name)
         assert raw.event_names(job.id).count(end) == 1
-        assert told.count[end] == 1
+        assert recorded.count[end] == 1
         assert raw.metric("completed") + raw.metric("failed") == 1
         assert raw.job(job.id)["attemptsMade"] == ("0" if end == "completed" else "1")
 
@@ -123,16 +123,16 @@ async def test_result_of_a_job_removed_on_completion(
             raise ValueError(end)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n", remove_on_complete=True, remove_on_fail=True)
         await gate.next()
         proxy.lose("_exchange")
         gate.open()
-        await told.wait(end)
+        await recorded.wait(end)
         raw = Raw(resp, queue_name)
         assert raw.metric(end) == 1
         # One error for the lost reply, and none for a discarded result.
-        assert [type(args[0]) for args in told.of("error")] == [AmbiguousResultError]
+        assert [type(args[0]) for args in recorded.of("error")] == [AmbiguousResultError]
 
 
 async def test_lost_replies_under_load(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
@@ -143,15 +143,15 @@ async def test_lost_replies_under_load(url: str, resp: RespClient, queue_name: s
         finished[job.id] += 1
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=40) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         jobs = []
         for round_ in range(1, 6):
             proxy.lose("_exchange")
             jobs += await queue.add_bulk([("n", n, {"priority": n % 2}) for n in range(100)])
             assert await asyncio.to_thread(proxy.wait_lost, round_)
-        await told.wait("completed", len(jobs))
+        await recorded.wait("completed", len(jobs))
         raw = Raw(resp, queue_name)
-        assert Counter(told.job_ids("completed")) == Counter({job.id: 1 for job in jobs})
+        assert Counter(recorded.job_ids("completed")) == Counter({job.id: 1 for job in jobs})
         assert raw.metric("completed") == len(jobs)
         assert raw.pending() == []
         assert not [job.id for job in jobs if raw.job(job.id).get("stalledCount", "0") != "0"]
@@ -162,15 +162,15 @@ async def test_close_releases_jobs_of_a_lost_reply(url: str, resp: RespClient, q
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, proxy.url, concurrency=4)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         worker.pause()
         await worker.start()
         jobs = [await queue.add("n", kind, **options) for kind, options in OPTIONS.items()]
         proxy.lose("_exchange")
         worker.resume()
         assert await asyncio.to_thread(proxy.wait_lost, 1)
-        await told.wait("error")
-        await soon(worker.close())
+        await recorded.wait("error")
+        await with_timeout(worker.close())
         raw = Raw(resp, queue_name)
         assert gate.begun == []
         assert [raw.state(job.id) for job in jobs] == ["waiting", "waiting", "prioritized"]
@@ -198,8 +198,8 @@ async def test_add_with_a_lost_reply_is_not_retried(url: str, queue_name: str, p
         for n in range(1, 6):
             proxy.lose("_add")
             with pytest.raises(AmbiguousResultError):
-                await soon(queue.add("n", n))
-            await soon(queue.get_job_counts())  # reconnected; any buffered request has been sent
+                await with_timeout(queue.add("n", n))
+            await with_timeout(queue.get_job_counts())  # reconnected; any buffered request has been sent
             assert (await other.get_job_counts()).waiting == n
 
 
@@ -223,21 +223,21 @@ async def test_reads_and_management_calls_are_retried(url: str, queue_name: str,
             ("_workers", queue.get_workers), ("_remove", lambda: queue.remove(job.id)),
         ):  # fmt: skip
             proxy.lose(part)
-            await soon(call())
+            await with_timeout(call())
         assert proxy.lost == 5
 
 
 async def test_jobs_survive_a_cut_of_all_connections(url: str, resp: RespClient, queue_name: str, proxy: LossyProxy):
     gate = Gate()
     async with Queue(queue_name, proxy.url) as queue, Worker(queue_name, gate, proxy.url, concurrency=2) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         first = await queue.add("n", 1)
         await gate.next()
         proxy.cut()
         gate.open()
-        await told.wait("completed")
+        await recorded.wait("completed")
         second = await queue.add("n", 2)
-        await told.wait("completed", 2)
+        await recorded.wait("completed", 2)
         raw = Raw(resp, queue_name)
         for job in (first, second):
             assert raw.event_names(job.id) == ["added", "completed"]
@@ -250,7 +250,7 @@ async def test_jobs_survive_the_loss_of_each_connection(private_server: Callable
     gate = Gate()
     gate.open()
     async with Queue(queue_name, server.url) as queue, Worker(queue_name, gate, server.url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         done = 0
         with server.client() as client:
             for _ in range(3):
@@ -261,12 +261,12 @@ async def test_jobs_survive_the_loss_of_each_connection(private_server: Callable
                     client.execute("CLIENT", "KILL", "ID", fields["id"])
                     done += 1
                     job = await _add_patiently(queue, f"job-{done}")
-                    await soon(job.wait_until_finished())
+                    await with_timeout(job.wait_until_finished())
             raw = Raw(client, queue_name)
-            await told.wait("completed", done)
+            await recorded.wait("completed", done)
             assert raw.metric("completed") == done
             assert raw.pending() == []
-    assert sorted(told.job_ids("completed")) == sorted(f"job-{n}" for n in range(1, done + 1))
+    assert sorted(recorded.job_ids("completed")) == sorted(f"job-{n}" for n in range(1, done + 1))
 
 
 async def _add_patiently(queue: Queue, job_id: str) -> Job:
@@ -281,13 +281,13 @@ async def _add_patiently(queue: Queue, job_id: str) -> Job:
 async def test_active_jobs_survive_the_loss_of_the_heartbeat_connection(
     private_server: Callable[..., ServerProcess], queue_name: str
 ):
-    """The heartbeat reconnects in time; a worker that looks for stalled jobs finds none."""
+    """The heartbeat reconnects in time; a worker that checks for stalled jobs finds none."""
     server = private_server()
     gate = Gate()
     async with Queue(queue_name, server.url) as queue:
         worker = Worker(queue_name, gate, server.url, lock_duration=1_000, stalled_interval=1_000)
         other = Worker(queue_name, gate, server.url, lock_duration=1_000, stalled_interval=1_000)
-        told = Told(worker, other)
+        recorded = EventRecorder(worker, other)
         await worker.start()
         job = await queue.add("n", 1)
         await gate.next()
@@ -297,10 +297,10 @@ async def test_active_jobs_survive_the_loss_of_the_heartbeat_connection(
             for _ in range(3):
                 client.execute("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
                 before = raw.job(job.id)["lastActive"]
-                await soon(until(lambda before=before: raw.job(job.id)["lastActive"] != before))  # type: ignore[misc]
+                await with_timeout(until(lambda before=before: raw.job(job.id)["lastActive"] != before))  # type: ignore[misc]
             gate.open()
-            await told.wait("completed")
-            assert told.count["stalled"] == 0
+            await recorded.wait("completed")
+            assert recorded.count["stalled"] == 0
             assert raw.metric("completed") == 1
             assert raw.job(job.id).get("stalledCount", "0") == "0"
             await asyncio.gather(worker.close(), other.close())
@@ -320,13 +320,13 @@ async def test_retry_fetched_by_the_call_that_reported_the_failure(
         return "second"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url, concurrency=2) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=2, **OPTIONS[kind])
         await gate.next()
         proxy.lose("_exchange")
         gate.open()
-        await told.wait("completed")
-        assert (told.count["retrying"], told.count["completed"]) == (1, 1)
+        await recorded.wait("completed")
+        assert (recorded.count["retrying"], recorded.count["completed"]) == (1, 1)
         raw = Raw(resp, queue_name)
         record = raw.job(job.id)
         assert (record["attemptsMade"], record.get("stalledCount", "0")) == ("1", "0")
@@ -349,12 +349,12 @@ async def test_step_with_a_lost_reply_is_counted_and_reported_once(
         return job.move_to_delayed(1) if data is None else job.move_to_delayed(1, data=data)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, proxy.url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", {"step": "one"})
         await gate.next()
         proxy.lose("_exchange")
         gate.open()
         assert await job.wait_until_finished() == (data or {"step": "one"})
-        await told.wait("completed")
-        assert told.count["delayed"] == 1
+        await recorded.wait("completed")
+        assert recorded.count["delayed"] == 1
         assert runs == 2

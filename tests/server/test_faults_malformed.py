@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told
+from tests.server.worker_support import EventRecorder, Raw
 
 
 async def handle(job: Job) -> Any:
@@ -147,10 +147,10 @@ async def test_invalid_fields_do_not_stop_the_worker(
         return job.data
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, look, url) as worker:
-        told = Told(worker)
-        await told.wait(end)
+        recorded = EventRecorder(worker)
+        await recorded.wait(end)
         await still_works(queue, raw)
-        assert told.count["error"] == 0
+        assert recorded.count["error"] == 0
     assert raw.state("odd") == end
     assert raw.event_names("odd").count(end) == 1
 

@@ -18,7 +18,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import ServerProcess
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 MakeServer = Callable[..., ServerProcess]
 
@@ -41,7 +41,7 @@ class Producers:
 
     async def __aexit__(self, *_: object) -> None:
         self._on = False
-        await soon(asyncio.gather(*self._tasks))
+        await with_timeout(asyncio.gather(*self._tasks))
 
     async def _produce(self, number: int) -> None:
         n = 0
@@ -68,14 +68,14 @@ class Producers:
 
 
 @contextlib.asynccontextmanager
-async def workers(url: str, name: str, handler: Any, **options: Any) -> AsyncIterator[Told]:
+async def workers(url: str, name: str, handler: Any, **options: Any) -> AsyncIterator[EventRecorder]:
     both = [Worker(name, handler, url, concurrency=10, **options) for _ in range(2)]
-    told = Told(*both)
+    recorded = EventRecorder(*both)
     await asyncio.gather(*(worker.start() for worker in both))
     try:
-        yield told
+        yield recorded
     finally:
-        await soon(asyncio.gather(*(worker.close() for worker in both)), 60)
+        await with_timeout(asyncio.gather(*(worker.close() for worker in both)), 60)
 
 
 def fails_first(job: Job) -> bool:
@@ -88,10 +88,10 @@ async def work(job: Job) -> None:
         raise ValueError("once")
 
 
-def assert_each_ended_once(raw: Raw, told: Told, acknowledged: list[str]) -> None:
+def assert_each_ended_once(raw: Raw, recorded: EventRecorder, acknowledged: list[str]) -> None:
     records = {job_id: raw.job(job_id) for job_id in acknowledged}
     assert {job_id: record for job_id, record in records.items() if record.get("state") != "completed"} == {}
-    ends = Counter(told.job_ids("completed"))
+    ends = Counter(recorded.job_ids("completed"))
     assert {job_id: (n, records[job_id]) for job_id in acknowledged if (n := ends[job_id]) != 1} == {}
     assert raw.metric("completed") == len(acknowledged)
     assert raw.pending() == []
@@ -102,33 +102,33 @@ def assert_each_ended_once(raw: Raw, told: Told, acknowledged: list[str]) -> Non
 async def test_server_restart_under_load(restartable_server: MakeServer, queue_name: str, kill: bool):
     """Every acknowledged job is completed exactly once."""
     server = restartable_server()
-    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
         async with Producers(queue) as producers:
             for _ in range(3):
                 await producers.more(80)
                 await asyncio.to_thread(server.restart, kill=kill)
             await producers.more(80)
         with contextlib.suppress(TimeoutError):  # missing jobs are reported below
-            await told.wait("completed", len(producers.acknowledged))
+            await recorded.wait("completed", len(producers.acknowledged))
         with server.client() as client:
-            assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
+            assert_each_ended_once(Raw(client, queue_name), recorded, producers.acknowledged)
             assert (await queue.check(recheck_after=50)).findings == ()
 
 
 async def test_functions_flushed_under_load(private_server: MakeServer, queue_name: str):
     server = private_server()
-    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
         with server.client() as client:
             async with Producers(queue) as producers:
                 for _ in range(8):
                     await producers.more(40)
                     client.execute("FUNCTION", "FLUSH")
                 await producers.more(40)
-            await told.wait("completed", len(producers.acknowledged))
-            assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
+            await recorded.wait("completed", len(producers.acknowledged))
+            assert_each_ended_once(Raw(client, queue_name), recorded, producers.acknowledged)
             assert (await queue.check(recheck_after=50)).findings == ()
             assert producers.refused == 0
-            assert told.count["error"] == 0
+            assert recorded.count["error"] == 0
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
@@ -144,7 +144,7 @@ async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, 
         Queue(queue_name, server.url) as queue,
         Worker(queue_name, handle, server.url, concurrency=2) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_and_wait("n", "first")
         old = None
         if busy:
@@ -158,10 +158,10 @@ async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, 
                 assert await job.wait_until_finished() == "after"
             gate.open()
             if old is not None:
-                await told.wait("error")
+                await recorded.wait("error")
             assert raw.metric("completed") == 20
             # The id counter restarted, so a new job has the id of the active one, whose end must not affect it.
-            ends = Counter(told.job_ids("completed"))
+            ends = Counter(recorded.job_ids("completed"))
             assert {job.id: ends[job.id] for job in later[1:]} == {job.id: 1 for job in later[1:]}
             assert old is None or old.id == later[1].id
             groups = {row[1] for row in client.execute("XINFO", "GROUPS", raw.key("stream"))}
@@ -171,7 +171,7 @@ async def test_all_data_is_flushed(private_server: MakeServer, queue_name: str, 
 async def test_data_flushed_under_load(private_server: MakeServer, queue_name: str):
     """All data is deleted, possibly half-way through; jobs added later are not affected."""
     server = private_server()
-    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
         with server.client() as client:
             for _ in range(3):
                 async with Producers(queue) as producers:
@@ -179,7 +179,7 @@ async def test_data_flushed_under_load(private_server: MakeServer, queue_name: s
                     client.execute("FLUSHALL")
             await queue.add_bulk([("n", n, {"job_id": f"last-{n}"}) for n in range(1, 51) if n % 10])
             last = {f"last-{n}" for n in range(1, 51) if n % 10}
-            await told.until(lambda told: last <= set(told.job_ids("completed")))
+            await recorded.until(lambda recorded: last <= set(recorded.job_ids("completed")))
             raw = Raw(client, queue_name)
             assert all(raw.event_names(job_id).count("completed") == 1 for job_id in last)
 
@@ -193,7 +193,7 @@ async def test_waiting_for_a_flushed_job_ends(private_server: MakeServer, queue_
         with server.client() as client:
             client.execute("FLUSHALL")
         with pytest.raises(JobNotFoundError):
-            await soon(waiting)
+            await with_timeout(waiting)
 
 
 async def fill(queue: Queue) -> None:
@@ -217,7 +217,7 @@ async def test_full_server_rejects_jobs_and_is_still_drained(private_server: Mak
     async with Queue(queue_name, server.url) as queue, Queue(f"{queue_name}-fill", server.url) as filler:
         # Started before the server is full, so the library is loaded.
         await queue.pause()
-        async with workers(server.url, queue_name, handle) as told:
+        async with workers(server.url, queue_name, handle) as recorded:
             jobs = await queue.add_bulk([("n", n, {"attempts": 2, "priority": n % 3}) for n in range(1, 301)])
             with pytest.raises(BulkAddError) as bulk:
                 await fill(filler)
@@ -228,7 +228,7 @@ async def test_full_server_rejects_jobs_and_is_still_drained(private_server: Mak
             # Everything but adding works: counts, management, fetching, completion, failure, retries, removal.
             assert (await queue.get_job_counts()).paused
             await queue.resume()
-            await told.wait("completed", 300)
+            await recorded.wait("completed", 300)
             assert await queue.remove(jobs[0].id)
             assert finished == Counter({job.id: 1 for job in jobs})
             with server.client() as client:
@@ -237,7 +237,7 @@ async def test_full_server_rejects_jobs_and_is_still_drained(private_server: Mak
                 assert raw.pending() == []
             await filler.obliterate()
             assert (await queue.add("n", 1)).outcome == "added"
-            await told.wait("completed", 301)
+            await recorded.wait("completed", 301)
 
 
 async def test_worker_can_start_on_a_full_server(private_server: MakeServer, queue_name: str):
@@ -249,7 +249,7 @@ async def test_worker_can_start_on_a_full_server(private_server: MakeServer, que
         with pytest.raises(BulkAddError):
             await fill(filler)
         async with Worker(queue_name, gate, server.url, concurrency=3) as worker:
-            await Told(worker).wait("completed", 20)
+            await EventRecorder(worker).wait("completed", 20)
         assert len(gate.begun) == len(jobs)
 
 
@@ -259,16 +259,16 @@ async def test_frozen_server_loses_nothing(private_server: MakeServer, queue_nam
     gate = Gate()
     url = f"{server.url}?request_timeout=300"
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=2) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         first = await queue.add("n", 1)
         await gate.next()
         server.pause()
         gate.open()
-        await told.wait("error")
+        await recorded.wait("error")
         with pytest.raises(GlideMQConnectionError):
             await queue.add("n", 2, job_id="second")
         server.resume()
-        await told.wait("completed")
+        await recorded.wait("completed")
         again = await _add(queue, "second")
         assert await again.wait_until_finished() == 2
         with server.client() as client:
@@ -287,12 +287,12 @@ async def _add(queue: Queue, job_id: str) -> Job:
 async def test_debug_reload_changes_nothing(private_server: MakeServer, queue_name: str):
     """DEBUG RELOAD saves and reloads all data, including streams and consumer groups."""
     server = private_server()
-    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as told:
+    async with Queue(queue_name, server.url) as queue, workers(server.url, queue_name, work) as recorded:
         with server.client() as client:
             async with Producers(queue) as producers:
                 for _ in range(3):
                     await producers.more(40)
                     client.execute("DEBUG", "RELOAD")
-            await told.wait("completed", len(producers.acknowledged))
-            assert_each_ended_once(Raw(client, queue_name), told, producers.acknowledged)
+            await recorded.wait("completed", len(producers.acknowledged))
+            assert_each_ended_once(Raw(client, queue_name), recorded, producers.acknowledged)
             assert (await queue.check(recheck_after=50)).findings == ()

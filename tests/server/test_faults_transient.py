@@ -12,7 +12,7 @@ from glidemq_py import GlideMQConnectionError, Job, Queue, ServerNotReadyError, 
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
 from glidemq_py.testing.resp import RespError
-from tests.server.worker_support import Told, soon, until
+from tests.server.worker_support import EventRecorder, until, with_timeout
 
 MakeServer = Callable[..., ServerProcess]
 
@@ -38,7 +38,7 @@ async def loading(server: ServerProcess) -> AsyncIterator[None]:
         admin.execute("DEBUG", "POPULATE", "200", "filler", "100")
         admin.execute("CONFIG", "SET", "key-load-delay", "10000")
         reload = asyncio.create_task(asyncio.to_thread(admin.execute, "DEBUG", "RELOAD"))
-        await soon(until(lambda: answers(probe, "LOADING")))
+        await with_timeout(until(lambda: answers(probe, "LOADING")))
         yield
         await reload
 
@@ -51,7 +51,7 @@ async def test_worker_starts_and_jobs_are_added_while_the_server_loads(private_s
         async with loading(server):
             added = asyncio.create_task(queue.add_and_wait("n", 21))
             await worker.start()
-            assert await soon(added) == 42
+            assert await with_timeout(added) == 42
         await worker.close()
 
 
@@ -77,17 +77,17 @@ async def test_worker_waits_for_a_replica_to_be_promoted(replica, queue_name: st
         await queue.add("n", 1)
         demote()
         worker = Worker(queue_name, double, server.url + "?request_timeout=500")
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         with caplog.at_level(logging.WARNING, logger="glidemq_py"):
             starting = asyncio.create_task(worker.start())
             added = asyncio.create_task(queue.add_and_wait("n", 21))
-            await told.wait("error")
+            await recorded.wait("error")
             assert not starting.done()
             assert not added.done()
             promote()
-            await soon(starting)
-        assert await soon(added) == 42
-        assert isinstance(told.of("error")[0][0], GlideMQConnectionError)  # "No primary node found"
+            await with_timeout(starting)
+        assert await with_timeout(added) == 42
+        assert isinstance(recorded.of("error")[0][0], GlideMQConnectionError)  # "No primary node found"
         assert "worker cannot start yet" in caplog.text
         await worker.close()
 
@@ -134,14 +134,14 @@ async def test_library_flushed_under_an_idle_worker(private_server: MakeServer, 
     """The call behind the blocking read, a single call and a blocking call load it again without an error event."""
     server = private_server()
     async with Queue(queue_name, server.url) as queue, Worker(queue_name, double, server.url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         with server.client() as client, BlockingQueue(queue_name, server.url) as blocking:
             for _ in range(3):
                 client.execute("FUNCTION", "FLUSH")
-                assert await soon(queue.add_and_wait("n", 4)) == 8
+                assert await with_timeout(queue.add_and_wait("n", 4)) == 8
                 client.execute("FUNCTION", "FLUSH")
                 await asyncio.to_thread(blocking.get_job_counts)
-        assert told.count["error"] == 0
+        assert recorded.count["error"] == 0
 
 
 @contextmanager
@@ -160,7 +160,7 @@ async def test_worker_waits_for_a_cluster_that_is_down(queue_name: str):
             away.kill()
             here = cluster.nodes[1 if away is cluster.nodes[0] else 2]
             with here.client() as client:
-                await soon(until(lambda: "cluster_state:fail" in client.execute("CLUSTER", "INFO")))
+                await with_timeout(until(lambda: "cluster_state:fail" in client.execute("CLUSTER", "INFO")))
             worker = Worker(queue_name, double, cluster.url)
             starting = asyncio.create_task(worker.start())
             added = asyncio.create_task(queue.add_and_wait("n", 21))
@@ -170,6 +170,6 @@ async def test_worker_waits_for_a_cluster_that_is_down(queue_name: str):
                     await impatient.get_job_counts()
             assert not starting.done()
             await asyncio.to_thread(away.start)
-            await soon(starting)
-            assert await soon(added) == 42
+            await with_timeout(starting)
+            assert await with_timeout(added) == 42
             await worker.close()

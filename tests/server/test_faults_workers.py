@@ -1,4 +1,4 @@
-"""Workers that die, freeze or block in the middle of a job: another one recovers it, and it ends once."""
+"""Workers that are killed, stopped or blocked during a job: another worker recovers it, and it ends once."""
 
 import asyncio
 import signal
@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
@@ -33,13 +33,13 @@ async def test_a_killed_workers_job_is_recovered_once(core_url: str, core_resp: 
         assert await child.line("began") == job.id
         await child.kill()
         workers = [Worker(queue_name, gate, core_url, **QUICK) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         await asyncio.gather(*(worker.start() for worker in workers))
         assert await job.wait_until_finished() == "data"
-        await told.wait("completed")
+        await recorded.wait("completed")
         await asyncio.gather(*(worker.close() for worker in workers))
     assert [job.id for job in gate.begun] == [job.id]
-    assert told.of("stalled") == [(job.id,)]
+    assert recorded.of("stalled") == [(job.id,)]
     assert raw.event_names(job.id) == ["added", "stalled", "completed"]
     assert raw.metric("completed") == 1
     record = raw.job(job.id)
@@ -57,9 +57,9 @@ async def test_list_job_of_a_killed_worker_is_recovered(url: str, resp: RespClie
         await child.line("began")
         await child.kill()
         async with Worker(queue_name, gate, url, **QUICK) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await job.wait_until_finished()
-            await told.wait("completed")
+            await recorded.wait("completed")
     assert raw.event_names(job.id).count("completed") == 1
     assert raw.run("GET", "list-active") in (None, "0")
     assert raw.run("ZCARD", "list-active-ids") == 0
@@ -94,11 +94,11 @@ async def test_all_jobs_of_a_worker_killed_under_load_end_once(url: str, resp: R
         for _ in range(30):
             await child.line("began")
         async with Worker(queue_name, handle, url, concurrency=10, **QUICK) as worker:
-            told = Told(worker)
-            await told.wait("completed", 170)
+            recorded = EventRecorder(worker)
+            await recorded.wait("completed", 170)
             await child.kill()
-            await told.wait("completed", 200)
-            assert told.count["stalled"] == 30
+            await recorded.wait("completed", 200)
+            assert recorded.count["stalled"] == 30
     assert finished == Counter({job.id: 1 for job in jobs})
     assert raw.metric("completed") == 200
     assert raw.pending() == []
@@ -113,14 +113,14 @@ async def test_late_completion_of_a_stopped_worker_is_rejected(core_url: str, co
         assert await child.line("began") == job.id
         child.send(signal.SIGSTOP)
         async with Worker(queue_name, gate, core_url, **QUICK) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             assert await job.wait_until_finished() == "parent"
             child.go()
             child.send(signal.SIGCONT)
             # It brings its result, or its first heartbeat comes first: either way it hears that it is too late.
             assert await child.line("stale") == job.id
-            await told.wait("completed")
-        assert f"ended {job.id}" not in child.said
+            await recorded.wait("completed")
+        assert f"ended {job.id}" not in child.printed
     assert raw.event_names(job.id) == ["added", "stalled", "completed"]
     assert raw.metric("completed") == 1
     assert raw.job(job.id)["returnvalue"] == '"parent"'
@@ -134,15 +134,15 @@ async def test_resumed_worker_cannot_change_a_job_recovered_by_another(url: str,
         await child.line("began")
         child.send(signal.SIGSTOP)
         async with Worker(queue_name, gate, url, **QUICK) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await gate.next()
             child.send(signal.SIGCONT)
             # Its next heartbeat stops its handler; ours goes on.
             assert await child.line("cancelled") == job.id
             assert await job.is_active()
             gate.open()
-            await told.wait("completed")
-            assert told.count["error"] == 0
+            await recorded.wait("completed")
+            assert recorded.count["error"] == 0
     assert raw.event_names(job.id) == ["added", "stalled", "completed"]
     assert raw.metric("completed") == 1
 
@@ -162,24 +162,24 @@ async def test_worker_resumed_in_time_keeps_its_job(url: str, resp: RespClient, 
 
 
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(url: str, resp: RespClient, queue_name: str):
-    """For more than twice its lock, while another worker looks for stalled jobs; heartbeats come from a thread."""
+    """Block for twice the lock duration while another worker checks for stalled jobs; a thread sends heartbeats."""
     gate = open_gate()
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, worker_process("block", url, queue_name, **QUICK) as child:
         job = await queue.add("n")
         await child.line("began")
         async with Worker(queue_name, gate, url, **QUICK) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
 
             def held_long_enough() -> bool:
                 record = raw.job(job.id)
                 return int(record["lastActive"]) - int(record["processedOn"]) > 2_200
 
-            await soon(until(held_long_enough))
+            await with_timeout(until(held_long_enough))
             assert await job.is_active()
             child.go()
             assert await job.wait_until_finished() == "child"
-            assert told.count["stalled"] == 0
+            assert recorded.count["stalled"] == 0
     assert gate.begun == []
     assert raw.event_names(job.id) == ["added", "completed"]
 
@@ -187,13 +187,13 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_job(url: str, resp
 async def test_a_job_with_a_short_lock_of_its_own_is_beaten_for_often_enough(
     url: str, resp: RespClient, queue_name: str
 ):
-    """The worker's lock is long; the job's own is not, and the other worker goes by it."""
+    """The job's own lock is shorter than the worker's, and the other worker uses it."""
     gate, other_gate = Gate(), open_gate()
     raw = Raw(resp, queue_name)
     async with (
         Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=60_000) as worker,
     ):  # fmt: skip
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", lock_duration=1_000)
         await gate.next()
         async with Worker(queue_name, other_gate, url, stalled_interval=1_000):
@@ -202,9 +202,9 @@ async def test_a_job_with_a_short_lock_of_its_own_is_beaten_for_often_enough(
                 record = raw.job(job.id)
                 return int(record["lastActive"]) - int(record["processedOn"]) > 2_200
 
-            await soon(until(held_long_enough))
+            await with_timeout(until(held_long_enough))
         gate.open()
-        await told.wait("completed")
+        await recorded.wait("completed")
     assert other_gate.begun == []
     assert raw.event_names(job.id) == ["added", "completed"]
 
@@ -229,7 +229,7 @@ async def test_closed_workers_are_not_listed_and_dead_ones_expire(url: str, queu
 async def test_workers_with_locks_of_different_lengths_leave_each_other_s_jobs_alone(
     url: str, queue_name: str, clean_check: None
 ) -> None:
-    """The impatient one is there first, so it is the one that looks for stalled jobs."""
+    """The worker with the short interval starts first, so it checks for stalled jobs."""
     runs: list[str] = []
     begun, enough = asyncio.Event(), asyncio.Event()
 

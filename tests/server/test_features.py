@@ -9,7 +9,7 @@ import pytest
 from glidemq_py import BulkAddError, DeadLetterOptions, FlowProducer, Queue, UnsupportedFeatureError, Worker
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 MATCH = r"queue '.*' uses the feature 'partitions', .*; upgrade to version 9\.9 or later"
 
@@ -110,7 +110,7 @@ async def test_idle_worker_closes_when_the_feature_is_used_first(
     url: str, queue_name: str, raw: Raw, paused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker(queue_name, lambda job: None, url, lock_duration=1_000)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     running = asyncio.create_task(worker.run())
     await asyncio.sleep(0)  # starts the task
     await worker.wait_until_ready()
@@ -119,9 +119,9 @@ async def test_idle_worker_closes_when_the_feature_is_used_first(
     with caplog.at_level(logging.WARNING):
         use_feature(raw)
         with pytest.raises(UnsupportedFeatureError, match=MATCH):
-            await soon(running)
-    assert {type(error) for (error,) in told.of("error")} == {UnsupportedFeatureError}
-    assert told.count["closed"] == 1
+            await with_timeout(running)
+    assert {type(error) for (error,) in recorded.of("error")} == {UnsupportedFeatureError}
+    assert recorded.count["closed"] == 1
     critical = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert len(critical) == 1
     assert "the worker closes" in critical[0].getMessage()
@@ -137,15 +137,15 @@ async def test_idle_worker_closes_when_the_feature_is_used_first(
 async def test_result_of_a_running_job_is_not_written(url: str, queue_name: str, raw: Raw) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
         await gate.next()
         use_feature(raw)
         gate.open()
         with pytest.raises(UnsupportedFeatureError):
-            await soon(worker.wait_until_closed())
+            await with_timeout(worker.wait_until_closed())
         assert raw.job(job.id)["state"] == "active"  # a newer worker recovers it
-        assert not told.count["completed"]
+        assert not recorded.count["completed"]
         raw.run("HDEL", "meta", "features")
         await queue.obliterate(force=True)
 
@@ -189,10 +189,10 @@ async def test_dead_letter_waits_until_its_queue_can_be_used(queue: Queue, raw: 
     async with Queue(queue.name + "-plain", url, dead_letter_queue=options) as other:
         job = await other.add("n")
         async with Worker(other.name, fail, url, dead_letter_queue=options) as worker:
-            await Told(worker).wait("failed")
+            await EventRecorder(worker).wait("failed")
         assert await job.is_failed()
         assert content(raw) == before
         raw.run("HDEL", "meta", "features")
         async with Worker(other.name, fail, url, dead_letter_queue=options):
-            await soon(until(lambda: raw.run("XLEN", "stream") == 2))
+            await with_timeout(until(lambda: raw.run("XLEN", "stream") == 2))
         await other.obliterate()

@@ -14,7 +14,7 @@ from glidemq_py._features.ordering_groups import OrderingDict
 from glidemq_py._maintenance.peer_groups import GroupRepair
 from glidemq_py.testing import RespClient
 from tests.lua.wire_support import CONSUMER, WireQueue
-from tests.server.worker_support import soon, until
+from tests.server.worker_support import until, with_timeout
 
 DOCUMENTED = (Path(__file__).parents[1] / "lua" / "documented.lua").read_text(encoding="utf-8")
 ORDERING: OrderingDict = {"key": "k", "concurrency": 1}
@@ -78,7 +78,7 @@ async def test_blocked_group_is_repaired(
         assert queue._link is not None
         repair = GroupRepair(link=queue._link, blocked=0)
         async with Worker(queue_name, handle, core_url):
-            await soon(_repaired(repair, lambda: ran == left))
+            await with_timeout(_repaired(repair, lambda: ran == left))
 
 
 async def _repaired(repair: GroupRepair, reached: Callable[[], bool]) -> None:
@@ -100,7 +100,7 @@ async def test_busy_group_is_not_repaired(core_url: str, queue_name: str, node: 
         await queue.add("late", ordering={"key": "late"}, delay=3_600_000)
         await queue.add("task", ordering={"key": "late"})
         node.register()
-        await soon(until(lambda: node.redis("ZCARD", "groupq:k") == 2))
+        await with_timeout(until(lambda: node.redis("ZCARD", "groupq:k") == 2))
         assert queue._link is not None
         repair = GroupRepair(link=queue._link, blocked=0, full=0)
         before = node.group("k"), node.group("late")

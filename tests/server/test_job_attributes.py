@@ -22,7 +22,7 @@ from glidemq_py import (
 from glidemq_py._features.broadcast.blocking import BlockingMessage
 from tests.server.test_broadcast import working
 from tests.server.test_broadcast_extras import TARGET
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 
 ATTRIBUTES = sorted(
     {name for name, value in inspect.getmembers(Job) if not name.startswith("_") and not callable(value)}
@@ -88,9 +88,9 @@ async def test_attributes_after_reload_match_the_record(core_url: str, queue_nam
             assert (job.failed_type, len(job.stacktrace)) == ("KeyError", 1)
 
     async with Queue[Any, Any](queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         added = await queue.add("n", {"a": 1}, **options)
-        await told.wait("completed")
+        await recorded.wait("completed")
         assert_true(*pictures[0])
         assert pictures[0][0]["state"] is JobState.ACTIVE
         assert (added.delay, added.priority) == (options.get("delay", 0), options.get("priority", 0))
@@ -107,12 +107,12 @@ async def test_flow_jobs_have_parents_after_reload(url: str, queue_name: str):
         FlowProducer(url) as flows,
         Worker(queue_name, handle, url) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         tree = await flows.add(
             {"name": "root", "queue": queue_name, "children": [{"name": "leaf", "queue": queue_name}]},
             budget={"max_total_tokens": 1_000},
         )
-        await told.wait("completed", 2)
+        await recorded.wait("completed", 2)
         for each in pictures.values():
             assert_true(*each)
         before, after, _ = pictures["leaf"]
@@ -130,12 +130,12 @@ async def test_a_suspended_and_a_scheduled_job(url: str, queue_name: str):
         pictures[job.name] = await in_hand(queue, job)
 
     async with Queue[Any, Any](queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("waits")
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         await queue.signal(job.id, "go", 1)
         await queue.upsert_job_scheduler("again", repeat_after_complete=60_000, template={"name": "again"})
-        await told.wait("completed", 2)
+        await recorded.wait("completed", 2)
     for each in pictures.values():
         assert_true(*each)
     assert pictures["again"][1]["scheduler_name"] == "again"
@@ -184,9 +184,9 @@ async def test_message_keeps_state_of_its_subscription(url: str, queue_name: str
         found.append((message.attempts_made, message.failed_type, message.failed_reason, len(message.stacktrace)))
 
     worker = BroadcastWorker(queue_name, handle, url, subscription="s")
-    async with Broadcast(queue_name, url) as broadcast, working(worker) as told:
+    async with Broadcast(queue_name, url) as broadcast, working(worker) as recorded:
         await broadcast.publish("x", 1, attempts=2, ttl=60_000)
-        await told.wait("completed")
+        await recorded.wait("completed")
     assert found == [(1, "KeyError", "'first'", 1)] * 2
 
 
@@ -205,20 +205,20 @@ async def test_on_resume_is_rejected_in_batches(url: str, queue_name: str):
     async with Queue[Any, Any](queue_name, url) as queue:
         await queue.add_bulk([("raised", None, {"attempts": 1}), ("given",)])
         async with Worker(queue_name, handle, url, batch={"size": 2}) as worker:
-            told = Told(worker)
-            await told.wait("failed", 2)
-        assert {type(error).__name__ for _, error in told.of("failed")} == {"UnsupportedOptionError"}
-        assert "on_resume" in str(told.of("failed")[0][1])
+            recorded = EventRecorder(worker)
+            await recorded.wait("failed", 2)
+        assert {type(error).__name__ for _, error in recorded.of("failed")} == {"UnsupportedOptionError"}
+        assert "on_resume" in str(recorded.of("failed")[0][1])
 
 
 @pytest.mark.parametrize("function", ["suspends", "raises_suspend"])
 async def test_on_resume_is_rejected_in_sandboxes(url: str, queue_name: str, function: str):
     worker = Worker(queue_name, f"{TARGET}:{function}", url)
     async with Queue[Any, Any](queue_name, url) as queue, worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n")
-        await told.wait("failed")
-        assert type(told.of("failed")[0][1]).__name__ == "UnsupportedOptionError"
+        await recorded.wait("failed")
+        assert type(recorded.of("failed")[0][1]).__name__ == "UnsupportedOptionError"
 
 
 def test_messages_have_only_the_methods_that_they_support():
@@ -238,7 +238,7 @@ async def test_signals_that_messages_do_not_support_fail_them(url: str, queue_na
         raise SuspendError
 
     worker = BroadcastWorker(queue_name, handle, url, subscription="s")
-    async with Broadcast(queue_name, url) as broadcast, working(worker) as told:
+    async with Broadcast(queue_name, url) as broadcast, working(worker) as recorded:
         await broadcast.publish("x")
-        await told.wait("failed")
-    assert "SuspendError is not supported for messages" in str(told.of("failed")[0][1])
+        await recorded.wait("failed")
+    assert "SuspendError is not supported for messages" in str(recorded.of("failed")[0][1])

@@ -12,7 +12,7 @@ from typing import Any
 
 import glidemq_py
 from glidemq_py import Job, Queue, Worker
-from tests.server.worker_support import soon
+from tests.server.worker_support import with_timeout
 
 ROOT = f"{Path(glidemq_py.__file__).parent}/"
 MOST_FUNCTIONS = 40
@@ -63,14 +63,14 @@ async def trace_of_plain_job(queue: Queue, url: str) -> Trace:
     await queue.add_bulk([("n", f"warm-up {n}") for n in range(20)])
     await queue.add("n", "before")
     async with Worker(queue.name, handle, url):
-        await soon(begun.wait())
+        await with_timeout(begun.wait())
         trace.start()
         await queue.add("n", "traced")
         trace.stop()
         await queue.add("n", "after")
         trace.start()
         gate.set()
-        await soon(ended.wait())
+        await with_timeout(ended.wait())
     assert ran[-3:] == ["before", "traced", "after"]
     return trace
 

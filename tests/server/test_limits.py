@@ -9,7 +9,7 @@ import pytest
 from glidemq_py import Job, JobState, Queue, RateLimit, RateLimitError, TokenLimiter, Worker
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 class Meter:
@@ -42,9 +42,9 @@ async def test_global_concurrency_is_never_exceeded(limit: int, url: str, queue_
         assert await queue.get_global_concurrency() == limit
         await queue.add_bulk([("a", None, {"lifo": True} if i % 5 == 0 else {"priority": i % 3}) for i in range(60)])
         workers = [Worker(queue_name, meter, url, concurrency=40) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         async with workers[0], workers[1]:
-            await told.wait("completed", 60)
+            await recorded.wait("completed", 60)
         assert meter.most == limit
 
 
@@ -54,7 +54,7 @@ async def test_raising_global_concurrency_takes_effect_immediately(url: str, que
         await queue.set_global_concurrency(1)
         await plain(queue, 4)
         one, two = (Worker(queue_name, gate, url, concurrency=2) for _ in range(2))
-        told = Told(one, two)
+        recorded = EventRecorder(one, two)
         async with one, two:
             await gate.next()
             await queue.set_global_concurrency(3)
@@ -63,7 +63,7 @@ async def test_raising_global_concurrency_takes_effect_immediately(url: str, que
             await queue.set_global_concurrency(0)
             await gate.next()
             gate.open()
-            await told.wait("completed", 4)
+            await recorded.wait("completed", 4)
         assert await queue.get_global_concurrency() == 0
 
 
@@ -76,9 +76,9 @@ async def test_global_rate_limit_overrides_worker_limiters(url: str, queue_name:
         await plain(queue, 20)
         limiter = RateLimit(1000, 1000)
         workers = [Worker(queue_name, meter, url, concurrency=10, limiter=limiter) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         async with workers[0], workers[1]:
-            await told.wait("completed", 20)
+            await recorded.wait("completed", 20)
         # By the server's clock: handlers of a busy process may begin later than their jobs were fetched.
         jobs = await queue.get_jobs("completed")
         fetched = sorted(job.processed_on for job in jobs if job.processed_on is not None)
@@ -96,11 +96,11 @@ async def test_removing_a_rate_limit_takes_effect_immediately(url: str, queue_na
         await queue.set_global_rate_limit(1, 3_600_000)
         await plain(queue, 3)
         worker = Worker(queue_name, gate, url, concurrency=3)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("completed", 1)
+            await recorded.wait("completed", 1)
             await queue.remove_global_rate_limit()
-            await told.wait("completed", 3)
+            await recorded.wait("completed", 3)
 
 
 async def test_worker_limiter_bounds_all_workers_that_have_one(url: str, queue_name: str, resp: RespClient) -> None:
@@ -108,9 +108,9 @@ async def test_worker_limiter_bounds_all_workers_that_have_one(url: str, queue_n
     async with Queue(queue_name, url) as queue:
         await plain(queue, 9)
         worker = Worker(queue_name, meter, url, concurrency=10, limiter={"max": 3, "duration": 150})
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("completed", 9)
+            await recorded.wait("completed", 9)
         assert meter.begun[-1] - meter.begun[0] >= 0.29
         assert Raw(resp, queue_name).run("HGET", "rate", "count") == "3"
 
@@ -155,7 +155,7 @@ async def test_worker_rate_limit_works_without_a_limiter(url: str, queue_name: s
         worker = Worker(queue_name, meter, url)
         with pytest.raises(GlideMQError):
             worker.rate_limit(10)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
             assert worker._fetching is not None
             await worker._fetching.idle.wait()  # no pending call that could fetch a job
@@ -163,7 +163,7 @@ async def test_worker_rate_limit_works_without_a_limiter(url: str, queue_name: s
             worker.rate_limit(10)
             began = asyncio.get_running_loop().time()
             await plain(queue, 2)
-            await told.wait("completed", 2)
+            await recorded.wait("completed", 2)
         assert meter.begun[0] - began >= 0.18
         assert worker.unresponsive_seconds == 0.0
 
@@ -199,19 +199,19 @@ async def test_rate_limit_error_counts_no_attempt_and_pauses_the_worker(
     async with Queue(queue_name, url) as queue:
         job = await queue.add("a", None, attempts=1, **source)
         worker = Worker(queue_name, handle if in_thread else coroutine, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("delayed")
+            await recorded.wait("delayed")
             other = await queue.add("b")
-            await told.wait("completed", 2)
+            await recorded.wait("completed", 2)
         first = [at for job_id, at in met if job_id == job.id]
         assert first[1] - first[0] >= 0.119
         assert met[1][1] - met[0][1] >= 0.119, "it took another job in its pause"
         stored = await queue.get_job(job.id)
         assert stored is not None
         assert (stored.attempts_made, stored.state, stored.failed_reason) == (0, JobState.COMPLETED, None)
-        assert told.count["failed"] == told.count["retrying"] == 0
-        assert other.id in told.job_ids("completed")
+        assert recorded.count["failed"] == recorded.count["retrying"] == 0
+        assert other.id in recorded.job_ids("completed")
 
 
 @pytest.mark.parametrize(("limiter", "pause"), [({"max": 100, "duration": 80}, 0.08), (None, 1.0)])
@@ -237,10 +237,10 @@ async def test_invalid_job_signal_fails_the_job(url: str, queue_name: str) -> No
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("rate",), ("data",)])
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("failed", 2)
-        assert {type(error).__name__ for _, error in told.of("failed")} == {
+            await recorded.wait("failed", 2)
+        assert {type(error).__name__ for _, error in recorded.of("failed")} == {
             "GlideMQValidationError", "SerializationError",
         }  # fmt: skip
 
@@ -306,10 +306,10 @@ async def test_invalid_delay_fails_the_job(data: Any, arguments: Any, url: str, 
     async with Queue(queue_name, url) as queue:
         await queue.add("a", data)
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("failed")
-        assert isinstance(told.of("failed")[0][1], GlideMQValidationError)
+            await recorded.wait("failed")
+        assert isinstance(recorded.of("failed")[0][1], GlideMQValidationError)
 
 
 @pytest.mark.parametrize("reason", ["not wanted", KeyError("gone")])
@@ -320,9 +320,9 @@ async def test_move_to_failed_skips_retries(reason: Any, url: str, queue_name: s
     async with Queue(queue_name, url) as queue:
         job = await queue.add("a", None, attempts=5)
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("failed")
+            await recorded.wait("failed")
         stored = await queue.get_job(job.id)
         assert stored is not None
         assert (stored.attempts_made, stored.failed_reason) == (1, str(reason))
@@ -406,9 +406,9 @@ async def test_tokens_of_failed_attempts_count(url: str, queue_name: str, resp: 
         await plain(queue, 2)
         limiter: Any = {"max_tokens": 1000, "duration": 3_600_000, "scope": "queue"}
         worker = Worker(queue_name, handle, url, token_limiter=limiter)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("failed", 2)
+            await recorded.wait("failed", 2)
         (key,) = resp.keys(Raw(resp, queue_name).key("tpm:*"))
         assert resp.execute("GET", key) == "140"
 
@@ -424,11 +424,11 @@ async def test_rate_limited_worker_can_be_closed(url: str, queue_name: str) -> N
     async with Queue(queue_name, url) as queue:
         await plain(queue, 3)
         worker = Worker(queue_name, Meter(), url, limiter=RateLimit(1, 3_600_000))
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await worker.start()
-        await told.wait("completed")
+        await recorded.wait("completed")
         worker.rate_limit(3_600_000)
-        await soon(worker.close(), 5)
+        await with_timeout(worker.close(), 5)
         assert (await queue.get_job_counts()).waiting == 2
 
 
@@ -440,5 +440,5 @@ async def test_drain_waits_for_rate_limited_jobs(url: str, queue_name: str) -> N
         await queue.rate_limit_group("nobody", 3_600_000)
         worker = Worker(queue_name, meter, url)
         await worker.start()
-        await soon(worker.drain(), 10)
+        await with_timeout(worker.drain(), 10)
         assert len(meter.begun) == 3

@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import Job, JobCostError, JobOutcome, Queue, QueueEvents, UnrecoverableError, Worker
 from glidemq_py.errors import BulkAddError, GlideMQValidationError
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 def in_group(key: str, name: str = "a", data: Any = None, **options: Any) -> tuple[str, Any, dict[str, Any]]:
@@ -43,9 +43,9 @@ async def test_two_workers_run_one_key_in_order(concurrency: int, url: str, queu
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk(in_group("k", data=i) for i in range(200))
         one, two = (Worker(queue_name, handle, url, concurrency=concurrency) for _ in range(2))
-        told = Told(one, two)
+        recorded = EventRecorder(one, two)
         async with one, two:
-            await told.wait("completed", 200)
+            await recorded.wait("completed", 200)
         assert begun == list(range(200))
         await assert_at_rest(queue, "k", added=200)
 
@@ -77,18 +77,18 @@ async def test_thousand_keys_with_failures_retries_and_removals(url: str, queue_
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk(in_group(key, data=(key, i), attempts=2, backoff=5) for key, i in rows)
         workers = [Worker(queue_name, handle, url, concurrency=50, events=False) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         async with workers[0], workers[1]:
             victims = [jobs[i] for i in chance.sample(range(len(rows)), 300)]
             removed = sum([await job.remove() for job in victims])
             assert removed == 300
 
-            def all_over(told: Told) -> bool:
+            def all_over(recorded: EventRecorder) -> bool:
                 # A job that was removed while active is reported as an error, or not at all.
-                return told.count["completed"] + told.count["failed"] >= len(rows) - removed
+                return recorded.count["completed"] + recorded.count["failed"] >= len(rows) - removed
 
-            await soon(told.until(all_over), 60)
-            await soon(until_idle(queue), 60)
+            await with_timeout(recorded.until(all_over), 60)
+            await with_timeout(until_idle(queue), 60)
         for key, order in begun.items():
             assert order == sorted(order), key
         await assert_at_rest(queue, *keys[::50], added=per_key)
@@ -201,9 +201,9 @@ async def test_group_concurrency_is_used(url: str, queue_name: str) -> None:
         ordering = {"key": "k", "concurrency": 3}
         await queue.add_bulk(("a", None, {"ordering": ordering}) for _ in range(60))
         workers = [Worker(queue_name, handle, url, concurrency=10) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         async with workers[0], workers[1]:
-            await told.wait("completed", 60)
+            await recorded.wait("completed", 60)
         assert most == 3
         await assert_at_rest(queue, "k", added=60)
 
@@ -269,15 +269,15 @@ async def test_handler_can_rate_limit_its_group(position: Any, in_thread: bool, 
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk(in_group("k") for _ in range(3))
         worker = Worker(queue_name, plain if in_thread else coroutine, url, concurrency=4)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("completed", 3)
+            await recorded.wait("completed", 3)
         one, two, three = (job.id for job in jobs)
         order = [one, one, two, three] if position == "front" else [one, two, three, one]
         assert [job_id for job_id, _ in met] == order
         assert met[1][1] - met[0][1] >= 0.149
-        assert told.job_ids("delayed") == [one]
-        assert told.count["failed"] == told.count["retrying"] == 0
+        assert recorded.job_ids("delayed") == [one]
+        assert recorded.count["failed"] == recorded.count["retrying"] == 0
         assert (await queue.get_job(one)).attempts_made == 0  # type: ignore[union-attr]
         await assert_at_rest(queue, "k", added=3)
 
@@ -291,10 +291,10 @@ async def test_handler_can_rate_limit_its_group_and_fail_its_job(url: str, queue
         first = await queue.add("limited", None, ordering="k", attempts=5)
         second = await queue.add("a", None, ordering="k")
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
             await second.wait_until_finished()
-        assert told.job_ids("failed") == [first.id]
+        assert recorded.job_ids("failed") == [first.id]
         job = await queue.get_job(first.id)
         assert job is not None
         assert (job.failed_reason, job.failed_type) == ("group rate limited", "GroupRateLimitError")
@@ -309,10 +309,10 @@ async def test_rate_limit_group_requires_a_group(url: str, queue_name: str) -> N
         job = await queue.add("a")
         assert job.ordering_key is None
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("failed")
-        assert "has no ordering group" in str(told.of("failed")[0][1])
+            await recorded.wait("failed")
+        assert "has no ordering group" in str(recorded.of("failed")[0][1])
 
 
 # -- adding --------------------------------------------------------------------------------------------------------

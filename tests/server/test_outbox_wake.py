@@ -15,7 +15,7 @@ from glidemq_py._maintenance import outbox as outbox_task
 from glidemq_py._maintenance.flows import WaitingParentsTask
 from glidemq_py.errors import JobFailedError
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, soon, until
+from tests.server.worker_support import Raw, until, with_timeout
 
 AN_HOUR_S = 3_600.0
 
@@ -32,7 +32,7 @@ async def handle(job: Job) -> Any:
 
 async def _idle(worker: Worker, queue: Queue) -> None:
     """A job has run, so the worker is past its start, where it delivers once."""
-    await soon((await queue.add("first")).wait_until_finished())
+    await with_timeout((await queue.add("first")).wait_until_finished())
 
 
 @pytest.mark.parametrize("way", ["remove", "revoke", "drain"])
@@ -55,10 +55,10 @@ async def test_operator_ends_a_cross_queue_child(core_url: str, queue_name: str,
         else:
             await children.drain(delayed=True)
         if policy == "ignore":
-            assert await soon(node.job.wait_until_finished()) == "parent"
+            assert await with_timeout(node.job.wait_until_finished()) == "parent"
         else:
             with pytest.raises(JobFailedError):
-                await soon(node.job.wait_until_finished())
+                await with_timeout(node.job.wait_until_finished())
 
 
 async def test_child_queue_without_workers(core_url: str, queue_name: str, core_resp: RespClient) -> None:
@@ -74,7 +74,7 @@ async def test_child_queue_without_workers(core_url: str, queue_name: str, core_
         assert queue._link is not None
         await WaitingParentsTask(link=queue._link, outbox_pending=lambda: None, age=0).run_once()
         with pytest.raises(JobFailedError, match="removed"):
-            await soon(node.job.wait_until_finished())
+            await with_timeout(node.job.wait_until_finished())
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
 
 
@@ -90,8 +90,8 @@ async def test_very_many_parents_run_after_their_child(core_url: str, queue_name
         raw.run("SADD", f"parents:{child.id}", *(raw.key(parent) for parent in parents))
         raw.run("HSET", f"job:{child.id}", "parentIds", "[]", "parentQueues", "[]")
         async with Worker(queue_name, handle, core_url, concurrency=100):
-            await soon(until(lambda: raw.run("ZCARD", "completed") == 1 + len(parents)))
-            await soon(until(lambda: raw.run("XLEN", "outbox") == 0))
+            await with_timeout(until(lambda: raw.run("ZCARD", "completed") == 1 + len(parents)))
+            await with_timeout(until(lambda: raw.run("XLEN", "outbox") == 0))
         assert {raw.job(parent)["depsCompleted"] for parent in parents} == {"1"}
 
 
@@ -105,7 +105,7 @@ async def test_dead_letter_of_a_revoked_job(core_url: str, queue_name: str, core
         await _idle(worker, queue)
         job = await queue.add("late", delay=3_600_000)
         await queue.revoke(job.id)
-        await soon(until(lambda: Raw(core_resp, letters).run("XLEN", "stream") == 1))
+        await with_timeout(until(lambda: Raw(core_resp, letters).run("XLEN", "stream") == 1))
 
 
 async def test_unknown_entry_kinds_back_off(
@@ -124,6 +124,6 @@ async def test_unknown_entry_kinds_back_off(
     Raw(core_resp, queue_name).run("XADD", "outbox", "*", "kind", "of a later version")
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
         for _ in range(200):
-            await soon((await queue.add("next")).wait_until_finished())
+            await with_timeout((await queue.add("next")).wait_until_finished())
         assert rounds < 20
         assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 1

@@ -96,12 +96,12 @@ async def test_a_deploy_that_kills_every_process_charges_no_job(
         jobs = await queue.add_bulk([("poison" if n == 120 else "long", n) for n in range(401)])
         poison = jobs[120]
         with start("application:deployed", "--processes", "2") as command:
-            began = await command.says(r"began (\d+) in (\d+)", times=401)
+            began = await command.printed(r"began (\d+) in (\d+)", times=401)
             before = {int(match[2]) for match in began}
             assert len(before) == 2
             for pid in before:
                 os.kill(pid, signal.SIGKILL)
-            again = (await command.says(r"began (\d+) in (\d+)", times=601))[401:]
+            again = (await command.printed(r"began (\d+) in (\d+)", times=601))[401:]
             assert len({match[1] for match in again[:200]}) == 200
             assert raw.run("ZCARD", "completed") == raw.run("ZCARD", "failed") == 0
             (tmp_path / "gate").touch()

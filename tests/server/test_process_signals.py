@@ -14,7 +14,7 @@ from glidemq_py import Job, Queue, Worker, graceful_shutdown
 from glidemq_py._worker import shutdown
 from glidemq_py._worker.shutdown import SignalFilter, on_termination
 from tests.server.command import Command
-from tests.server.worker_support import Told, soon, until
+from tests.server.worker_support import EventRecorder, until, with_timeout
 
 pytestmark = pytest.mark.slow
 
@@ -117,10 +117,10 @@ def start(tmp_path: Path, url: str) -> Start:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_one_signal_ends_two_workers_of_a_loop(start: Start, queue_name: str, number: signal.Signals) -> None:
     with start(ONCE + TWO, queue_name, f"{queue_name}-2") as command:
-        await command.says("^ready$", 2)
+        await command.printed("^ready$", 2)
         command.signal(number)
-        await command.says("^closed$", 2)
-        await command.says("handlers restored")
+        await command.printed("^closed$", 2)
+        await command.printed("handlers restored")
         assert await command.ends() == 0
 
 
@@ -128,20 +128,20 @@ async def test_repeated_signal_does_not_interrupt_cleanup_after_run(
     start: Start, tmp_path: Path, queue_name: str
 ) -> None:
     with start(CLEAN_UP, queue_name, f"{queue_name}-2") as command:
-        await command.says("^ready$", 2)
+        await command.printed("^ready$", 2)
         command.signal(signal.SIGTERM)
-        await command.says("^cleaning up$")
+        await command.printed("^cleaning up$")
         command.signal(signal.SIGTERM)
         (tmp_path / "gate").touch()
-        await command.says("^cleaned up$")
+        await command.printed("^cleaned up$")
         assert await command.ends() == 0
 
 
 async def test_another_signal_after_run_has_its_previous_effect(start: Start, queue_name: str) -> None:
     with start(CLEAN_UP, queue_name, f"{queue_name}-2") as command:
-        await command.says("^ready$", 2)
+        await command.printed("^ready$", 2)
         command.signal(signal.SIGINT)
-        await command.says("^cleaning up$")
+        await command.printed("^cleaning up$")
         command.signal(signal.SIGTERM)
         assert await command.ends() == -signal.SIGTERM
 
@@ -151,15 +151,15 @@ async def test_second_signal_still_waits_for_running_jobs(
 ) -> None:
     async with Queue(queue_name, url) as queue:
         with start(TWO, queue_name, f"{queue_name}-2") as command:
-            await command.says("^ready$", 2)
+            await command.printed("^ready$", 2)
             job = await queue.add("n")
-            await command.says(f"^began {job.id}$")
+            await command.printed(f"^began {job.id}$")
             for _ in range(3):
                 command.signal(signal.SIGTERM)
-            await command.says("^closed$")  # the idle worker; the busy one waits for its job
+            await command.printed("^closed$")  # the idle worker; the busy one waits for its job
             (tmp_path / "gate").touch()
-            await command.says(f"^ended {job.id}$")
-            await command.says("^closed$", 2)
+            await command.printed(f"^ended {job.id}$")
+            await command.printed("^closed$", 2)
             assert await command.ends() == 0
         assert await job.is_completed()
 
@@ -169,30 +169,30 @@ async def test_another_signal_hurries_both(start: Start, url: str, queue_name: s
     async with Queue(queue_name, url) as first, Queue(other, url) as second:
         with start(TWO, queue_name, other) as command:
             jobs = [await first.add("n"), await second.add("n")]
-            await command.says("^ready$", 2)
-            await command.says("^began", 2)
+            await command.printed("^ready$", 2)
+            await command.printed("^began", 2)
             command.signal(signal.SIGTERM)
-            await command.says("^SIGTERM: closing .* waiting for 1 running jobs", 2)
+            await command.printed("^SIGTERM: closing .* waiting for 1 running jobs", 2)
             command.signal(signal.SIGINT)
-            await command.says("^SIGINT: closing .* releasing 1 running jobs", 2)
+            await command.printed("^SIGINT: closing .* releasing 1 running jobs", 2)
             assert await command.ends() == 0
         assert [await job.is_waiting() for job in jobs] == [True, True]
 
 
 async def test_starting_worker_is_closed_too(start: Start, queue_name: str) -> None:
     with start(ONE_STARTS, queue_name, f"{queue_name}-2") as command:
-        await command.says("^ready$")
-        await command.says("retrying in")
+        await command.printed("^ready$")
+        await command.printed("retrying in")
         command.signal(signal.SIGTERM)
-        await command.says("handlers restored")
+        await command.printed("handlers restored")
         assert await command.ends() == 0
 
 
 async def test_workers_of_other_threads_are_ended_with_those_of_the_main_thread(start: Start, queue_name: str) -> None:
     with start(THREAD, queue_name, f"{queue_name}-2") as command:
-        await command.says("^ready$", 2)
+        await command.printed("^ready$", 2)
         command.signal(signal.SIGTERM)
-        await command.says("^closed$", 2)
+        await command.printed("^closed$", 2)
         assert await command.ends() == 0
 
 
@@ -213,7 +213,7 @@ async def test_a_worker_runs_in_a_thread_of_its_own(url: str, queue_name: str) -
         thread = threading.Thread(target=in_thread)
         thread.start()
         job = await queue.add("n")
-        await soon(asyncio.to_thread(thread.join))
+        await with_timeout(asyncio.to_thread(thread.join))
     assert done == [job.id]
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -221,14 +221,14 @@ async def test_a_worker_runs_in_a_thread_of_its_own(url: str, queue_name: str) -
 async def test_run_and_graceful_shutdown_share_the_signals(url: str, queue_name: str, repetitions_count: None) -> None:
     before = signal.getsignal(signal.SIGTERM)
     worker, queue = Worker(queue_name, lambda job: None, url), Queue(queue_name, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with graceful_shutdown(queue) as shutdown:
         running = asyncio.ensure_future(worker.run())
-        await soon(until(lambda: worker.is_running))
+        await with_timeout(until(lambda: worker.is_running))
         os.kill(os.getpid(), signal.SIGTERM)
-        await soon(shutdown.wait())
-        await soon(running)
-    assert told.count["closed"] == 1
+        await with_timeout(shutdown.wait())
+        await with_timeout(running)
+    assert recorded.count["closed"] == 1
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -253,17 +253,17 @@ async def test_the_previous_handler_is_restored_when_the_last_leaves(repetitions
     received: list[str] = []
     previous = signal.signal(signal.SIGTERM, lambda *_: received.append("previous"))
     mine = signal.getsignal(signal.SIGTERM)
-    told = asyncio.Event()
+    recorded = asyncio.Event()
 
     def second(_: signal.Signals) -> None:
         received.append("second")
-        told.set()
+        recorded.set()
 
     try:
         with on_termination(lambda number: received.append("first")):
             with on_termination(second):
                 signal.raise_signal(signal.SIGTERM)
-                await soon(told.wait())
+                await with_timeout(recorded.wait())
             assert signal.getsignal(signal.SIGTERM) is not mine
         assert signal.getsignal(signal.SIGTERM) is mine
         signal.raise_signal(signal.SIGTERM)
@@ -296,15 +296,15 @@ def test_a_loop_that_was_abandoned_does_not_keep_the_signals(repetitions_count: 
         return registration
 
     async def use() -> None:
-        told = asyncio.Event()
+        recorded = asyncio.Event()
 
         def second(_: signal.Signals) -> None:
             received.append("second")
-            told.set()
+            recorded.set()
 
         with on_termination(second):
             signal.raise_signal(signal.SIGTERM)
-            await soon(told.wait())
+            await with_timeout(recorded.wait())
 
     kept = first.run_until_complete(enter())
     first.close()

@@ -22,7 +22,7 @@ from glidemq_py import (
 from glidemq_py._client.connect import config_of, create_async
 from glidemq_py.testing import RespClient
 from tests.key_leaks import KeyLeaks
-from tests.server.worker_support import soon, until
+from tests.server.worker_support import until, with_timeout
 
 
 def connections(resp: RespClient) -> int:
@@ -208,7 +208,7 @@ def test_each_event_loop_has_its_own(url: str, resp: RespClient, queue_name: str
     assert ids == ["1", "2"]
     assert len(serverless_pool) == 0
     # Not even the one that the first loop has left behind; the server hears of that in a moment.
-    asyncio.run(soon(until(lambda: connections(resp) <= before)))
+    asyncio.run(with_timeout(until(lambda: connections(resp) <= before)))
 
 
 async def test_wrong_options_leave_nothing_in_the_pool(url: str, queue_name: str) -> None:

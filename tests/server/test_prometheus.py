@@ -23,7 +23,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
 from tests.lua.own_support import OwnQueue
 from tests.server.command import Command
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -130,13 +130,13 @@ async def test_of_this_process(url: str, queue_name: str, registry: CollectorReg
             raise ValueError("no")
 
     worker = Worker(queue_name, handler, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue, worker:
         await queue.add("task")
         await queue.add_bulk([("fail", None, {"attempts": 2}), ("task",)])
         with pytest.raises(GlideMQValidationError):
             await queue.add("")
-        await told.until(lambda told: told.count["completed"] == 2 and told.count["failed"] == 1)
+        await recorded.until(lambda recorded: recorded.count["completed"] == 2 and recorded.count["failed"] == 1)
 
     def of(name: str, **labels: str) -> float | None:
         return value(registry, name, queue=queue_name, **labels)
@@ -195,7 +195,7 @@ async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path
         port = free.getsockname()[1]
     arguments = ("application:handler", "--queue", queue_name, "--url", url, "--metrics-port", str(port))
     with Command(tmp_path, "glidemq_py.worker", *arguments) as command:
-        await command.says("working on")
+        await command.printed("working on")
         async with Queue(queue_name, url) as queue:
             await (await queue.add("task")).wait_until_finished()
         text = await asyncio.to_thread(scraped, port)
@@ -208,16 +208,16 @@ async def test_each_of_several_processes_serves_its_own(url: str, queue_name: st
     port = two_free_ports()
     arguments = ("application:handler", "--queue", queue_name, "--url", url, "--processes", "2")
     with Command(tmp_path, "glidemq_py.worker", *arguments, "--metrics-port", str(port)) as command:
-        await command.says("serving metrics on port", times=2)
-        started = await command.says(r"child (\d+) has started", times=2)
+        await command.printed("serving metrics on port", times=2)
+        started = await command.printed(r"child (\d+) has started", times=2)
         async with Queue(queue_name, url) as queue:
             jobs = await queue.add_bulk([("task", None)] * 40)
             pids = [await job.wait_until_finished() for job in jobs]
         texts = [await asyncio.to_thread(scraped, port + slot) for slot in range(2)]
         # A process that is replaced serves on the port of the one before.
         os.kill(int(started[0][1]), signal.SIGKILL)
-        await command.says("serving metrics on port", times=3)
-        served = [int(found[1]) for found in await command.says(r"serving metrics on port (\d+)", times=3)]
+        await command.printed("serving metrics on port", times=3)
+        served = [int(found[1]) for found in await command.printed(r"serving metrics on port (\d+)", times=3)]
         for slot in range(2):
             assert "glidemq_up" in await asyncio.to_thread(scraped, port + slot)
     assert sorted(served[:2]) == [port, port + 1]

@@ -26,7 +26,7 @@ from glidemq_py import (
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import Raw, soon
+from tests.server.worker_support import Raw, with_timeout
 
 BAND = 2**42
 
@@ -277,7 +277,7 @@ async def test_lost_reply_is_ambiguous(server: Any, queue_name: str, raw: Raw):
                 await queue.add("n", 1, job_id="own")
             assert raw.state("own") == "waiting"
             # With an id of one's own it is safe to add again.
-            assert (await soon(queue.add("n", 1, job_id="own"))).outcome is JobOutcome.DUPLICATE
+            assert (await with_timeout(queue.add("n", 1, job_id="own"))).outcome is JobOutcome.DUPLICATE
             assert raw.run("XLEN", "stream") == 2
 
 
@@ -287,7 +287,7 @@ async def test_lost_reply_affects_only_adds_of_the_same_call(server: Any, queue_
             await queue.add("n", 0)
             proxy.lose("in-company")
             adds = [queue.add("alone", 1)] + [queue.add("in-company", i) for i in range(2, 300)]
-            results = await soon(asyncio.gather(*adds, return_exceptions=True))
+            results = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
             told = [result for result in results if isinstance(result, BaseException)]
             assert 1 < len(told) < 299
             assert {type(error) for error in told} == {AmbiguousResultError}
@@ -336,7 +336,7 @@ async def test_close_completes_pending_adds(url: str, queue_name: str, raw: Raw)
     adds = [asyncio.create_task(queue.add("n", i)) for i in range(30)]
     await asyncio.sleep(0)
     await queue.close()
-    assert sorted([int(job.id) for job in await soon(asyncio.gather(*adds))]) == list(range(1, 31))
+    assert sorted([int(job.id) for job in await with_timeout(asyncio.gather(*adds))]) == list(range(1, 31))
     assert raw.run("XLEN", "stream") == 30
 
 

@@ -21,7 +21,7 @@ from glidemq_py import (
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Raw, with_timeout
 
 
 async def test_forms_of_a_row(url: str, queue_name: str, resp: RespClient):
@@ -89,11 +89,11 @@ async def test_order(url: str, queue_name: str, options: Any, order: Any):
         seen.append(job.data)
 
     worker = Worker(queue_name, handle, url, concurrency=1)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", i, options(i)) for i in range(1_000)])
         async with worker:
-            await told.wait("completed", 1_000)
+            await recorded.wait("completed", 1_000)
     assert seen == order(1_000)
 
 
@@ -166,7 +166,7 @@ async def test_a_server_that_dies_in_the_middle(restartable_server: Callable[...
             await asyncio.to_thread(resp.execute, "XREAD", "BLOCK", 10_000, "STREAMS", "glide:{dying}:stream", "$")
         server.kill()
         with pytest.raises(BulkAddError) as caught:
-            await soon(bulk)
+            await with_timeout(bulk)
         server.start()
         results = caught.value.results
         assert len(results) == 20_000

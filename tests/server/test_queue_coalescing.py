@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import Queue, SerializationError
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import Raw, soon
+from tests.server.worker_support import Raw, with_timeout
 
 
 class Counted:
@@ -78,7 +78,7 @@ async def test_canceled_add_does_not_affect_others(counted: Counted):
     await asyncio.sleep(0)  # the first has left, the others wait for it
     for task in adds[1::2]:
         task.cancel()
-    results = await soon(asyncio.gather(*adds, return_exceptions=True))
+    results = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
     assert [type(result).__name__ for result in results] == ["Job", "CancelledError"] * 25
     data = sorted(int(counted.raw.job(str(i + 1))["data"]) for i in range(1, 26))
     assert data == list(range(0, 50, 2))
@@ -89,7 +89,7 @@ async def test_canceled_first_add_does_not_affect_others(counted: Counted):
     adds = [asyncio.create_task(counted.queue.add("n", i)) for i in range(10)]
     await asyncio.sleep(0)
     adds[0].cancel()
-    results = await soon(asyncio.gather(*adds, return_exceptions=True))
+    results = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
     assert [type(result).__name__ for result in results] == ["CancelledError"] + ["Job"] * 9
     assert {job.data for job in results[1:]} == set(range(1, 10))  # type: ignore[union-attr]
     await counted.queue.add("n")  # it goes on
@@ -101,7 +101,7 @@ async def test_canceled_pending_adds_are_not_sent(counted: Counted):
     for task in adds:
         task.cancel()
     await asyncio.gather(*adds, return_exceptions=True)
-    assert (await soon(counted.queue.add("later", 7))).data == 7
+    assert (await with_timeout(counted.queue.add("later", 7))).data == 7
     assert counted.raw.run("XLEN", "stream") <= 3
 
 

@@ -20,7 +20,7 @@ from glidemq_py import (
 )
 from glidemq_py._core.calls import working
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ async def noop(job: Job) -> Any:
 
 async def test_a_job_read_back(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, noop, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         added = await queue.add("good", {"a": 1}, attempts=2, timeout=9_000)
         await queue.add("bad", "fail", attempts=2)
-        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 2)
+        await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 2)
         good, bad = await queue.get_job("1"), await queue.get_job("2")
         assert good is not None
         assert bad is not None
@@ -197,9 +197,9 @@ async def test_counts(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         assert (await queue.get_job_counts()).total == 0
         async with Worker(queue_name, noop, url) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await queue.add_bulk([("n", "fail"), ("n", 1), ("n", 2)])
-            await told.until(lambda told: told.count["completed"] + told.count["failed"] == 3)
+            await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 3)
         async with Worker(queue_name, gate, url, concurrency=2):
             await queue.add_bulk([("n",)] * 5)
             await gate.next()
@@ -241,8 +241,8 @@ async def test_iteration_during_changes(url: str, queue_name: str, state: str, p
         await queue.add_bulk(rows)
         if state in ("completed", "failed"):
             async with Worker(queue_name, noop, url, concurrency=50, events=False) as worker:
-                told = Told(worker)
-                await told.wait(state, count)
+                recorded = EventRecorder(worker)
+                await recorded.wait(state, count)
         keep = {str(i) for i in range(1, count + 1) if i % 3 == 0}
         go = [str(i) for i in range(1, count + 1) if i % 3]
         met: Counter[str] = Counter()
@@ -300,7 +300,7 @@ async def test_iteration_over_active_jobs_during_heartbeats(url: str, queue_name
 
 async def test_iteration_while_workers_work(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, noop, url, concurrency=20) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_bulk([("n", i, {"delay": 120_000}) for i in range(200)])
         adding = asyncio.create_task(queue.add_bulk([("n", i) for i in range(3_000)]))
         met = await visited(queue, "delayed", 9)
@@ -308,7 +308,7 @@ async def test_iteration_while_workers_work(url: str, queue_name: str):
         assert len(met) == 200
         assert max((await visited(queue, "completed", 50)).values(), default=1) == 1
         await adding
-        await told.wait("completed", 3_000)
+        await recorded.wait("completed", 3_000)
         assert len(await visited(queue, "completed", 1_000)) == 3_000
 
 
@@ -356,7 +356,7 @@ async def test_workers_of_other_queues_are_not_listed(url: str, queue_name: str)
         Worker(queue_name, noop, url),
         Worker(queue_name, noop, url),
     ):
-        assert len(await soon(queue.get_workers())) == 2
+        assert len(await with_timeout(queue.get_workers())) == 2
         assert await other.get_workers() == []
 
 
@@ -424,9 +424,9 @@ async def test_origin_attributes(url: str, queue_name: str) -> None:
             await job.report_tokens(7)
 
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.until(lambda told: any(job.name == "tick" for job, _ in told.of("completed")))
+            await recorded.until(lambda recorded: any(job.name == "tick" for job, _ in recorded.of("completed")))
         (ticked,) = await queue.search_jobs(name="tick")
         read = await queue.get_job(ticked.id)
         assert read is not None

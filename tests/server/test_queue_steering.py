@@ -18,7 +18,7 @@ from glidemq_py import (
 )
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ async def test_pause_and_resume_are_idempotent_and_publish_events(url: str, queu
         await queue.resume()
         assert await queue.is_paused() is False
         assert raw.run("HGET", "meta", "paused") == "0"
-        told = [event["event"] for event in raw.events("0")]
-        assert "paused" in told
-        assert told[-1] == "resumed"
+        recorded = [event["event"] for event in raw.events("0")]
+        assert "paused" in recorded
+        assert recorded[-1] == "resumed"
 
 
 async def test_paused_queue_starts_no_jobs(url: str, queue_name: str):
@@ -79,7 +79,7 @@ async def test_paused_queue_starts_no_jobs(url: str, queue_name: str):
         Queue(queue_name, url) as operator,
         Worker(queue_name, noop, url) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_and_wait("n")
         await operator.pause()
         jobs = await queue.add_bulk([("n", 1), ("n", 2, {"priority": 1}), ("n", 3, {"lifo": True})])
@@ -88,8 +88,8 @@ async def test_paused_queue_starts_no_jobs(url: str, queue_name: str):
             assert (await queue.get_job_counts()).active == 0
         assert await queue.count() == 3
         await operator.resume()
-        assert sorted([await soon(job.wait_until_finished()) for job in jobs]) == [1, 2, 3]
-        await told.wait("completed", 4)
+        assert sorted([await with_timeout(job.wait_until_finished()) for job in jobs]) == [1, 2, 3]
+        await recorded.wait("completed", 4)
 
 
 # -- remove -----------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ async def in_state(queue: Queue, url: str, state: str) -> tuple[Job, Worker | No
     await job.update_progress(5)
     if state in ("completed", "failed"):
         async with Worker(queue.name, fail if state == "failed" else noop, url) as worker:
-            await Told(worker).wait(state)
+            await EventRecorder(worker).wait(state)
     if state.startswith("active"):
         gate = Gate()
         held = Worker(queue.name, gate, url)
@@ -146,11 +146,11 @@ async def test_remove_leaves_nothing_of_a_job(url: str, queue_name: str, raw: Ra
         assert raw.event_names(job.id)[-1] == "removed"
         if worker is not None and gate is not None:
             gate.open()
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await queue.add("after", 9)
             await gate.next()
-            await told.wait("completed")
-            assert told.job_ids("completed")[-1] != job.id
+            await recorded.wait("completed")
+            assert recorded.job_ids("completed")[-1] != job.id
             await worker.close()
             assert raw.resp.keys(raw.key(f"*:{job.id}")) == []
             assert raw.metric("completed") == 1
@@ -188,12 +188,12 @@ async def test_a_retried_job_has_all_its_attempts(url: str, queue_name: str, raw
         return "well"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, fourth_time, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=3, **options)
-        await told.wait("failed")
+        await recorded.wait("failed")
         assert runs == [0, 1, 2]
         await job.retry()
-        assert await soon(job.wait_until_finished()) == "well"
+        assert await with_timeout(job.wait_until_finished()) == "well"
         assert runs == [0, 1, 2, 0]
         found = await queue.get_job(job.id)
         assert found is not None
@@ -266,7 +266,7 @@ async def test_updated_data_is_used_by_the_next_attempt(url: str, queue_name: st
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
         job = await queue.add("n", {"step": 0}, attempts=3)
-        await soon(job.wait_until_finished())
+        await with_timeout(job.wait_until_finished())
     assert seen == [{"step": 0}, {"step": 1}, {"step": 2}]
 
 
@@ -340,7 +340,7 @@ async def test_obliterate_rejects_active_jobs(url: str, queue_name: str, raw: Ra
         # The worker lives on, its job's result is dropped, and later jobs are worked on.
         gate.open()
         later = await queue.add("later", 3)
-        assert await soon(later.wait_until_finished()) == 3
+        assert await with_timeout(later.wait_until_finished()) == 3
         await worker.close()
         await queue.obliterate(force=True)
     assert resp.keys(raw.key("*")) == []

@@ -19,7 +19,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def echo(job: Job) -> Any:
@@ -96,10 +96,10 @@ async def test_a_job_removed_while_it_is_waited_for(url: str, queue_name: str):
         job = await queue.add("n")
         await queue.pause()
         waiting = asyncio.create_task(job.wait_until_finished())
-        await soon(job.get_state())
+        await with_timeout(job.get_state())
         await job.remove()
         with pytest.raises(JobNotFoundError):
-            await soon(waiting)
+            await with_timeout(waiting)
 
 
 async def test_without_events_by_polling(url: str, queue_name: str, resp: RespClient):
@@ -112,32 +112,32 @@ async def test_without_events_by_polling(url: str, queue_name: str, resp: RespCl
 async def test_events_trimmed_or_deleted_meanwhile(url: str, queue_name: str, resp: RespClient, trim: tuple[str, ...]):
     gate, raw = Gate(), Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, events=False) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         waiting = asyncio.create_task(queue.add_and_wait("n", 7))
         await gate.next()
         raw.run(trim[0], "events", *trim[1:])
         gate.open()
-        await told.wait("completed")
+        await recorded.wait("completed")
         raw.run(trim[0], "events", *trim[1:])
-        assert await soon(waiting) == 7
+        assert await with_timeout(waiting) == 7
 
 
 async def test_an_events_key_of_a_foreign_type(url: str, queue_name: str, resp: RespClient):
     Raw(resp, queue_name).run("SET", "events", "foreign")
     async with Queue(queue_name, url) as queue, Worker(queue_name, echo, url):
-        assert await soon(queue.add_and_wait("n", 7)) == 7
+        assert await with_timeout(queue.add_and_wait("n", 7)) == 7
 
 
 async def test_server_restart_during_wait(restartable_server: Callable[..., ServerProcess]):
     server, gate = restartable_server(), Gate()
     async with Queue("q", server.url) as queue, Worker("q", gate, server.url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         waiting = asyncio.create_task(queue.add_and_wait("n", 7))
         await gate.next()
         await asyncio.to_thread(server.restart, kill=True)
         gate.open()
-        assert await soon(waiting) == 7
-        assert told.count["completed"] == 1
+        assert await with_timeout(waiting) == 7
+        assert recorded.count["completed"] == 1
 
 
 async def test_queue_closed_during_wait(url: str, queue_name: str):
@@ -147,7 +147,7 @@ async def test_queue_closed_during_wait(url: str, queue_name: str):
     await job.get_state()
     await queue.close()
     with pytest.raises(ClosedError):
-        await soon(waiting)
+        await with_timeout(waiting)
 
 
 async def test_canceled_wait_does_not_affect_others(url: str, queue_name: str):
@@ -158,6 +158,6 @@ async def test_canceled_wait_does_not_affect_others(url: str, queue_name: str):
         await gate.next()
         waits[1].cancel()
         gate.open()
-        results = await soon(asyncio.gather(*waits, return_exceptions=True))
+        results = await with_timeout(asyncio.gather(*waits, return_exceptions=True))
         assert [results[0], results[2]] == [3, 3]
         assert isinstance(results[1], asyncio.CancelledError)

@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import Job, JobFailedError, JobNotFoundError, KeepJobs, Queue, Worker
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 SATELLITES = ("log", "deps", "parents", "jstream", "signals")
@@ -45,12 +45,12 @@ async def end(queue: Queue, raw: Raw, url: str, state: str, count: int, **option
     """Jobs that end one after the other in a state."""
     jobs: list[Job] = []
     async with Worker(queue.name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         for i in range(count):
             job_id = f"{state}-{next(numbers)}"
             put_satellites(raw, job_id)  # before the job, which may be gone the moment it is there
             jobs.append(await queue.add(state, job_id=job_id, **options))
-            await told.wait(state, i + 1)
+            await recorded.wait(state, i + 1)
     return jobs
 
 
@@ -113,13 +113,13 @@ async def test_jobs_with_the_other_outcome_are_kept(url: str, raw: Raw, queue_na
 async def test_retried_attempt_removes_nothing(url: str, raw: Raw, queue_name: str):
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, handle, url) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             job = await queue.add("failed", attempts=2, backoff=60_000, remove_on_fail=True)
-            await told.wait("retrying")
+            await recorded.wait("retrying")
         assert await job.is_delayed()
         await job.promote()
         async with Worker(queue_name, handle, url) as worker:
-            await Told(worker).wait("failed")
+            await EventRecorder(worker).wait("failed")
         assert left_of(raw, [job.id]) == []
         assert not raw.run("EXISTS", "failed")
 
@@ -131,9 +131,9 @@ def sorted_keys(ids: Iterable[str]) -> list[str]:
 async def test_retention_count_holds_for_many_ends_in_one_call(url: str, raw: Raw, queue_name: str):
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, handle, url, concurrency=50) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await queue.add_bulk([("completed", i, {"remove_on_complete": 7}) for i in range(300)])
-            await told.wait("completed", 300)
+            await recorded.wait("completed", 300)
         assert raw.run("ZCARD", "completed") == 7
         stay = raw.run("ZRANGE", "completed", 0, -1)
         assert left_of(raw, map(str, range(1, 301))) == sorted_keys(stay)
@@ -166,7 +166,7 @@ async def test_expired_jobs(url: str, raw: Raw, queue_name: str, how: str):
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n", ttl=1, remove_on_fail=True, **options)
         put_satellites(raw, job.id)
-        await soon(until(lambda: time_is_over(raw, job)))
+        await with_timeout(until(lambda: time_is_over(raw, job)))
         async with Worker(queue_name, handle, url):
             with pytest.raises(JobNotFoundError):
                 await job.wait_until_finished()
@@ -197,7 +197,7 @@ async def test_stalled_jobs(url: str, raw: Raw, queue_name: str):
         async with Worker(queue_name, gate, url, max_stalled_count=0, **QUICK):
             with pytest.raises((JobNotFoundError, JobFailedError)):
                 await job.wait_until_finished()
-            await soon(until(lambda: not left_of(raw, [job.id])))
+            await with_timeout(until(lambda: not left_of(raw, [job.id])))
         assert (await queue.check()).findings == ()
         assert not raw.run("EXISTS", "failed")
         assert raw.pending() == []
@@ -223,7 +223,7 @@ async def test_options_of_a_node_peer_keep_their_meaning(url: str, raw: Raw, que
             raw.put_job(f"n{i}", opts=json.dumps({"removeOnFail": form}), expireAt=1)
         raw.put_job("broken", opts='{"removeOnFail":', expireAt=1)
         async with Worker(queue_name, handle, url):
-            await soon(until(lambda: raw.run("XLEN", "stream") == 0))
+            await with_timeout(until(lambda: raw.run("XLEN", "stream") == 0))
         assert raw.run("ZCARD", "failed") == len(forms) + 1
         assert (await queue.get_job_counts()).failed == len(forms) + 1
 
@@ -250,7 +250,7 @@ async def test_retention_removes_a_limited_number_per_call(url: str, raw: Raw, q
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("failed", i) for i in range(1_500)])
         async with Worker(queue_name, handle, url, concurrency=100) as worker:
-            await Told(worker).wait("failed", 1_500)
+            await EventRecorder(worker).wait("failed", 1_500)
         await end(queue, raw, url, "failed", 1, remove_on_fail=1)
         assert raw.run("ZCARD", "failed") == 501
         await end(queue, raw, url, "failed", 1, remove_on_fail=1)

@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py._worker.heartbeat import Heartbeat
-from tests.server.worker_support import soon, until
+from tests.server.worker_support import until, with_timeout
 
 LOCK_MS = 4_500
 SANDBOXED = "tests.server.sandboxed_handlers"
@@ -88,7 +88,7 @@ class Beats:
         assert await job.revoke() == "flagged"
         self.begun.clear()
         with pytest.raises(JobFailedError) as failure:
-            await soon(job.wait_until_finished())
+            await with_timeout(job.wait_until_finished())
         assert failure.value.failed_type == "JobRevokedError"
         if "lost" in self.begun:
             assert self.begun.index("lost") <= 1, self.begun
@@ -142,7 +142,7 @@ async def test_in_a_sandbox(url: str, queue_name: str, tmp_path: Path, name: str
         Worker(queue_name, f"{SANDBOXED}:{handler}", url, lock_duration=LOCK_MS, sandbox={"kill_after": 0}) as worker,
     ):
         job = await queue.add(name, str(tmp_path / "file"))
-        await soon(until(lambda: worker.active_count == 1))
+        await with_timeout(until(lambda: worker.active_count == 1))
         await beats.revoked_in_time(job)
 
 
@@ -156,7 +156,7 @@ async def test_a_suspended_job_ends_at_once(url: str, queue_name: str) -> None:
             await asyncio.sleep(0.01)
         assert await job.revoke() == "revoked"
         with pytest.raises(JobFailedError, match="revoked"):
-            await soon(job.wait_until_finished())
+            await with_timeout(job.wait_until_finished())
 
 
 async def test_a_reader_of_its_stream_comes_to_the_end(url: str, queue_name: str, beats: Beats) -> None:
@@ -172,5 +172,5 @@ async def test_a_reader_of_its_stream_comes_to_the_end(url: str, queue_name: str
                 if chunks == 1:
                     await beats.revoked_in_time(job)
 
-        await soon(read())
+        await with_timeout(read())
         assert chunks >= 1

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: what crosses the boundary, and what a crash, a hang or a leak costs."""
+"""Sandboxed handlers: values that cross the process boundary, and the effects of a crash, a hang or a leak."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from glidemq_py import (
 from glidemq_py._worker.sandbox import process as sandbox_process
 from glidemq_py.testing import RespClient
 from tests.server.command import Command
-from tests.server.worker_support import Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Raw, until, with_timeout
 
 HANDLERS = "tests.server.sandboxed_handlers"
 PLAIN, ASYNC = f"{HANDLERS}:plain", f"{HANDLERS}:on_loop"
@@ -87,11 +87,11 @@ async def test_an_async_handler_reaches_its_queue(url: str, resp: RespClient, qu
 
 async def test_usage_and_streams_cross(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("use")
         assert await job.wait_until_finished() == "used"
-        await told.wait("completed")
-        assert told.of("completed")[0][0].usage.tokens == {"in": 3, "out": 4}
+        await recorded.wait("completed")
+        assert recorded.of("completed")[0][0].usage.tokens == {"in": 3, "out": 4}
         read = await queue.get_job(job.id)
         assert read is not None
         assert read.usage is not None
@@ -120,10 +120,10 @@ async def test_a_crash_fails_its_job_alone(url: str, queue_name: str, how: str, 
 
 async def test_a_crash_is_retried_like_any_failure(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("die", "exit", attempts=3)
         assert (await failure(job))[0] == "SandboxCrashError"
-        assert told.count["retrying"] == 2
+        assert recorded.count["retrying"] == 2
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -135,8 +135,8 @@ async def test_a_timeout_kills_the_process(url: str, queue_name: str, tmp_path: 
         job = await queue.add(name, str(pids), timeout=1_500)
         kind, reason = await failure(job)
         assert (kind, "1500 ms" in reason) == ("JobTimeoutError", True)
-        await soon(until(lambda: worker.active_count == 0))
-        await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+        await with_timeout(until(lambda: worker.active_count == 0))
+        await with_timeout(until(lambda: not is_alive(pids_in(pids)[0])))
         assert (await queue.add_and_wait("echo", 1))["data"] == 1
 
 
@@ -148,7 +148,7 @@ async def test_handler_that_checks_cancellation_keeps_its_process(url: str, queu
     ):
         job = await queue.add("look", str(pids), timeout=500)
         assert (await failure(job))[0] == "JobTimeoutError"
-        await soon(until(lambda: worker.active_count == 0))
+        await with_timeout(until(lambda: worker.active_count == 0))
         assert (await queue.add_and_wait("echo"))["pid"] == pids_in(pids)[0]
 
 
@@ -157,7 +157,7 @@ async def test_an_async_handler_is_cancelled_first(url: str, queue_name: str, tm
     async with Queue(queue_name, url) as queue, Worker(queue_name, ASYNC, url) as worker:
         job = await queue.add("sleep", str(out), timeout=300)
         assert (await failure(job))[0] == "JobTimeoutError"
-        await soon(until(lambda: worker.active_count == 0))
+        await with_timeout(until(lambda: worker.active_count == 0))
         assert out.read_text() == "cleaned up\n"
 
 
@@ -168,10 +168,10 @@ async def test_revoking_kills_too(url: str, queue_name: str, tmp_path: Path):
         Worker(queue_name, PLAIN, url, sandbox={"kill_after": 0}, lock_duration=1_000),
     ):
         job = await queue.add("hang", str(pids))
-        await soon(until(lambda: pids_in(pids)))
+        await with_timeout(until(lambda: pids_in(pids)))
         await job.revoke()
         assert (await failure(job))[0] == "JobRevokedError"
-        await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+        await with_timeout(until(lambda: not is_alive(pids_in(pids)[0])))
 
 
 # -- exceptions and signals -----------------------------------------------------------------------------------
@@ -207,12 +207,12 @@ async def test_retry_decision_uses_the_error_class(url: str, queue_name: str):
         Queue(queue_name, url) as queue,
         Worker(queue_name, PLAIN, url, retry_on=ValueError, no_retry_on=OSError) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         jobs = [await queue.add("fail", what, attempts=2) for what in ("own", "final", "path", "keys", "unrecoverable")]
         for job in jobs:
             await failure(job)
-        assert told.job_ids("retrying") == [jobs[0].id]
-        assert {args[1].__class__.__name__ for args in told.of("failed")} == {
+        assert recorded.job_ids("retrying") == [jobs[0].id]
+        assert {args[1].__class__.__name__ for args in recorded.of("failed")} == {
             "OwnError", "OwnFinalError", "FileNotFoundError", "KeyError", "UnrecoverableError",
         }  # fmt: skip
 
@@ -228,24 +228,24 @@ async def test_unstorable_results_fail_as_without_a_sandbox(url: str, queue_name
 @pytest.mark.parametrize("handler", [PLAIN, ASYNC])
 async def test_signals_are_followed(core_url: str, queue_name: str, handler: str):
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         assert await queue.add_and_wait("steps") == {"step": "second", "at": [1, 2]}
         assert await queue.add_and_wait("own_delay") == "moved"
         if handler == PLAIN:
             assert await queue.add_and_wait("limited", attempts=2) == 0
         else:
             job = await queue.add("signal")
-            await told.wait("suspended")
+            await recorded.wait("suspended")
             await queue.signal(job.id, "go", {"by": "hand"})
             assert await job.wait_until_finished() == {"by": "hand"}
         assert await failure(await queue.add("discard", attempts=5)) == ("OSError", "and never again")
-        assert told.count["retrying"] == 0
+        assert recorded.count["retrying"] == 0
 
 
 async def test_a_parent_waits_for_its_children(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue, Worker(queue_name, PLAIN, url):
         parent = await queue.add("parent")
-        await soon(until_active(parent))
+        await with_timeout(until_active(parent))
         await queue.add("use", parent=parent, delay=20)
         assert await parent.wait_until_finished() == [{"step": "sum"}, ["used"]]
 
@@ -314,8 +314,8 @@ async def test_forced_close_releases_the_job_and_kills_the_process(
         worker = Worker(queue_name, PLAIN, url)
         await worker.start()
         job = await queue.add("hang", str(pids))
-        await soon(until(lambda: pids_in(pids)))
-        await soon(worker.close(force=True), 10)
+        await with_timeout(until(lambda: pids_in(pids)))
+        await with_timeout(worker.close(force=True), 10)
         fields = Raw(resp, queue_name).job(job.id)
         assert (fields["state"], fields.get("attemptsMade", "0")) == ("waiting", "0")
         assert not is_alive(pids_in(pids)[0])
@@ -332,11 +332,11 @@ async def test_processes_end_with_their_worker(url: str, queue_name: str, tmp_pa
     )
     async with Queue(queue_name, url) as queue:
         await queue.add("hang", str(pids))
-        await soon(until(lambda: pids_in(pids)))
+        await with_timeout(until(lambda: pids_in(pids)))
         assert is_alive(pids_in(pids)[0])
         process.kill()
         await process.wait()
-        await soon(until(lambda: not is_alive(pids_in(pids)[0])))
+        await with_timeout(until(lambda: not is_alive(pids_in(pids)[0])))
 
 
 async def test_the_command_runs_such_a_worker(url: str, queue_name: str, tmp_path: Path):

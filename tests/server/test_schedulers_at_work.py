@@ -17,7 +17,7 @@ import pytest
 from glidemq_py import Job, Queue, Scheduler, Worker
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Raw, until, with_timeout
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,23 +33,23 @@ def lateness(raw: Raw, ids: list[str]) -> list[int]:
 
 async def test_idle_worker_fires_on_time(url: str, resp: RespClient, queue_name: str, without_polling: None) -> None:
     worker = Worker(queue_name, nothing, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue, worker:
         await queue.upsert_job_scheduler("tick", every=50)
-        await told.wait("completed", 40)
+        await recorded.wait("completed", 40)
         await queue.remove_job_scheduler("tick")
-    assert min(lateness(Raw(resp, queue_name), told.job_ids("completed")[:40])) >= 0
+    assert min(lateness(Raw(resp, queue_name), recorded.job_ids("completed")[:40])) >= 0
 
 
 async def test_job_has_scheduled_for(url: str, queue_name: str) -> None:
     worker = Worker(queue_name, nothing, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue, worker:
         plain = await queue.add("plain")
         made = await queue.upsert_job_scheduler("tick", every=20, limit=3, misfire="fire_all")
-        await told.wait("completed", 4)
+        await recorded.wait("completed", 4)
         assert made.next_run is not None
-        jobs = [await queue.get_job(job_id) for job_id in told.job_ids("completed")]
+        jobs = [await queue.get_job(job_id) for job_id in recorded.job_ids("completed")]
         found = {job.id: job.scheduled_for for job in jobs if job is not None}
     assert found.pop(plain.id) is None
     assert sorted(filter(None, found.values())) == [made.next_run + 20 * i for i in range(3)]
@@ -57,32 +57,32 @@ async def test_job_has_scheduled_for(url: str, queue_name: str) -> None:
 
 async def test_new_scheduler_is_noticed_immediately(url: str, queue_name: str) -> None:
     worker = Worker(queue_name, nothing, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with worker:
         await until_idle(worker)
         async with Queue(queue_name, url) as queue:
             await queue.upsert_job_scheduler("tick", every=3_600_000)
-            async with asyncio.timeout(4):  # without being told, a look is made each five seconds
+            async with asyncio.timeout(4):  # without being recorded, a look is made each five seconds
                 await queue.upsert_job_scheduler("tick", every=3_500_000, immediately=True)
-                await told.wait("completed")
+                await recorded.wait("completed")
 
 
 async def until_idle(worker: Worker) -> None:
     fetching = worker._fetching
     assert fetching is not None
-    await soon(fetching.idle.wait())
+    await with_timeout(fetching.idle.wait())
 
 
 async def test_repeat_after_completion_follows_at_once(url: str, resp: RespClient, queue_name: str) -> None:
     worker = Worker(queue_name, nothing, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue, worker:
         await queue.upsert_job_scheduler("crawl", repeat_after_complete=30)
         async with asyncio.timeout(10):
-            await told.wait("completed", 20)
+            await recorded.wait("completed", 20)
         await queue.remove_job_scheduler("crawl")
     raw = Raw(resp, queue_name)
-    jobs = [raw.job(each) for each in told.job_ids("completed")[:20]]
+    jobs = [raw.job(each) for each in recorded.job_ids("completed")[:20]]
     for earlier, later in itertools.pairwise(jobs):
         assert int(later["timestamp"]) >= int(earlier["finishedOn"]) + 30
 
@@ -96,14 +96,14 @@ async def test_failing_job_is_retried_before_the_next_run(url: str, queue_name: 
             raise ValueError("not yet")
 
     worker = Worker(queue_name, fails_twice, url, concurrency=4)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue, worker:
         await queue.upsert_job_scheduler(
             "crawl", repeat_after_complete=10, template=("crawl", None, {"attempts": 3, "backoff": 10})
         )
-        await told.wait("completed", 3)
+        await recorded.wait("completed", 3)
         await queue.remove_job_scheduler("crawl")
-    order = [each[0].id for event, each in told.calls if event in ("retrying", "completed")]
+    order = [each[0].id for event, each in recorded.calls if event in ("retrying", "completed")]
     assert order[:9] == [job for job in dict.fromkeys(order) for _ in range(3)][:9]
 
 
@@ -111,7 +111,7 @@ async def test_process_without_workers_fires(url: str, resp: RespClient, queue_n
     raw = Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, Scheduler(queue):
         await queue.upsert_job_scheduler("tick", every=20, limit=5)
-        await soon(until(lambda: raw.run("XLEN", "stream") == 5))
+        await with_timeout(until(lambda: raw.run("XLEN", "stream") == 5))
     assert len({raw.job(str(i))["scheduledFor"] for i in range(1, 6)}) == 5
 
 
@@ -140,7 +140,7 @@ async def test_paused_worker_fires(url: str, resp: RespClient, queue_name: str) 
     async with Queue(queue_name, url) as queue:
         await queue.upsert_job_scheduler("tick", every=20, limit=3)
         async with worker:
-            await soon(until(lambda: raw.run("XLEN", "stream") == 3))
+            await with_timeout(until(lambda: raw.run("XLEN", "stream") == 3))
 
 
 PROCESS = """
@@ -177,11 +177,11 @@ async def test_other_processes_take_over_when_one_dies(url: str, resp: RespClien
                 while (await queue.get_job_counts()).completed < count:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
-            await soon(reach(60))
+            await with_timeout(reach(60))
             processes[0].send_signal(signal.SIGKILL)
-            await soon(reach(120))
+            await with_timeout(reach(120))
             processes[1].send_signal(signal.SIGKILL)
-            await soon(reach(200))
+            await with_timeout(reach(200))
         finally:
             for process in processes:
                 process.kill()

@@ -8,7 +8,7 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py._client.library_source import Face, assemble
 from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py.testing import ServerProcess
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ REMOVED: dict[str, Any] = {"remove_on_complete": True, "remove_on_fail": True}
 async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[PeerDetection], alone: bool) -> None:
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url, concurrency=3) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         if alone:
             await detections[0].run_once()
         assert detections[0].alone is alone
@@ -48,9 +48,9 @@ async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[P
             await queue.add(name, **REMOVED)
         parent = await queue.add("plain", delay=60_000, **REMOVED)
         await queue.add("plain", parent={"queue": "q", "id": parent.id}, **REMOVED)
-        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 7)
+        await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 7)
         await parent.promote()
-        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 8)
+        await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 8)
         with server.client() as client:
             left = [key.partition("}:")[2].partition(":")[0] for key in client.keys("glide:{q}:*")]
             assert not set(left) & {"job", "log", "deps", "depvals", "parents", "jstream", "signals"}
@@ -61,10 +61,10 @@ async def test_removed_jobs_leave_no_key(private_server: Any, detections: list[P
 async def test_plain_queue_deletes_records_only(private_server: Any, detections: list[PeerDetection]) -> None:
     server: ServerProcess = private_server()
     async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await detections[0].run_once()
         job = await queue.add("plain", **REMOVED)
-        await told.wait("completed")
+        await recorded.wait("completed")
         assert await queue.get_job(job.id) is None
         with server.client() as client:
             # A peer that writes this now has a library, which the next look finds.
@@ -76,7 +76,7 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
             # From now on the fixed list is used.
             client.execute("RPUSH", "glide:{q}:log:next", "of a peer")
             await queue.add("plain", job_id="next", **REMOVED)
-            await told.wait("completed", 2)
+            await recorded.wait("completed", 2)
             assert client.keys("glide:{q}:log:*") == []
 
 
@@ -84,10 +84,10 @@ async def test_peers_are_assumed_until_libraries_were_listed(
     url: str, queue_name: str, resp: Any, detections: list[PeerDetection]
 ) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         resp.execute("RPUSH", f"glide:{{{queue_name}}}:log:x", "of a peer")
         await queue.add("plain", job_id="x", **REMOVED)
-        await told.wait("completed")
+        await recorded.wait("completed")
         assert not detections[0].alone
         assert resp.keys(f"glide:{{{queue_name}}}:log:*") == []
         await queue.obliterate(force=True)

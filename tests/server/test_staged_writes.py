@@ -12,7 +12,7 @@ from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import Steps, WriteId, commit_write
 from glidemq_py._maintenance import outbox as outbox_task
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 
 
 def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) -> None:
@@ -43,7 +43,7 @@ async def test_worker_publishes_an_abandoned_write(
 
     keys = home if worked_on == "home" else beside
     async with Worker(keys.name, handle, core_url, concurrency=10) as worker:
-        await Told(worker).wait("completed", 50)
+        await EventRecorder(worker).wait("completed", 50)
     other = beside if worked_on == "home" else home
     # At home everything is published; beside, what is here.
     expected = 50 if worked_on == "home" else 10

@@ -16,7 +16,7 @@ from glidemq_py import (
 )
 from glidemq_py import sync as blocking
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def test_reader_gets_every_chunk_and_the_end(core_url: str, queue_name: str) -> None:
@@ -85,8 +85,8 @@ async def test_many_readers_at_different_positions(url: str, queue_name: str) ->
                 await job.stream({"n": number})
         gate.open()
         whole = [str(number) for number in range(20)]
-        assert await soon(asyncio.gather(*readers)) == [whole] * 15
-        assert await soon(asyncio.gather(*late)) == [whole[1:]] * 5
+        assert await with_timeout(asyncio.gather(*readers)) == [whole] * 15
+        assert await with_timeout(asyncio.gather(*late)) == [whole[1:]] * 5
 
 
 async def test_waiting_readers_do_not_block_the_queue(url: str, queue_name: str) -> None:
@@ -100,7 +100,7 @@ async def test_waiting_readers_do_not_block_the_queue(url: str, queue_name: str)
                 await queue.get_job_counts()
         assert not any(task.done() for task in waiting)
         entry = await running.stream_chunk("a", "b")
-        for chunks in await soon(asyncio.gather(*waiting)):
+        for chunks in await with_timeout(asyncio.gather(*waiting)):
             assert [(chunk.id, chunk.fields) for chunk in chunks] == [(entry, {"type": "a", "content": "b"})]
             assert chunks[0].timestamp == int(entry.partition("-")[0])
         gate.open()
@@ -110,7 +110,7 @@ async def test_read_stream_returns_after_its_block_time(url: str, queue_name: st
     async with Queue(queue_name, url) as queue:
         job = await queue.add("n")
         assert await queue.read_stream(job.id) == []
-        assert await soon(queue.read_stream(job.id, block=30)) == []
+        assert await with_timeout(queue.read_stream(job.id, block=30)) == []
         assert await queue.read_stream("nobody") == []
         with pytest.raises(JobNotFoundError):
             async for _ in queue.stream("nobody"):
@@ -145,7 +145,7 @@ async def test_stream_is_trimmed_and_deleted_with_its_job(url: str, queue_name: 
 async def test_stale_attempt_cannot_write(url: str, queue_name: str, resp: RespClient) -> None:
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
         running = await gate.next()
         Raw(resp, queue_name).run("HINCRBY", f"job:{job.id}", "fence", 1)
@@ -153,7 +153,7 @@ async def test_stale_attempt_cannot_write(url: str, queue_name: str, resp: RespC
             await running.stream({"n": 1})
         assert await queue.read_stream(job.id) == []
         gate.open()
-        await told.wait("error")
+        await recorded.wait("error")
         await queue.obliterate(force=True)
 
 

@@ -21,7 +21,7 @@ from glidemq_py import (
 )
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import PATIENCE, Raw, Told, soon
+from tests.server.worker_support import PATIENCE, EventRecorder, Raw, with_timeout
 
 
 async def approval(job: Job) -> Any:
@@ -47,16 +47,16 @@ async def test_handler_can_wait_for_two_signals(
     core_url: str, queue_name: str, handler: Any, options: dict[str, Any]
 ) -> None:
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", **options)
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         assert await job.get_state() is JobState.SUSPENDED
         (listed,) = await queue.get_suspended_jobs()
         assert listed.id == job.id
         counts = await queue.get_job_counts()
         assert (counts.suspended, counts.active, counts.unfinished) == (1, 0, 1)
         assert await queue.signal(job.id, "first", {"by": "eve"})
-        await told.wait("suspended", 2)
+        await recorded.wait("suspended", 2)
         assert await queue.signal(job.id, "second", [1, 2])
         assert await job.wait_until_finished() == [{"by": "eve"}, [1, 2], 0, ["first", "second"]]
         read = await queue.get_job(job.id)
@@ -67,11 +67,11 @@ async def test_handler_can_wait_for_two_signals(
 
 async def test_signals_in_another_order_are_kept(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, approval, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         assert await queue.signal(job.id, "second", 2)
-        await told.wait("suspended", 2)
+        await recorded.wait("suspended", 2)
         assert await queue.signal(job.id, "first", 1)
         assert await job.wait_until_finished() == [1, 2, 0, ["second", "first"]]
 
@@ -94,9 +94,9 @@ async def test_signals_before_the_first_run_avoid_a_suspension(url: str, queue_n
         assert await queue.signal(job.id, "first", 1)
         assert await queue.signal(job.id, "second", 2)
         async with Worker(queue_name, approval, url) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             assert await job.wait_until_finished() == [1, 2, 0, []]
-            assert told.count["suspended"] == 0
+            assert recorded.count["suspended"] == 0
 
 
 async def test_signal_during_the_run_resumes_the_suspension(url: str, queue_name: str) -> None:
@@ -111,7 +111,7 @@ async def test_signal_during_the_run_resumes_the_suspension(url: str, queue_name
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
         job = await queue.add("n")
-        await soon(begun.wait())
+        await with_timeout(begun.wait())
         assert await queue.signal(job.id, "early")
         go_on.set()
         assert await job.wait_until_finished() == ["early"]
@@ -122,18 +122,18 @@ async def test_suspend_info_and_listeners(url: str, queue_name: str) -> None:
         job.suspend(reason="a human", timeout=timedelta(hours=1))
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         assert await queue.get_suspend_info("nobody") is None
         job = await queue.add("n")
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         info = await queue.get_suspend_info(job.id)
         assert info is not None
         assert (info.reason, info.timeout, info.signals) == ("a human", 3_600_000, ())
         assert info.suspended_at >= job.timestamp
-        ((told_of, signal),) = told.of("suspended")
+        ((told_of, signal),) = recorded.of("suspended")
         assert (told_of.id, signal.reason, signal.timeout) == (job.id, "a human", 3_600_000)
         await queue.signal(job.id, "one")
-        await told.wait("suspended", 2)
+        await recorded.wait("suspended", 2)
         info = await queue.get_suspend_info(job.id)
         assert info is not None
         assert [each.name for each in info.signals] == ["one"]
@@ -233,9 +233,9 @@ async def test_resumed_events_of_job_and_queue_differ(url: str, queue_name: str)
         Queue(queue_name, url) as queue,
         Worker(queue_name, approval, url) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         await queue.pause()
         await queue.resume()
         await queue.signal(job.id, "first")
@@ -271,9 +271,9 @@ async def test_on_resume_runs_in_place_of_the_handler(url: str, queue_name: str,
         job.suspend(on_resume=resume_plain if plain else resume)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         await queue.signal(job.id, "go")
         assert await job.wait_until_finished() == ["go"]
         assert runs == 1
@@ -290,9 +290,9 @@ async def test_job_timeout_applies_to_on_resume(url: str, queue_name: str) -> No
         job.suspend(on_resume=for_ever)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", timeout=50)
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         await queue.signal(job.id, "go")
         with pytest.raises(JobFailedError) as failed:
             await job.wait_until_finished()
@@ -307,9 +307,9 @@ async def test_another_worker_runs_the_handler_from_its_start(url: str, queue_na
 
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, handle, url) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             job = await queue.add("n")
-            await told.wait("suspended")
+            await recorded.wait("suspended")
         await queue.signal(job.id, "go")
         async with Worker(queue_name, handle, url):
             assert await job.wait_until_finished() == "from the start"
@@ -342,30 +342,30 @@ async def test_consistency_check_accepts_suspended_jobs(core_url: str, queue_nam
         await job.wait_for_signal("go", timeout=job.data)
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url, concurrency=9) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         jobs = [
             await queue.add("n", timeout, **options)
             for timeout in (None, 60_000)
             for options in ({}, {"lifo": True}, {"priority": 2}, {"ordering": "k"}, {"ordering": "l"})
         ]
         # The second job of each group waits behind the slot that the first one keeps.
-        await told.wait("suspended", 8)
+        await recorded.wait("suspended", 8)
         for job in jobs:
             await queue.signal(job.id, "other")
-        await told.wait("suspended", 16)
+        await recorded.wait("suspended", 16)
         report = await queue.check(recheck_after=50)
         assert report.ok, str(report)
         for job in jobs:
             await queue.signal(job.id, "go")
-        await told.wait("completed", len(jobs))
+        await recorded.wait("completed", len(jobs))
         assert (await queue.check(recheck_after=50)).ok
 
 
 async def test_drain_does_not_remove_suspended_jobs(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, approval, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
-        await told.wait("suspended")
+        await recorded.wait("suspended")
         assert await queue.drain(delayed=True) == 0
         assert await job.get_state() is JobState.SUSPENDED
         assert await queue.obliterate() == 1

@@ -27,7 +27,7 @@ from glidemq_py import (
     current_job_id,
 )
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Told, soon
+from tests.server.worker_support import EventRecorder, with_timeout
 from tests.test_examples import EXAMPLES, assert_in_order, run
 
 
@@ -156,11 +156,11 @@ async def test_later_attempt_runs_on_a_worker_with_the_task(worker: Worker, url:
     @worker.task
     async def old() -> None: ...
 
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue:
         async with worker:
             job = await queue.add("new", attempts=2, backoff=50)
-            await told.wait("retrying")
+            await recorded.wait("retrying")
 
         newer = Worker(queue_name, connection=url)
 
@@ -274,5 +274,5 @@ async def test_time_outs_and_cancellation_reach_tasks(worker: Worker) -> None:
 
     async with worker:
         with pytest.raises(JobFailedError, match="timeout of 50 ms"):
-            await soon(blocked.options(timeout=50).add_and_wait())
+            await with_timeout(blocked.options(timeout=50).add_and_wait())
     assert started.is_set()

@@ -29,7 +29,7 @@ from glidemq_py.telemetry.context import context_of, with_context, without_conte
 from glidemq_py.telemetry.otel_meter import OtelMeter
 from glidemq_py.telemetry.state import TELEMETRY
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 
 
 class Spans:
@@ -205,11 +205,11 @@ async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader)
             raise ValueError("no")
 
     worker = Worker(queue_name, handler, url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with Queue(queue_name, url) as queue, worker:
         await queue.add("task")
         await queue.add_bulk([("fail",), ("task",)])
-        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 3)
+        await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 3)
     found = measured(metrics)
     base = {"messaging.system": "glidemq", "messaging.destination.name": queue_name}
     adding, bulk, processing = (

@@ -18,7 +18,7 @@ from glidemq_py import (
     get_usage_summary,
 )
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import soon
+from tests.server.worker_support import with_timeout
 
 GIVEN: dict[str, Any] = {
     "model": "m-1", "provider": "p", "tokens": {"input": 100, "output": 7.5}, "costs": {"input": 0.25},
@@ -110,7 +110,7 @@ async def test_usage_event_is_emitted(url: str, queue_name: str) -> None:
         await events.wait_until_ready()
         job = await queue.add("task")
         await job.report_usage(tokens={"input": 3})
-        event = await soon(told)
+        event = await with_timeout(told)
         assert (event.job_id, event.fields["data"]) == (
             job.id, '{"totalTokens":3,"totalCost":0,"tokens":{"input":3}}',
         )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import Job, JobNotFoundError, Queue, SearchUnavailableError, StaleAttemptError, Worker
 from glidemq_py.testing import RespClient, RespError
-from tests.server.worker_support import Gate, Raw, Told, soon, until
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 
 def has_search(resp: RespClient) -> bool:
@@ -51,7 +51,7 @@ async def test_vector_is_stored_as_float32(url: str, queue_name: str, resp: Resp
 async def test_stale_attempt_cannot_store_a_vector(url: str, queue_name: str, resp: RespClient) -> None:
     gate, raw = Gate(), Raw(resp, queue_name)
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
         running = await gate.next()
         raw.run("HINCRBY", f"job:{job.id}", "fence", 1)
@@ -59,7 +59,7 @@ async def test_stale_attempt_cannot_store_a_vector(url: str, queue_name: str, re
             await running.store_vector("embedding", [1])
         assert raw.run("HEXISTS", f"job:{job.id}", "embedding") == 0
         gate.open()
-        await told.wait("error")
+        await recorded.wait("error")
         await queue.obliterate(force=True)
 
 
@@ -79,7 +79,7 @@ async def test_nearest_jobs_are_found(url: str, queue_name: str, resp: RespClien
             def info() -> str:
                 return str(resp.execute("FT.INFO", index))
 
-            await soon(until(lambda: "num_docs" in info()))
+            await with_timeout(until(lambda: "num_docs" in info()))
             found: list[Any] = []
             async with asyncio.timeout(30):
                 while len(found) < 2:

@@ -1,4 +1,4 @@
-"""Starting and closing: nothing is stranded, no attempt is spent, nothing hangs."""
+"""Starting and closing: no job is lost, no attempt is counted, nothing hangs."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,11 @@ from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._worker import components, shutdown
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 def untouched(raw: Raw, job_id: str) -> None:
-    """The job waits as if it had never been taken."""
+    """Assert that the job waits as if it had never been fetched."""
     job = raw.job(job_id)
     assert job["state"] == "waiting"
     assert job["attemptsMade"] == "0"
@@ -41,19 +41,19 @@ async def test_close_waits_for_active_jobs_and_fetches_no_more(core_url: str, co
         for _ in range(3):
             await gate.next()
         closing = asyncio.create_task(worker.close())
-        told = Told(worker)
-        await told.wait("closing")
+        recorded = EventRecorder(worker)
+        await recorded.wait("closing")
         assert not worker.is_running
         assert not closing.done()
         gate.open()
-        await soon(closing)
+        await with_timeout(closing)
         raw = Raw(core_resp, queue_name)
         assert [raw.state(job.id) for job in jobs] == ["completed"] * 3 + ["waiting"] * 5
         nothing_pends(raw)
         assert await queue.get_workers() == []
         assert worker.consumer not in raw.consumers()
         async with Worker(queue_name, gate, core_url, concurrency=8) as other:
-            await Told(other).wait("drained")
+            await EventRecorder(other).wait("drained")
         assert (await queue.get_job_counts()).completed == 8
 
 
@@ -73,7 +73,7 @@ async def test_close_releases_jobs_after_its_timeout(core_url: str, core_resp: R
         ]
         for _ in jobs:
             await gate.next()
-        await soon(worker.close(**options))
+        await with_timeout(worker.close(**options))
         assert gate.cancelled == 4
         assert all(job.cancelled.is_set() for job in gate.begun)
         raw = Raw(core_resp, queue_name)
@@ -84,12 +84,12 @@ async def test_close_releases_jobs_after_its_timeout(core_url: str, core_resp: R
             assert (record["attemptsMade"], record.get("stalledCount", "0")) == ("0", "0")
         gate.open()
         async with Worker(queue_name, gate, core_url) as other:
-            told = Told(other)
+            recorded = EventRecorder(other)
             for job in jobs:
                 await job.wait_until_finished()
-            await told.wait("drained")
+            await recorded.wait("drained")
         # The urgent one first, then the newest, then the others as they were added.
-        assert told.job_ids("completed") == [jobs[1].id, jobs[2].id, jobs[0].id, jobs[3].id]
+        assert recorded.job_ids("completed") == [jobs[1].id, jobs[2].id, jobs[0].id, jobs[3].id]
 
 
 async def test_result_of_a_thread_after_release_is_discarded(url: str, resp: RespClient, queue_name: str):
@@ -107,7 +107,7 @@ async def test_result_of_a_thread_after_release_is_discarded(url: str, resp: Res
         await worker.start()
         job = await queue.add("n")
         await asyncio.to_thread(began.wait, 20)
-        await soon(worker.close(force=True))
+        await with_timeout(worker.close(force=True))
         raw = Raw(resp, queue_name)
         untouched(raw, job.id)
         leave.set()
@@ -138,9 +138,9 @@ async def test_close_releases_jobs_of_a_pending_reply(private_server: Callable[.
             worker.resume()
             await asyncio.sleep(0)  # the look for jobs is on its way
             closing = asyncio.create_task(worker.close(force=True))
-            await Told(worker).wait("closing")
+            await EventRecorder(worker).wait("closing")
             server.resume()
-            await soon(closing)
+            await with_timeout(closing)
             untouched(raw, first.id)
             untouched(raw, second.id)
             nothing_pends(raw)
@@ -150,25 +150,25 @@ async def test_close_is_idempotent_and_can_be_forced_later(url: str, queue_name:
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await worker.start()
         job = await queue.add("n")
         await gate.next()
         patient = asyncio.create_task(worker.close())
-        await told.wait("closing")
-        await soon(worker.close(force=True))
-        await soon(patient)
+        await recorded.wait("closing")
+        await with_timeout(worker.close(force=True))
+        await with_timeout(patient)
         await worker.close()
-        assert told.count["closing"] == told.count["closed"] == 1
+        assert recorded.count["closing"] == recorded.count["closed"] == 1
         assert await job.is_waiting()
-        await soon(worker.wait_until_closed())
+        await with_timeout(worker.wait_until_closed())
 
 
 async def test_cancelled_close_continues(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await worker.start()
         await queue.add("n")
         await gate.next()
@@ -176,12 +176,12 @@ async def test_cancelled_close_continues(url: str, queue_name: str):
             async with asyncio.timeout(0.05):
                 await worker.close()
         gate.open()
-        await told.wait("closed")
-        assert told.count["completed"] == 1
+        await recorded.wait("closed")
+        assert recorded.count["completed"] == 1
 
 
 async def test_waiting_for_handlers_costs_no_processor_time(url: str, queue_name: str):
-    """The wait is for something to happen, not for another look."""
+    """The worker waits for an event and does not poll."""
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
@@ -199,12 +199,12 @@ async def test_waiting_for_handlers_costs_no_processor_time(url: str, queue_name
 
         fetching._pump = counted
         closing = asyncio.create_task(worker.close())
-        await Told(worker).wait("closing")
+        await EventRecorder(worker).wait("closing")
         for _ in range(200):
             await asyncio.sleep(0)
         assert looks < 10
         gate.open()
-        await soon(closing)
+        await with_timeout(closing)
 
 
 async def test_listener_can_close_its_worker(url: str, queue_name: str):
@@ -213,14 +213,14 @@ async def test_listener_can_close_its_worker(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", n) for n in range(5)])
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
 
         async def on_drained() -> None:
             await worker.close()
 
         worker.on("drained", on_drained)
-        await soon(worker.run())
-        assert told.count["completed"] == 5
+        await with_timeout(worker.run())
+        assert recorded.count["completed"] == 5
 
 
 async def test_closing_from_the_own_handler_raises_an_explanation(url: str, queue_name: str):
@@ -237,7 +237,7 @@ async def test_closing_from_the_own_handler_raises_an_explanation(url: str, queu
         worker = Worker(queue_name, handle, url)
         await worker.start()
         job = await queue.add("n")
-        await soon(worker.wait_until_closed())
+        await with_timeout(worker.wait_until_closed())
         assert await job.is_completed()
         assert len(refused) == 1
 
@@ -249,16 +249,16 @@ async def test_run_ends_at_a_signal_and_a_later_one_hurries(
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         running = asyncio.create_task(worker.run())
         job = await queue.add("n")
         await gate.next()
         signal.raise_signal(number)
-        await told.wait("closing")
+        await recorded.wait("closing")
         assert not running.done()
         monkeypatch.setattr(shutdown, "SAME_SIGNAL_S", 0.0)  # it is later
         signal.raise_signal(number)
-        await soon(running)
+        await with_timeout(running)
         assert await job.is_waiting()
 
 
@@ -277,7 +277,7 @@ async def test_drain_processes_all_jobs(core_url: str, queue_name: str):
         ])  # fmt: skip
         worker = Worker(queue_name, handle, core_url, concurrency=4)
         await worker.start()
-        await soon(worker.drain())
+        await with_timeout(worker.drain())
         assert not worker.is_running
         counts = await queue.get_job_counts()
         assert (counts.completed, counts.waiting, counts.active, counts.delayed) == (24, 0, 0, 0)
@@ -290,7 +290,7 @@ async def test_drain_of_an_empty_queue_and_of_a_worker_that_was_not_started(url:
     with pytest.raises(GlideMQError, match="started"):
         await worker.drain()
     await worker.start()
-    await soon(worker.drain())
+    await with_timeout(worker.drain())
 
 
 async def test_a_worker_is_started_once_and_not_after_it_was_closed(url: str, queue_name: str):
@@ -304,7 +304,7 @@ async def test_a_worker_is_started_once_and_not_after_it_was_closed(url: str, qu
     with pytest.raises(GlideMQError):
         await worker.start()
     fresh = Worker(queue_name, handle, url)
-    await soon(fresh.close())
+    await with_timeout(fresh.close())
     with pytest.raises(ClosedError):
         await fresh.start()
 
@@ -316,15 +316,15 @@ async def test_start_waits_for_an_unreachable_server(restartable_server: Callabl
     server = restartable_server()
     server.stop()
     worker = Worker(queue_name, handle, server.url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     starting = asyncio.create_task(worker.start())
-    await told.wait("error")
+    await recorded.wait("error")
     assert not starting.done()
     await asyncio.to_thread(server.start)
-    await soon(starting)
+    await with_timeout(starting)
     async with Queue(queue_name, server.url) as queue:
         assert await queue.add_and_wait("n") == "done"
-    await soon(worker.close())
+    await with_timeout(worker.close())
 
 
 async def test_worker_can_be_closed_while_waiting_for_its_server(
@@ -335,10 +335,10 @@ async def test_worker_can_be_closed_while_waiting_for_its_server(
     server = private_server()
     server.stop()
     worker = Worker(queue_name, handle, server.url)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     starting = asyncio.create_task(worker.start())
-    await told.wait("error")
-    await soon(worker.close(), 5)
+    await recorded.wait("error")
+    await with_timeout(worker.close(), 5)
     with pytest.raises(ClosedError):
         await starting
     assert not worker.is_running
@@ -358,7 +358,7 @@ async def test_aborted_start_leaves_nothing_behind(private_server: Callable[...,
 
 
 async def test_lifespan_is_exited_by_the_task_that_entered_it(url: str, queue_name: str):
-    """Task groups insist on it."""
+    """Task groups require it."""
     tasks: list[Any] = []
 
     @contextlib.asynccontextmanager
@@ -391,15 +391,15 @@ async def test_a_lifespan_that_fails_at_its_end_does_not_hang_the_close(url: str
     async def handle(job: Job) -> None: ...
 
     worker = Worker(queue_name, handle, url, lifespan=lifespan)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     running = asyncio.create_task(worker.run())
     async with Queue(queue_name, url) as queue:
         await queue.add_and_wait("n")
     with pytest.raises(RuntimeError, match="no goodbye"):
-        await soon(worker.close())
+        await with_timeout(worker.close())
     with pytest.raises(RuntimeError, match="no goodbye"):
-        await soon(running)
-    assert told.count["closed"] == 1
+        await with_timeout(running)
+    assert recorded.count["closed"] == 1
 
 
 async def test_an_injected_client_is_used_and_left_open(url: str, queue_name: str):
@@ -421,16 +421,16 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, gate, client)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await worker.start()
         job = await queue.add("n")
         await gate.next()
         await client.close()
         gate.open()
-        await told.wait("error")
-        assert isinstance(told.of("error")[0][0], ClosedError)
-        await soon(worker.close(), 10)
-        assert told.count["error"] == 1
+        await recorded.wait("error")
+        assert isinstance(recorded.of("error")[0][0], ClosedError)
+        await with_timeout(worker.close(), 10)
+        assert recorded.count["error"] == 1
         assert await job.is_active()  # left to recovery
 
 
@@ -443,11 +443,11 @@ async def test_close_ends_although_the_server_is_unreachable(
 
     server = private_server()
     worker = Worker(queue_name, handle, f"{server.url}?request_timeout=300")
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     await worker.start()
     server.kill()
-    await told.wait("error")
-    await soon(worker.close(), 20)
+    await recorded.wait("error")
+    await with_timeout(worker.close(), 20)
 
 
 async def test_forced_close_ends_although_releasing_fails(
@@ -462,4 +462,4 @@ async def test_forced_close_ends_although_releasing_fails(
         await queue.add("n")
         await gate.next()
         server.kill()
-        await soon(worker.close(force=True), 20)
+        await with_timeout(worker.close(force=True), 20)

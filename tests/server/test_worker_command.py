@@ -1,4 +1,4 @@
-"""`python -m glidemq_py.worker` as its users run it: processes, signals, replacement, health."""
+"""The command `python -m glidemq_py.worker`: processes, signals, recycling, health checks."""
 
 import asyncio
 import json
@@ -86,7 +86,7 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    """A process that is not our child has no end that could be waited for."""
+    """Poll until the process has ended; only the end of a child can be awaited."""
     deadline = time.monotonic() + 120
     while alive(pid):
         assert time.monotonic() < deadline, f"process {pid} still runs"
@@ -103,9 +103,9 @@ async def test_process_ends_when_the_queue_uses_a_later_feature(
 ) -> None:
     meta = f"glide:{{{queue_name}}}:meta"
     with start("application:worker") as command:
-        await command.says("working on")
+        await command.printed("working on")
         resp.execute("HSET", meta, "features", "partitions:9.9")
-        await command.says("uses the feature 'partitions'.*upgrade to version 9.9 or later; the worker closes")
+        await command.printed("uses the feature 'partitions'.*upgrade to version 9.9 or later; the worker closes")
         assert await command.ends() == 1
     resp.execute("DEL", meta)
 
@@ -117,9 +117,9 @@ async def test_sigterm_finishes_the_running_job(
     async with Queue(queue_name, url) as queue:
         with start("application:worker", *options) as command:
             running, waiting = await queue.add("first"), await queue.add("second")
-            await command.says(f"began {running.id}")
+            await command.printed(f"began {running.id}")
             command.signal(signal.SIGTERM)
-            await command.says("closing; 1 jobs are running")
+            await command.printed("closing; 1 jobs are running")
             open_gate(folder)
             assert await command.ends() == 0
         assert await running.get_state() == "completed"
@@ -134,10 +134,10 @@ async def test_sigterm_repeated_within_a_second_counts_once(
     async with Queue(queue_name, url) as queue:
         with start("application:worker", *options) as command:
             job = await queue.add("long")
-            await command.says("began")
+            await command.printed("began")
             command.signal(signal.SIGTERM)
             command.signal(signal.SIGTERM)
-            await command.says("closing; 1 jobs are running")
+            await command.printed("closing; 1 jobs are running")
             open_gate(folder)
             assert await command.ends() == 0
             assert "at once" not in command.text
@@ -152,9 +152,9 @@ async def test_second_sigterm_releases_the_running_job(
     async with Queue(queue_name, url) as queue:
         with start(f"application:{attribute}", *options) as command:
             job = await queue.add("long")
-            await command.says("began")
+            await command.printed("began")
             command.signal(signal.SIGTERM)
-            await command.says("closing; 1 jobs are running")
+            await command.printed("closing; 1 jobs are running")
             command.signal(signal.SIGINT)
             assert await command.ends() == 0
         again = await queue.get_job(job.id)
@@ -167,7 +167,7 @@ async def test_shutdown_timeout_releases_the_running_job(start: Start, url: str,
     async with Queue(queue_name, url) as queue:
         with start("application:worker", "--shutdown-timeout", "100ms") as command:
             job = await queue.add("long")
-            await command.says("began")
+            await command.printed("began")
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
             assert "shutdown timeout: closing now; releasing 1 running jobs" in command.text
@@ -175,13 +175,13 @@ async def test_shutdown_timeout_releases_the_running_job(start: Start, url: str,
 
 
 async def test_ctrl_c_reaches_the_children_once(start: Start, folder: Path, url: str, queue_name: str) -> None:
-    """A terminal signals the whole group of processes, and the supervisor passes on what it got."""
+    """A terminal signals the whole process group, and the supervisor forwards the signal too."""
     async with Queue(queue_name, url) as queue:
         with start("application:worker", "--processes", "1") as command:
             job = await queue.add("long")
-            await command.says("began")
+            await command.printed("began")
             os.killpg(command.pid, signal.SIGINT)
-            await command.says("closing; 1 jobs are running")
+            await command.printed("closing; 1 jobs are running")
             open_gate(folder)
             assert await command.ends() == 0
             assert "at once" not in command.text
@@ -223,16 +223,16 @@ def impatient(folder: Path, url: str, queue_name: str) -> Start:
 async def test_child_that_hangs_while_importing_is_killed(impatient: Start, folder: Path) -> None:
     (folder / "hanging.py").write_text(textwrap.dedent(HANGING))
     with impatient("2", "hanging:worker") as command:
-        await command.says(r"child \d+ is still importing the target: killing it")
-        await command.says(r"child \d+ was killed by SIGKILL; restarting")
+        await command.printed(r"child \d+ is still importing the target: killing it")
+        await command.printed(r"child \d+ was killed by SIGKILL; restarting")
 
 
 async def test_child_that_ignores_sigterm_while_importing_is_killed(impatient: Start, folder: Path) -> None:
     (folder / "hanging.py").write_text(textwrap.dedent(HANGING))
     with impatient("600", "hanging:worker") as command:
-        (importing,) = await command.says(r"importing in (\d+)")
+        (importing,) = await command.printed(r"importing in (\d+)")
         command.signal(signal.SIGTERM)
-        await command.says(rf"child {importing[1]} ignores SIGTERM: killing it")
+        await command.printed(rf"child {importing[1]} ignores SIGTERM: killing it")
         await command.ends()
 
 
@@ -242,9 +242,9 @@ async def test_child_that_does_not_exit_is_killed(impatient: Start, folder: Path
         "import threading\nfrom application import *\nthreading.Thread(target=threading.Event().wait).start()\n"
     )
     with impatient("600", "endless:eager") as command:
-        await command.says("has started", times=2)
+        await command.printed("has started", times=2)
         command.signal(signal.SIGTERM)
-        await command.says("has closed its workers but does not exit: killing it", times=2)
+        await command.printed("has closed its workers but does not exit: killing it", times=2)
         await command.ends()
 
 
@@ -269,19 +269,19 @@ async def test_crash_is_noticed_while_another_process_holds_the_connection(
         )
     )
     with start("forking:forking", "--processes", "1") as command:
-        await command.says("has started")
+        await command.printed("has started")
         async with Queue(queue_name, url) as queue:
             await queue.add("a")
-            (daemon,) = await command.says(r"daemon (\d+)")
+            (daemon,) = await command.printed(r"daemon (\d+)")
             try:
-                await command.says(r"child \d+ was killed by SIGKILL; restarting")
+                await command.printed(r"child \d+ was killed by SIGKILL; restarting")
             finally:
                 os.kill(int(daemon[1]), signal.SIGKILL)
 
 
 async def test_a_signal_while_the_server_is_away_ends_it(start: Start) -> None:
     with start("application:worker", GLIDEMQ_URL="valkey://127.0.0.1:1") as command:
-        await command.says("retrying in")
+        await command.printed("retrying in")
         command.signal(signal.SIGTERM)
         assert await command.ends() == 0
 
@@ -294,13 +294,13 @@ async def test_a_killed_child_is_replaced_and_its_job_recovered(
 ) -> None:
     async with Queue(queue_name, url) as queue:
         with start("application:worker", "--processes", "2") as command:
-            await command.says("has started", times=2)
+            await command.printed("has started", times=2)
             job = await queue.add("long")
-            victim = int((await command.says(r"began \d+ in (\d+)"))[0][1])
+            victim = int((await command.printed(r"began \d+ in (\d+)"))[0][1])
             os.kill(victim, signal.SIGKILL)
-            await command.says(rf"child {victim} was killed by SIGKILL; restarting")
-            await command.says("has started", times=3)
-            second = int((await command.says(rf"began {job.id} in (\d+)", times=2))[1][1])
+            await command.printed(rf"child {victim} was killed by SIGKILL; restarting")
+            await command.printed("has started", times=3)
+            second = int((await command.printed(rf"began {job.id} in (\d+)", times=2))[1][1])
             open_gate(folder)
             assert await job.wait_until_finished() == second != victim
             command.signal(signal.SIGTERM)
@@ -312,11 +312,11 @@ async def test_children_end_when_their_supervisor_is_killed(
 ) -> None:
     async with Queue(queue_name, url) as queue:
         with start("application:worker", "--processes", "2") as command:
-            children = [int(found[1]) for found in await command.says(r"child (\d+) has started", times=2)]
+            children = [int(found[1]) for found in await command.printed(r"child (\d+) has started", times=2)]
             job = await queue.add("long")
-            await command.says("began")
+            await command.printed("began")
             command.signal(signal.SIGKILL)
-            await command.says("the supervisor has ended: closing", times=2)
+            await command.printed("the supervisor has ended: closing", times=2)
             open_gate(folder)
             for child in children:
                 await gone(child)
@@ -351,7 +351,7 @@ async def test_json_lines_of_failing_jobs(
     async with Queue(queue_name, url) as queue:
         with start("failing:worker", "--log-format", "json", *options) as command:
             job = await queue.add("na\nme", attempts=2)
-            await command.says('"job_outcome": "failed"')
+            await command.printed('"job_outcome": "failed"')
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
     lines = [json.loads(line) for line in command.lines]
@@ -428,7 +428,7 @@ async def test_max_memory_replaces_the_process(start: Start, url: str, queue_nam
     async with Queue(queue_name, url) as queue:
         with start("application:hungry", "--queue", queue_name, "--max-memory", "300M") as command:
             first = await (await queue.add("a")).wait_until_finished()
-            await command.says(rf"child {first} recycled: \d+ MiB of memory are in use")
+            await command.printed(rf"child {first} recycled: \d+ MiB of memory are in use")
             second = await (await queue.add("b")).wait_until_finished()
             assert first != second
             command.signal(signal.SIGTERM)
@@ -443,8 +443,8 @@ async def test_memory_limit_below_a_new_process_is_rejected(start: Start) -> Non
 
 async def test_without_a_url_all_children_share_one_private_server(start: Start, queue_name: str) -> None:
     with start("application:eager", "--processes", "2", GLIDEMQ_URL=None) as command:
-        await command.says("has started", times=2)
-        (found,) = await command.says(r"private Valkey at (\S+), data directory")
+        await command.printed("has started", times=2)
+        (found,) = await command.printed(r"private Valkey at (\S+), data directory")
         async with Queue(queue_name, found[1]) as queue:
             assert len(await queue.get_workers()) == 2
             await (await queue.add("a")).wait_until_finished()
@@ -464,7 +464,7 @@ async def test_options_override_those_of_the_worker(
     async with Queue(queue_name, url, prefix="mine") as queue:
         with start("application:worker", *given, GLIDEMQ_URL="valkey://127.0.0.1:1") as command:
             jobs = await queue.add_bulk([("a", None)] * 2)
-            await command.says("began", times=2)
+            await command.printed("began", times=2)
             open_gate(folder)
             for job in jobs:
                 await job.wait_until_finished()
@@ -480,7 +480,7 @@ async def test_a_tuple_of_workers_and_whose_job_a_log_line_is(start: Start, url:
             for queue in (one, two):
                 job = await queue.add("greet")
                 await job.wait_until_finished()
-            await command.says(rf"application: \[job {job.id} greet\] at work", times=2)
+            await command.printed(rf"application: \[job {job.id} greet\] at work", times=2)
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
 
@@ -527,7 +527,7 @@ async def test_check_reports_whether_a_worker_runs_here(start: Start, queue_name
     code, text = await check(start, *queue)
     assert (code, text.startswith("not healthy: queue")) == (1, True)
     with start("application:worker") as command:
-        await command.says("working on")
+        await command.printed("working on")
         code, text = await check(start, *queue)
         assert (code, f"pid {command.pid} is connected" in text) == (0, True)
         assert (await check(start, "application:worker"))[0] == 0
@@ -541,7 +541,7 @@ async def test_check_of_a_worker_with_every_slot_busy(start: Start, folder: Path
     async with Queue(queue_name, url) as queue:
         with start("application:worker") as command:
             job = await queue.add("long")
-            await command.says("began")
+            await command.printed("began")
             assert (await check(start, "--queue", queue_name))[0] == 0
             open_gate(folder)
             await job.wait_until_finished()

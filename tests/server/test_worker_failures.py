@@ -10,7 +10,7 @@ import pytest
 from glidemq_py import Backoff, Job, JobFailedError, Queue, QueueEvents, UnrecoverableError, Worker
 from glidemq_py._core.record import MAX_STACKTRACES
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Raw, with_timeout
 
 
 def failing(times: int) -> Any:
@@ -228,7 +228,7 @@ async def test_every_exception_fails_the_job(url: str, queue_name: str, error: E
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
         job = await queue.add("n")
         with pytest.raises(JobFailedError) as caught:
-            await soon(job.wait_until_finished())
+            await with_timeout(job.wait_until_finished())
         assert (caught.value.failed_reason, caught.value.failed_type) == (reason, type(error).__name__)
         failed = await queue.get_job(job.id)
         assert failed is not None
@@ -255,9 +255,9 @@ async def test_failed_job_can_be_requeued_with_all_attempts(core_url: str, queue
         return runs
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=2)
-        await told.wait("failed")
+        await recorded.wait("failed")
         await job.retry()
         assert await job.wait_until_finished() == 4
 
@@ -267,7 +267,7 @@ async def test_a_failure_is_seen_by_a_listener_and_not_logged_as_the_workers_own
 ):
     caplog.set_level(logging.WARNING)
     async with Queue(queue_name, url) as queue, Worker(queue_name, failing(1), url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n")
-        await told.wait("failed")
-        assert told.count["error"] == 0
+        await recorded.wait("failed")
+        assert recorded.count["error"] == 0

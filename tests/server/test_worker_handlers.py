@@ -1,4 +1,4 @@
-"""Handlers: coroutine functions and plain ones, several at a time; what a job is while it runs; who is told."""
+"""Handlers: coroutine functions and plain ones, concurrency, the running job, and listeners."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker, current_job, current_job_id
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def test_an_async_handler_runs_and_its_result_is_kept(core_url: str, core_resp: RespClient, queue_name: str):
@@ -65,10 +65,10 @@ async def test_plain_handler_that_returns_a_coroutine_fails_with_a_hint(url: str
     async def later() -> None: ...
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, lambda job: later(), url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n")
-        await told.wait("failed")
-        assert "async def" in str(told.of("failed")[0][1])
+        await recorded.wait("failed")
+        assert "async def" in str(recorded.of("failed")[0][1])
 
 
 @pytest.mark.parametrize("bad", [None, 7, "handler"])
@@ -82,7 +82,7 @@ def test_handler_must_be_callable(bad: Any, queue_name: str):
 async def test_concurrency_is_reached_and_never_exceeded(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=5) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_bulk([("n", n) for n in range(12)])
         for _ in range(5):
             await gate.next()
@@ -90,7 +90,7 @@ async def test_concurrency_is_reached_and_never_exceeded(url: str, queue_name: s
         counts = await queue.get_job_counts()
         assert (counts.active, counts.waiting) == (5, 7)
         gate.open()
-        await told.wait("completed", 12)
+        await recorded.wait("completed", 12)
     assert len(gate.begun) == 12
 
 
@@ -119,10 +119,10 @@ async def test_context_variables_do_not_leak_from_job_to_job(url: str, queue_nam
 
     user.set("starter")
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=2) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         for _ in range(3):
             await queue.add_bulk([("n", n) for n in range(10)])
-        await told.wait("completed", 30)
+        await recorded.wait("completed", 30)
     assert set(seen) == {"starter"}
 
 
@@ -159,16 +159,16 @@ async def test_log_records_of_the_worker_have_no_job_id(
     url: str, resp: RespClient, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     async def handle(job: Job) -> None:
-        # Met by the exchange that hands this job in, in the context of whoever asked for that exchange.
+        # Found by the exchange that reports this job, in the context of the task that requested the exchange.
         Raw(resp, queue_name).push(nonsense="1")
         await job.get_state()
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n")
-        await told.wait("completed")
+        await recorded.wait("completed")
         await queue.add("n")
-        await told.wait("completed", 2)
+        await recorded.wait("completed", 2)
     (first, *_) = [record for record in caplog.records if "set aside" in record.getMessage()]
     assert first.job_id == ""  # type: ignore[attr-defined]
 
@@ -206,7 +206,7 @@ async def test_failing_lifespan_does_not_start_the_worker(url: str, queue_name: 
     with pytest.raises(RuntimeError, match="no pool"):
         await worker.start()
     assert not worker.is_running
-    await soon(worker.close())
+    await with_timeout(worker.close())
 
 
 async def test_events_of_a_workers_life(url: str, queue_name: str):
@@ -217,37 +217,37 @@ async def test_events_of_a_workers_life(url: str, queue_name: str):
 
     async with Queue(queue_name, url) as queue:
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         good = await queue.add("n", "good")
         once = await queue.add("n", "once", attempts=2)
         bad = await queue.add("n", "bad")
         async with worker:
             assert worker.is_running
-            await told.until(lambda told: told.count["completed"] + told.count["failed"] == 3)
-            await told.wait("drained")
+            await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 3)
+            await recorded.wait("drained")
         assert not worker.is_running
-    assert sorted(told.job_ids("active")) == sorted([good.id, once.id, once.id, bad.id])
-    assert sorted(told.job_ids("completed")) == sorted([good.id, once.id])
-    assert {args[1] for args in told.of("completed")} == {"fine"}
-    ((job, error),) = told.of("retrying")
+    assert sorted(recorded.job_ids("active")) == sorted([good.id, once.id, once.id, bad.id])
+    assert sorted(recorded.job_ids("completed")) == sorted([good.id, once.id])
+    assert {args[1] for args in recorded.of("completed")} == {"fine"}
+    ((job, error),) = recorded.of("retrying")
     assert (job.id, repr(error)) == (once.id, "ValueError('once')")
-    ((job, error),) = told.of("failed")
+    ((job, error),) = recorded.of("failed")
     assert (job.id, repr(error)) == (bad.id, "ValueError('bad')")
-    assert [name for name, _ in told.calls][-2:] == ["closing", "closed"]
-    assert told.count["closing"] == told.count["closed"] == 1
-    assert told.of("error") == []
+    assert [name for name, _ in recorded.calls][-2:] == ["closing", "closed"]
+    assert recorded.count["closing"] == recorded.count["closed"] == 1
+    assert recorded.of("error") == []
 
 
 async def test_drained_is_emitted_once_and_only_after_a_job(url: str, queue_name: str):
     async def handle(job: Job) -> None: ...
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=3) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         for run in (1, 2):
             await queue.add_bulk([("n", n) for n in range(10)])
-            await told.wait("drained", run)
-            assert told.count["completed"] == 10 * run
-        assert told.count["drained"] == 2
+            await recorded.wait("drained", run)
+            assert recorded.count["completed"] == 10 * run
+        assert recorded.count["drained"] == 2
 
 
 async def test_failing_listeners_are_logged_and_async_ones_are_awaited(
@@ -267,12 +267,12 @@ async def test_failing_listeners_are_logged_and_async_ones_are_awaited(
 
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, handle, url) as worker:
-            told = Told()
+            recorded = EventRecorder()
             worker.on("completed", broken)
             worker.on("completed", slow)
-            told.listen(worker)
+            recorded.listen(worker)
             job = await queue.add("n")
-            await told.wait("completed")
+            await recorded.wait("completed")
             go_on.set()
         assert ended == [job.id]
         worker.off("completed", slow)
@@ -298,10 +298,10 @@ async def test_a_handlers_system_exit_fails_its_job_and_nothing_else(url: str, q
 
     for handler in (leave, leave_thread):
         async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url) as worker:
-            told = Told(worker)
+            recorded = EventRecorder(worker)
             await queue.add_bulk([("n", 0), ("n", 1)])
-            await told.wait("completed")
-            assert told.of("failed")[0][0].failed_type is None  # the handler's own object is not read anew
-            failed = await queue.get_job(told.job_ids("failed")[0])
+            await recorded.wait("completed")
+            assert recorded.of("failed")[0][0].failed_type is None  # the handler's own object is not reloaded
+            failed = await queue.get_job(recorded.job_ids("failed")[0])
             assert failed is not None
             assert (failed.failed_type, failed.failed_reason) == ("SystemExit", "3")

@@ -16,7 +16,7 @@ from glidemq_py import (
     Worker,
 )  # fmt: skip
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 @dataclass
@@ -72,13 +72,13 @@ async def test_unstorable_result_fails_the_job(
         Queue(queue_name, url) as queue,
         Worker(queue_name, (lambda job: result) if plain else handle, url) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
         with pytest.raises(JobFailedError) as caught:
-            await soon(job.wait_until_finished())
+            await with_timeout(job.wait_until_finished())
         assert caught.value.failed_type == kind
         assert reason in caught.value.failed_reason
-        await told.wait("failed")
+        await recorded.wait("failed")
 
 
 async def test_result_of_the_maximum_size(url: str, queue_name: str):
@@ -172,12 +172,12 @@ async def test_writing_onto_a_removed_job_makes_no_ghost(core_url: str, core_res
             refused.append(1)
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
         await gate.next()
         assert await queue.remove(job.id)
         gate.open()
-        await told.wait("error")
+        await recorded.wait("error")
         assert len(refused) == 3
         raw = Raw(core_resp, queue_name)
         assert not raw.job(job.id)
@@ -216,10 +216,10 @@ async def test_how_many_finished_jobs_are_kept(
     name = "remove_on_complete" if end == "completed" else "remove_on_fail"
     option: dict[str, Any] = {} if keep is None else {name: keep}
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         # Ids of one length: those that end in one millisecond are in the order of their ids.
         jobs = await queue.add_bulk([("n", n, {"job_id": f"job-{n}", **option}) for n in range(10)])
-        await told.wait(end, 10)
+        await recorded.wait(end, 10)
         raw = Raw(resp, queue_name)
         assert raw.run("ZRANGE", end, 0, -1) == [job.id for job in jobs[10 - left :]]
         hashes = {key.rpartition(":")[2] for key in resp.keys(f"{raw.base}:job:*")}
@@ -232,13 +232,13 @@ async def test_finished_jobs_are_removed_by_age(url: str, resp: RespClient, queu
     async def handle(job: Job) -> None: ...
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         old = await queue.add("n")
-        await told.wait("completed")
+        await recorded.wait("completed")
         raw = Raw(resp, queue_name)
         raw.run("ZADD", "completed", 1, old.id)  # long ago
         new = await queue.add("n", remove_on_complete={"age": 60})
-        await told.wait("completed", 2)
+        await recorded.wait("completed", 2)
         assert raw.run("ZRANGE", "completed", 0, -1) == [new.id]
         assert not raw.job(old.id)
 
@@ -252,10 +252,10 @@ async def test_a_quiet_worker_writes_no_events_and_no_metrics(url: str, resp: Re
         Queue(queue_name, url, events=False) as queue,
         Worker(queue_name, handle, url, events=False, metrics=False) as worker,
     ):
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n", attempts=2)
-        await told.wait("completed")
-        assert told.count["retrying"] == 1
+        await recorded.wait("completed")
+        assert recorded.count["retrying"] == 1
     raw = Raw(resp, queue_name)
     assert raw.run("EXISTS", "events") == 0
     assert raw.metric("completed") == 0

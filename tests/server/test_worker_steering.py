@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import ClosedError, Job, JobFailedError, Queue, StaleAttemptError, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def test_no_job_is_fetched_after_queue_pause_returned(core_url: str, core_resp: RespClient, queue_name: str):
@@ -19,7 +19,7 @@ async def test_no_job_is_fetched_after_queue_pause_returned(core_url: str, core_
         await job.get_state()
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url, concurrency=8) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         raw = Raw(core_resp, queue_name)
         added = 0
         for _ in range(5):
@@ -34,7 +34,7 @@ async def test_no_job_is_fetched_after_queue_pause_returned(core_url: str, core_
                 pass
             assert {job_id: raw.job(job_id).get("fence") for job_id in marked} == marked
             await queue.resume()
-            await told.wait("completed", added)
+            await recorded.wait("completed", added)
         assert len(taken) == len(set(taken)) == added
 
 
@@ -48,12 +48,12 @@ async def test_running_jobs_run_on_and_retries_wait_while_the_queue_is_paused(ur
         return "second"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=2)
         await gate.next()
         await queue.pause()
         gate.open()
-        await told.wait("retrying")
+        await recorded.wait("retrying")
         other = await queue.add("n")
         assert (await queue.get_job_counts()).active == 0
         await queue.resume()
@@ -82,7 +82,7 @@ async def test_a_paused_worker_takes_nothing_and_others_do(url: str, queue_name:
     gate, other_gate = Gate(), Gate()
     other_gate.open()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         first = await queue.add("n", 1)
         await gate.next()
         worker.pause()
@@ -90,7 +90,7 @@ async def test_a_paused_worker_takes_nothing_and_others_do(url: str, queue_name:
         assert worker.is_running
         gate.open()
         await first.wait_until_finished()
-        await told.wait("completed")
+        await recorded.wait("completed")
         second = await queue.add("n", 2)
         async with Worker(queue_name, other_gate, url):
             await second.wait_until_finished()
@@ -114,9 +114,9 @@ async def test_a_worker_paused_before_a_backlog_leaves_it(url: str, queue_name: 
                 worker.pause()
 
         worker = Worker(queue_name, handle, url)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("completed", 3)
+            await recorded.wait("completed", 3)
             counts = await queue.get_job_counts()
             assert (ran, counts.waiting, counts.active, counts.completed) == ([0, 1, 2], 17, 0, 3)
             worker.resume()
@@ -155,15 +155,15 @@ async def test_removing_an_active_job(core_url: str, core_resp: RespClient, queu
     cases: dict[str, dict[str, Any]] = {"stream": {}, "lifo": {"lifo": True}, "priority": {"priority": 5}}
     options = cases[kind]
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, gate, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", **options)
         await gate.next()
         assert await queue.remove(job.id)
         assert not await queue.remove(job.id)
         gate.open()
-        await told.wait("error")
-        assert isinstance(told.of("error")[0][0], StaleAttemptError)
-        assert told.count["completed"] == 0
+        await recorded.wait("error")
+        assert isinstance(recorded.of("error")[0][0], StaleAttemptError)
+        assert recorded.count["completed"] == 0
         raw = Raw(core_resp, queue_name)
         assert raw.job(job.id) == {}
         assert raw.pending() == []
@@ -178,11 +178,11 @@ async def test_removing_an_active_job(core_url: str, core_resp: RespClient, queu
 async def test_the_handler_of_a_removed_job_is_stopped_by_the_next_heartbeat(url: str, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=1_000) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n")
         begun = await gate.next()
         await queue.remove(job.id)
-        await told.wait("error")
+        await recorded.wait("error")
         assert gate.cancelled == 1
         assert begun.cancelled.is_set()
         assert worker.active_count == 0
@@ -203,7 +203,7 @@ async def test_removing_jobs_that_wait(core_url: str, core_resp: RespClient, que
             assert await job.get_state() is None
         last = await queue.add("n")
         async with Worker(queue_name, gate, core_url) as worker:
-            await Told(worker).wait("drained")
+            await EventRecorder(worker).wait("drained")
         assert [job.id for job in gate.begun] == [last.id]
         left = Raw(core_resp, queue_name).resp.keys(f"glide:{{{queue_name}}}:job:*")
         assert left == [f"glide:{{{queue_name}}}:job:{last.id}"]
@@ -213,11 +213,11 @@ async def test_a_revoked_job_is_stopped_by_the_next_heartbeat(url: str, resp: Re
     """Revocation itself is a Node peer's field so far; a worker of ours honours it."""
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, lock_duration=1_000) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", attempts=1)
         await gate.next()
         Raw(resp, queue_name).run("HSET", f"job:{job.id}", "revoked", "1")
-        await told.wait("failed")
+        await recorded.wait("failed")
         assert gate.cancelled == 1
         failed = await queue.get_job(job.id)
         assert failed is not None
@@ -227,15 +227,15 @@ async def test_a_revoked_job_is_stopped_by_the_next_heartbeat(url: str, resp: Re
 async def test_obliterate_under_a_worker(url: str, resp: RespClient, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_bulk([("n", n) for n in range(5)])
         await gate.next()
         assert await queue.obliterate(force=True) == 5
         gate.open()
-        await told.wait("error")
+        await recorded.wait("error")
         # The groups are made anew by the next exchange.
         again = await queue.add("n", "again")
-        assert await soon(again.wait_until_finished()) == "again"
+        assert await with_timeout(again.wait_until_finished()) == "again"
         assert Raw(resp, queue_name).metric("completed") == 1
 
 
@@ -276,5 +276,5 @@ async def test_close_ends_a_pending_wait_until_ready(queue_name: str) -> None:
     waiting = [asyncio.create_task(worker.wait_until_ready()) for _ in range(2)]
     await asyncio.sleep(0)
     await worker.close()
-    results = await soon(asyncio.gather(*waiting, return_exceptions=True))
+    results = await with_timeout(asyncio.gather(*waiting, return_exceptions=True))
     assert [type(result) for result in results] == [ClosedError, ClosedError]

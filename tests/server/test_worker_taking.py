@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import Job, JobFailedError, Queue, QueueEvents, Worker
 from glidemq_py._worker.source import BLOCK_MS
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def order_of(url: str, name: str, jobs: list[tuple[Any, dict[str, Any]]], bulk: bool) -> list[Any]:
@@ -25,7 +25,7 @@ async def order_of(url: str, name: str, jobs: list[tuple[Any, dict[str, Any]]], 
             for data, options in jobs:
                 await queue.add("n", data, **options)
         async with Worker(name, gate, url) as worker:
-            await Told(worker).wait("completed", len(jobs))
+            await EventRecorder(worker).wait("completed", len(jobs))
     return [job.data for job in gate.begun]
 
 
@@ -80,14 +80,14 @@ async def test_a_retry_past_the_ttl_fails_instead(url: str, resp: RespClient, qu
         raise ValueError
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", ttl=600_000, attempts=10, backoff=600_000)
-        await told.wait("retrying")
+        await recorded.wait("retrying")
         resp.execute("HSET", f"glide:{{{queue_name}}}:job:{job.id}", "expireAt", 1)
         await job.promote()
         with pytest.raises(JobFailedError, match="expired"):
             await job.wait_until_finished()
-        assert told.count["retrying"] == 1
+        assert recorded.count["retrying"] == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": 3}, {"lifo": True}], ids=["plain", "priority", "lifo"])
@@ -98,9 +98,9 @@ async def test_delayed_jobs_are_never_early_and_need_no_polling(
     gate = Gate()
     gate.open()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=10) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         jobs = [await queue.add("n", delay=delay, **options) for delay in (30, 200, 90, 60, 150)]
-        await told.wait("completed", 5)
+        await recorded.wait("completed", 5)
         late: list[int] = []
         for job, delay in zip(jobs, (30, 200, 90, 60, 150), strict=True):
             done = await queue.get_job(job.id)
@@ -114,13 +114,13 @@ async def test_a_job_that_is_due_earlier_moves_the_timer(url: str, queue_name: s
     gate = Gate()
     gate.open()
     async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n", "late", delay=3_600_000)
         await queue.add("n", "now")
-        await told.wait("completed")
+        await recorded.wait("completed")
         job = await queue.add("n", "soon", delay=30)
-        await told.wait("completed", 2)
-        assert told.job_ids("completed")[1] == job.id
+        await recorded.wait("completed", 2)
+        assert recorded.job_ids("completed")[1] == job.id
 
 
 async def test_run_at(url: str, queue_name: str, without_polling: None):
@@ -144,11 +144,11 @@ async def test_an_idle_worker_is_woken(core_url: str, queue_name: str, options: 
         pass
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         for n in range(1, 16):
             await queue.add("n", **options)
-            await told.wait("completed", n)
-            await told.wait("drained", n)
+            await recorded.wait("completed", n)
+            await recorded.wait("drained", n)
 
 
 @pytest.mark.parametrize(("place", "options"), [("priority", {"priority": 1}), ("lifo", {"lifo": "1"})])
@@ -163,10 +163,10 @@ async def test_a_job_that_a_peer_put_into_a_list_is_found_by_polling(
 
     raw = Raw(core_resp, queue_name)
     async with Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         for n in range(1, 4):
             raw.put_job(f"peer-{n}", place=place, **options)
-            await told.wait("completed", n)
+            await recorded.wait("completed", n)
 
 
 async def test_one_push_wakes_one_of_many_idle_workers(url: str, queue_name: str, without_polling: None):
@@ -192,12 +192,12 @@ async def test_two_workers_share_a_queue_and_run_each_job_once(core_url: str, co
 
     async with Queue(queue_name, core_url) as queue:
         workers = [Worker(queue_name, handle, core_url, concurrency=c) for c in (3, 20)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         for worker in workers:
             await worker.start()
         assert len(await queue.get_workers()) == 2
         jobs = await queue.add_bulk([("n", n, {"priority": n % 3}) for n in range(300)])
-        await told.wait("completed", 300)
+        await recorded.wait("completed", 300)
         await asyncio.gather(*(worker.close() for worker in workers))
         assert ran == Counter({job.id: 1 for job in jobs})
         assert all(worker.jobs_ended > 0 for worker in workers)
@@ -246,7 +246,7 @@ async def test_a_thousand_jobs_that_fail_at_random_end_once_each(url: str, resp:
     ends: dict[str, Counter[str]] = {"completed": Counter(), "failed": Counter()}
     async with Queue(queue_name, url) as queue, QueueEvents(queue_name, url) as events:
         workers = [Worker(queue_name, handle, url, concurrency=25) for _ in range(2)]
-        told = Told(*workers)
+        recorded = EventRecorder(*workers)
         for worker in workers:
             await worker.start()
 
@@ -259,15 +259,15 @@ async def test_a_thousand_jobs_that_fail_at_random_end_once_each(url: str, resp:
 
         following = asyncio.create_task(follow())
         jobs = await queue.add_bulk([("n", fate, {"attempts": 3}) for fate in child_outcomes])
-        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 1_000)
-        await soon(following)
+        await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 1_000)
+        await with_timeout(following)
         await asyncio.gather(*(worker.close() for worker in workers))
         counts = await queue.get_job_counts()
     good = {job.id for job, fate in zip(jobs, child_outcomes, strict=True) if fate != "never"}
     bad = {job.id for job in jobs} - good
     assert succeeded == Counter(good)
-    assert Counter(told.job_ids("completed")) == ends["completed"] == Counter(good)
-    assert Counter(told.job_ids("failed")) == ends["failed"] == Counter(bad)
+    assert Counter(recorded.job_ids("completed")) == ends["completed"] == Counter(good)
+    assert Counter(recorded.job_ids("failed")) == ends["failed"] == Counter(bad)
     assert (counts.completed, counts.failed) == (len(good), len(bad))
     assert (counts.waiting, counts.active, counts.delayed) == (0, 0, 0)
     raw = Raw(resp, queue_name)
@@ -282,12 +282,12 @@ async def test_nothing_leaks(url: str, queue_name: str, key_leaks: Any):
             raise ValueError
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=5) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add_bulk([
             ("n", "plain"), ("n", "gone", {"remove_on_complete": True}), ("n", "fails", {"attempts": 2}),
             ("n", "fails", {"remove_on_fail": True}), ("n", "urgent", {"priority": 4}), ("n", "last", {"lifo": True}),
         ])  # fmt: skip
-        await told.until(lambda told: told.count["completed"] + told.count["failed"] == 6)
+        await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 6)
 
 
 async def test_a_job_that_ends_at_its_start_frees_its_own_slot_only(url: str, queue_name: str):
@@ -301,16 +301,18 @@ async def test_a_job_that_ends_at_its_start_frees_its_own_slot_only(url: str, qu
 
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("unknown", {}), *[("known", {})] * 5])
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("failed")
+            await recorded.wait("failed")
             await gate.next()
             await gate.next()
             fetching = worker._fetching
             assert fetching is not None
-            await soon(fetching.until(lambda: not fetching.engine.calls_in_flight and not fetching.engine.finished))
+            await with_timeout(
+                fetching.until(lambda: not fetching.engine.calls_in_flight and not fetching.engine.finished)
+            )
             await asyncio.sleep(0)  # a job that was fetched too many would begin here
             begun = len(gate.begun)
             gate.open()
-            await told.wait("completed", 5)
+            await recorded.wait("completed", 5)
     assert begun == 2

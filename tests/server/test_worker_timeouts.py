@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Gate, Raw, Told
+from tests.server.worker_support import EventRecorder, Gate, Raw
 
 
 async def test_an_async_handler_is_cancelled(core_url: str, core_resp: RespClient, queue_name: str):
@@ -42,11 +42,11 @@ async def test_handler_that_ends_in_time_is_not_cancelled(url: str, queue_name: 
         return "quick"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         job = await queue.add("n", timeout=60_000)
         assert await job.wait_until_finished() == "quick"
-        await told.wait("completed")
-        assert not told.of("completed")[0][0].cancelled.is_set()
+        await recorded.wait("completed")
+        assert not recorded.of("completed")[0][0].cancelled.is_set()
 
 
 async def test_handler_that_ignores_cancellation_keeps_its_slot_but_its_result_is_discarded(
@@ -67,9 +67,9 @@ async def test_handler_that_ignores_cancellation_keeps_its_slot_but_its_result_i
         return "fine"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         late = await queue.add("n", "stubborn", timeout=30)
-        await told.wait("failed")
+        await recorded.wait("failed")
         other = await queue.add("n", "other")
         assert worker.active_count == 1
         assert await other.is_waiting()
@@ -95,10 +95,10 @@ async def test_timed_out_thread_is_signalled_and_keeps_its_slot(
         return "fine"
 
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         slow = await queue.add("crunch", "slow", timeout=40)
-        await told.wait("failed")
-        (job, error) = told.of("failed")[0]
+        await recorded.wait("failed")
+        (job, error) = recorded.of("failed")[0]
         assert (job.id, type(error).__name__) == (slow.id, "JobTimeoutError")
         assert await asyncio.to_thread(seen_cancelled.wait, 20)
         (warning,) = [r.getMessage() for r in caplog.records if "cannot be stopped" in r.getMessage()]
@@ -140,7 +140,7 @@ async def test_a_job_that_timed_out_before_a_thread_was_free_is_not_begun(url: s
     async with Queue(queue_name, url) as queue:
         jobs = await queue.add_bulk([("n", 0), ("n", 1, {"timeout": 1}), ("n", 2, {"timeout": 1})])
         worker = Worker(queue_name, handle, url, concurrency=3)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
 
         def block_the_loop(job: Job) -> None:
             if job.data == 2:
@@ -148,12 +148,12 @@ async def test_a_job_that_timed_out_before_a_thread_was_free_is_not_begun(url: s
 
         worker.on("active", block_the_loop)
         async with worker:
-            await told.wait("failed", 1)
+            await recorded.wait("failed", 1)
             hold.set()
-            await told.wait("completed")
-            await told.until(lambda told: worker.active_count == 0 or told.count["drained"] > 0)
+            await recorded.wait("completed")
+            await recorded.until(lambda recorded: worker.active_count == 0 or recorded.count["drained"] > 0)
     assert began in ([0], [0, 2])
-    assert jobs[1].id in told.job_ids("failed")
+    assert jobs[1].id in recorded.job_ids("failed")
 
 
 async def test_the_time_before_it_is_taken_does_not_count(url: str, queue_name: str):
@@ -163,7 +163,7 @@ async def test_the_time_before_it_is_taken_does_not_count(url: str, queue_name: 
         return await gate(job) if job.data == "first" else "second"
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         await queue.add("n", "first")
         await gate.next()
         second = await queue.add("n", "second", timeout=50)
@@ -173,4 +173,4 @@ async def test_the_time_before_it_is_taken_does_not_count(url: str, queue_name: 
                 await clock.add_and_wait("n", timeout=60)
         gate.open()
         assert await second.wait_until_finished() == "second"
-        assert told.count["failed"] == 0
+        assert recorded.count["failed"] == 0

@@ -1,6 +1,6 @@
-"""What the tests of workers share: listening to a worker, holding its handlers, looking at a queue's keys raw.
+"""Helpers of the worker tests: recorders of worker events, handlers that wait, and raw access to a queue's keys.
 
-Nothing here sleeps: everything that is waited for is an event, a future or a reply.
+The helpers wait for an event, a future or a reply, not for a time. Only `until` polls.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from glidemq_py.testing import RespClient
 T = TypeVar("T")
 
 PATIENCE = 120.0
-"""Seconds after which something that was waited for counts as not happening."""
+"""Default timeout of a wait, seconds."""
 
 
-async def soon(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
-    """The result, or TimeoutError where a test would otherwise hang."""
+async def with_timeout(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
+    """Return the result; raise TimeoutError instead of letting a test hang."""
     async with asyncio.timeout(seconds):
         return await awaitable
 
 
 async def until(reached: Callable[[], object]) -> None:
-    """For what the server alone knows and nobody is told of: ask it until it is so. Wrap it in `soon`."""
+    """Poll until the condition is true, for conditions without an event. Use inside `with_timeout`."""
     while not reached():  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(0.01)
 
 
-class Told:
-    """Everything that workers told their process, and a way to wait for it."""
+class EventRecorder:
+    """Records the events that workers emit, and waits for them."""
 
     def __init__(self, *workers: Worker) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -51,25 +51,25 @@ class Told:
         self._changed.set()
 
     def of(self, event: str) -> list[tuple[Any, ...]]:
-        """The arguments of every call for an event."""
+        """Return the arguments of each emitted event of this name."""
         return [args for name, args in self.calls if name == event]
 
     def job_ids(self, event: str) -> list[str]:
         return [args[0].id for args in self.of(event)]
 
-    async def until(self, reached: Callable[["Told"], bool]) -> None:
+    async def until(self, reached: Callable[["EventRecorder"], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not reached(self):
                 self._changed.clear()
                 await self._changed.wait()
 
     async def wait(self, event: str, count: int = 1) -> None:
-        """Wait until the event has been told that often."""
-        await self.until(lambda told: told.count[event] >= count)
+        """Wait until the event has been emitted ``count`` times."""
+        await self.until(lambda recorded: recorded.count[event] >= count)
 
 
 class Gate:
-    """An async handler that says which jobs it began, and ends them when it is opened."""
+    """An async handler that records its jobs and returns when the gate is opened."""
 
     def __init__(self) -> None:
         self.begun: list[Job] = []
@@ -88,15 +88,15 @@ class Gate:
         return job.data
 
     async def next(self) -> Job:
-        """The next job that begins."""
-        return await soon(self._begun.get())
+        """Return the next job that starts."""
+        return await with_timeout(self._begun.get())
 
     def open(self) -> None:
         self.opened.set()
 
 
 class Raw:
-    """A queue as its keys show it, without our own code between."""
+    """Raw access to the keys of a queue, without our own code."""
 
     def __init__(self, resp: RespClient, name: str) -> None:
         self.resp = resp
@@ -116,7 +116,7 @@ class Raw:
         return None if state is None else str(state)
 
     def put_job(self, job_id: str, *, place: str = "stream", **fields: object) -> str:
-        """A ready job as a peer writes it, hash and place (stream, lifo or priority); None leaves a field out."""
+        """Write a ready job as a peer does: hash and source (stream, lifo or priority). None omits a field."""
         record: dict[str, object | None] = {
             "id": job_id, "name": "task", "data": "{}", "opts": "{}", "timestamp": 0, "attemptsMade": 0,
             "delay": 0, "priority": 0, "maxAttempts": 0, "state": "waiting",
@@ -131,7 +131,7 @@ class Raw:
         return job_id
 
     def push(self, **fields: str) -> str:
-        """A stream entry of the fields."""
+        """Add a stream entry with these fields."""
         return str(self.run("XADD", "stream", "*", *(item for pair in fields.items() for item in pair)))
 
     def events(self, job_id: str | None = None) -> list[dict[str, str]]:
@@ -144,12 +144,12 @@ class Raw:
         return [event["event"] for event in self.events(job_id)]
 
     def metric(self, kind: str) -> int:
-        """Jobs counted in the metrics over all minutes."""
+        """Return the number of jobs in the metrics of all minutes."""
         counts = self.resp.hash(self.key(f"metrics:{kind}"))
         return sum(int(value) for field, value in counts.items() if field.endswith(":c"))
 
     def pending(self) -> list[list[Any]]:
-        """What pends in the group of workers."""
+        """Return the pending entries of the group of workers."""
         return list(self.resp.execute("XPENDING", self.key("stream"), "workers", "-", "+", 1000))
 
     def consumers(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, UnrecoverableError, Worker
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 
 DONE, FAILED = 700, 30
 
@@ -26,10 +26,10 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
         await queue.add_bulk([("n", i) for i in range(DONE)])
         await queue.add_bulk([("fails", i, {"attempts": 3}) for i in range(FAILED)])
         worker = Worker(queue_name, handle, url, concurrency=50)
-        told = Told(worker)
+        recorded = EventRecorder(worker)
         async with worker:
-            await told.wait("completed", DONE)
-            await told.wait("failed", FAILED)
+            await recorded.wait("completed", DONE)
+            await recorded.wait("failed", FAILED)
         await queue.add_bulk([("w", i) for i in range(20)])
         await queue.add_bulk([("d", i, {"delay": 3_600_000}) for i in range(15)])
         await queue.add_bulk([("p", i, {"priority": 3}) for i in range(10)])

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Told
+from tests.server.worker_support import EventRecorder
 from tests.spark.conftest import ROOT, Written
 
 
@@ -30,9 +30,9 @@ async def test_written_jobs_are_completed(spark: Any, sink: Callable[..., Any], 
 
     sink(spark.range(500)).save()
     worker = Worker(queue_name, handle, url, concurrency=20)
-    told = Told(worker)
+    recorded = EventRecorder(worker)
     async with worker, Queue(queue_name, url) as queue:
-        await told.wait("completed", 500)
+        await recorded.wait("completed", 500)
         report = await queue.check(recheck_after=50)
         assert not report.findings, str(report)
 

@@ -1,4 +1,4 @@
-"""From TARGET to workers, without a server; and the command line's own values."""
+"""Resolve TARGET to workers without a server, and validate command-line values."""
 
 import sys
 import textwrap
@@ -16,7 +16,7 @@ Module = Callable[[str], str]
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Module]:
-    """`module(source)`: a module in the current folder; its name."""
+    """Return a function that writes a module into the current folder and returns its name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

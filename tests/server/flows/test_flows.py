@@ -35,7 +35,7 @@ from glidemq_py import (
 from glidemq_py._core.calls.packing import Call
 from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
-from tests.server.worker_support import Raw, Told, soon
+from tests.server.worker_support import EventRecorder, Raw, with_timeout
 
 pytestmark = pytest.mark.usefixtures("clean_check")
 
@@ -60,7 +60,7 @@ async def work(url: str, handler: Any, job: Job, *queues: str, concurrency: int 
     for worker in workers:
         await worker.start()
     try:
-        return await soon(job.wait_until_finished())
+        return await with_timeout(job.wait_until_finished())
     finally:
         for worker in workers:
             await worker.close()
@@ -143,7 +143,7 @@ async def test_large_children_values_are_read(url: str, queue: Queue, flows: Flo
 
     node = await flows.add(FlowJob("root", queue.name, 0, None, [FlowJob("leaf", queue.name, n) for n in "abcdefgh"]))
     async with Worker(queue.name, much, url, concurrency=4):
-        assert await soon(node.job.wait_until_finished()) == [[n, 400_000] for n in "abcdefgh"]
+        assert await with_timeout(node.job.wait_until_finished()) == [[n, 400_000] for n in "abcdefgh"]
 
 
 class Dying:
@@ -280,8 +280,8 @@ async def test_failed_node_fails_its_dependents(url: str, queue: Queue, flows: F
         DagNode("lost", queue.name, 1, deps=["worse", "fine"]),
     ])  # fmt: skip
     async with Worker(queue.name, Adder(), url) as worker:
-        await Told(worker).wait("failed", 2)
-        assert await soon(jobs["fine"].wait_until_finished()) == 1
+        await EventRecorder(worker).wait("failed", 2)
+        assert await with_timeout(jobs["fine"].wait_until_finished()) == 1
     assert await jobs["lost"].get_state() is JobState.FAILED
 
 
@@ -330,7 +330,7 @@ async def test_a_released_parent_keeps_its_own_options(
     node = await flows.add(FlowJob("root", queue.name, 0, options, [FlowJob("leaf", child, 1)]))
     raw = Raw(resp, queue.name)
     async with Worker(child, Adder(), url) as worker:
-        await Told(worker).wait("completed")
+        await EventRecorder(worker).wait("completed")
     while await node.job.get_state() is JobState.WAITING_CHILDREN:  # noqa: ASYNC110  told by the worker of another queue
         await asyncio.sleep(0.01)
     assert raw.state(node.job.id) == state
@@ -356,7 +356,7 @@ async def test_retried_parent_takes_one_group_slot(
     node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
     leaf = node.children[0].job
     async with Worker(queue.name, Adder(), url) as worker:
-        await Told(worker).wait("failed")
+        await EventRecorder(worker).wait("failed")
     assert await node.job.get_state() is JobState.FAILED
     await leaf.update_data(10)
     await leaf.retry()
@@ -366,7 +366,7 @@ async def test_retried_parent_takes_one_group_slot(
     assert await work(url, Adder(), node.job, queue.name) == 11
     async with Worker(queue.name, Adder(), url):
         for job in behind:
-            await soon(job.wait_until_finished())
+            await with_timeout(job.wait_until_finished())
 
 
 async def test_retried_parent_waits_for_a_group_slot(url: str, queue: Queue, flows: FlowProducer) -> None:
@@ -374,7 +374,7 @@ async def test_retried_parent_waits_for_a_group_slot(url: str, queue: Queue, flo
     ordering: dict[str, Any] = {"ordering": {"key": "k"}}
     node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
     async with Worker(queue.name, Adder(), url) as worker:
-        await Told(worker).wait("failed")
+        await EventRecorder(worker).wait("failed")
     began, go = asyncio.Event(), asyncio.Event()
 
     async def handle(job: Job) -> int:
@@ -385,12 +385,12 @@ async def test_retried_parent_waits_for_a_group_slot(url: str, queue: Queue, flo
 
     async with Worker(queue.name, handle, url, concurrency=3):
         await queue.add("holds", **ordering)
-        await soon(began.wait())
+        await with_timeout(began.wait())
         await node.job.retry()
         while await node.job.get_state() is not JobState.GROUP_WAITING:  # noqa: ASYNC110  nothing tells of it
             await asyncio.sleep(0.01)
         go.set()
-        assert await soon(node.job.wait_until_finished()) == 1
+        assert await with_timeout(node.job.wait_until_finished()) == 1
 
 
 @pytest.mark.parametrize("count", [3, 300])
@@ -438,9 +438,9 @@ async def test_rejected_tree_does_not_stop_others(queue: Queue, flows: FlowProdu
         FlowJob("root", queue.name, options={"job_id": job_id}, children=[FlowJob("leaf", queue.name)])
         for job_id in ("one", "one", "two")
     ]
-    with pytest.raises(BulkAddError, match="1 of 3") as told:
+    with pytest.raises(BulkAddError, match="1 of 3") as recorded:
         await flows.add_bulk(trees)
-    first, second, third = told.value.results
+    first, second, third = recorded.value.results
     assert isinstance(first, JobNode)
     assert isinstance(second, DuplicateJobError)
     assert isinstance(third, JobNode)

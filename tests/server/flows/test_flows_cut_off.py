@@ -31,7 +31,7 @@ from glidemq_py._core.calls.packing import Call
 from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import soon
+from tests.server.worker_support import with_timeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
@@ -137,7 +137,7 @@ async def test_producer_dies_between_two_calls(
             if not at_work:
                 await asyncio.gather(*(worker.start() for worker in workers))
             await finish(first)
-            await soon(all_done(first, second))
+            await with_timeout(all_done(first, second))
             await asyncio.gather(*(worker.close() for worker in workers))
             committed = "flow_stage" in (transport.calls if after or not killed else transport.calls[:-1])
             counts = [await each.get_job_counts() for each in (first, second)]
@@ -189,7 +189,7 @@ async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, 
     async with Queue(queue_name, url) as first, Queue(other, url) as second:
         assert await finish(first) == (0 if number == 3 else 1)
         async with Worker(queue_name, handler, url, concurrency=20), Worker(other, handler, url, concurrency=20):
-            await soon(all_done(first, second))
+            await with_timeout(all_done(first, second))
         assert handler.early == []
         assert len(handler.ran) == (0 if number == 3 else 251)
         await second.obliterate()
@@ -219,7 +219,7 @@ async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, 
             finished = await finish(first)
             if not at_work:
                 await asyncio.gather(*(worker.start() for worker in workers))
-            await soon(all_done(first, second))
+            await with_timeout(all_done(first, second))
             await asyncio.gather(*(worker.close() for worker in workers))
             happened = function != "flow_reserve" or known
             assert len(handler.ran) == (size if happened else 0)
@@ -248,7 +248,7 @@ async def test_concurrent_adds_of_the_same_flow(url: str, queue_name: str, queue
         results = await asyncio.gather(*both, return_exceptions=True)
         refused = [each for each in results if isinstance(each, BaseException)]
         assert [type(each) for each in refused] == [DuplicateJobError]
-        await soon(all_done(queue, leaves))
+        await with_timeout(all_done(queue, leaves))
         assert await finish(queue) == 0
     assert (len(handler.ran), handler.early) == (156, [])
     async with Queue(second, url) as leaves:
@@ -272,7 +272,7 @@ async def test_flow_is_added_again_after_producer_died(url: str, queue_name: str
                 await flows.add(with_ids(queue_name, queue_name))
         assert await finish(queue) == 1
     async with Worker(queue_name, handler, url, concurrency=20):
-        await soon(all_done(queue))
+        await with_timeout(all_done(queue))
     assert (len(handler.ran), handler.early) == (156, [])
 
 
@@ -287,7 +287,7 @@ async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, qu
             *({"name": f"waits {i}", "queue": queue_name, "deps": ["taken"]} for i in range(2)),
         ]
         adding = asyncio.create_task(flows.add_dag(nodes))
-        await soon(transport.there.wait())
+        await with_timeout(transport.there.wait())
         stranger = await queue.add("stranger", job_id="taken")
         gate.set()
         jobs = await adding
@@ -321,7 +321,7 @@ async def test_children_finish_before_the_flow_is_complete(
     async with FlowProducer(url) as flows, Worker(queue_name, handle, url, concurrency=10):
         transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)  # type: ignore[assignment]
         adding = asyncio.create_task(flows.add(flow))
-        await soon(transport.there.wait())
+        await with_timeout(transport.there.wait())
         for i in range(60):
             await (queue.remove(f"m{i}") if how == "remove" else queue.revoke(f"m{i}"))
         root = await queue.get_job("r")
@@ -334,7 +334,7 @@ async def test_children_finish_before_the_flow_is_complete(
                 await node.job.wait_until_finished()
         else:
             assert await node.job.wait_until_finished() == end
-        await soon(all_done(queue))
+        await with_timeout(all_done(queue))
     assert seen == ([] if end is None else [1])
 
 
@@ -349,7 +349,7 @@ async def test_jobs_removed_during_add_leave_no_keys(
     async with FlowProducer(url) as flows:
         transport = flows._transport = Deadly(await flows._connected(), number, gate=gate)  # type: ignore[assignment]
         adding = asyncio.create_task(flows.add(FlowJob("root", queue_name, 1, {"job_id": "r"}, middle)))
-        await soon(transport.there.wait())
+        await with_timeout(transport.there.wait())
         await (queue.remove("r") if what == "remove the root" else queue.obliterate())
         gate.set()
         await adding
@@ -394,7 +394,7 @@ async def test_server_out_of_memory_during_add(url: str, queue_name: str, queue:
         flows._transport = transport  # type: ignore[assignment]
     assert await finish(queue) == 1
     async with Worker(queue_name, handler, url, concurrency=20):
-        await soon(all_done(queue))
+        await with_timeout(all_done(queue))
     assert (len(handler.ran), handler.early) == (156, [])
 
 

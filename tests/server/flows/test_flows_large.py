@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, GlideMQValidationError, Job, JobFailedError, Queue, Worker, chain
-from tests.server.worker_support import soon
+from tests.server.worker_support import with_timeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clean_check")]
 
@@ -36,7 +36,7 @@ def deep(queue: str, data: Any, form: str) -> Any:
 async def test_flow_deeper_than_the_recursion_limit(url: str, queue: Queue, flows: FlowProducer, form: str) -> None:
     node = await flows.add(deep(queue.name, 1, form))
     async with Worker(queue.name, handle, url):
-        assert await soon(node.job.wait_until_finished()) == LEVELS + 1
+        assert await with_timeout(node.job.wait_until_finished()) == LEVELS + 1
     read = await flows.get_flow(queue.name, node.job.id)
     assert read is not None
     assert (read.counts(), read.is_cut) == ({"completed": LEVELS + 1}, False)
@@ -49,7 +49,7 @@ async def test_failure_propagates_up_a_deep_flow(url: str, queue: Queue, flows: 
     node = await flows.add(deep(queue.name, "bad", "jobs"))
     async with Worker(queue.name, handle, url):
         with pytest.raises(JobFailedError) as failed:
-            await soon(node.job.wait_until_finished())
+            await with_timeout(node.job.wait_until_finished())
     last = list(node.walk())[-1].job.id
     child = node.children[0].job.id
     member = f"glide:{{{queue.name}}}:"

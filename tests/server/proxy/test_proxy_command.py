@@ -17,7 +17,7 @@ MODULE = "glidemq_py.proxy"
 async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name: str) -> None:
     arguments = ("--url", url, "--port", "0", "--queue", queue_name)
     with Command(tmp_path, MODULE, *arguments, env={"GLIDEMQ_PROXY_TOKENS": f"another-long-token {TOKEN}"}) as command:
-        (running,) = await command.says(r"running on (http://127\.0\.0\.1:\d+)")
+        (running,) = await command.printed(r"running on (http://127\.0\.0\.1:\d+)")
         async with httpx.AsyncClient(base_url=running[1], timeout=20) as http:
             assert (await http.get("/health")).json()["status"] == "ok"
             at = f"/queues/{queue_name}"
@@ -55,7 +55,7 @@ async def test_invalid_option_prints_one_line(tmp_path: Path) -> None:
 
 async def test_public_address_without_tokens_prints_a_warning(tmp_path: Path, url: str) -> None:
     with Command(tmp_path, MODULE, "--url", url, "--port", "0", "--host", "0.0.0.0") as command:
-        await command.says("GLIDEMQ_PROXY_TOKENS is not set: every client that reaches 0.0.0.0 may use the queues")
-        await command.says("running on http://")
+        await command.printed("GLIDEMQ_PROXY_TOKENS is not set: every client that reaches 0.0.0.0 may use the queues")
+        await command.printed("running on http://")
         command.signal(signal.SIGINT)
         assert await command.ends() in (-signal.SIGINT, 130)
