@@ -1,4 +1,7 @@
-"""The job option `backoff`: delay between the attempts of a job."""
+"""Retries: which failures are retried, and the job option `backoff`, the delay between the attempts of a job.
+
+A worker decides when an attempt fails; the server then stores the job as a delayed one (`fail` in lua/core/finish.lua).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,16 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from glidemq_py._core.checks import check_mapping, check_text
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, to_ms
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError, JobRevokedError, UnrecoverableError
+
+__all__ = ["Backoff", "BackoffStrategy", "is_retried", "retry_delay"]
+
+_log = get_logger(__name__)
+
+BackoffStrategy = Callable[[int, BaseException], int | timedelta]
+"""(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
 
 _TYPE_LENGTH: Final = 256
 _FIELDS: Final = ("type", "delay", "jitter", "max_delay")
@@ -104,6 +115,49 @@ class Backoff:
         if self.max_delay is not None:
             wire["maxDelay"] = self.max_delay
         return wire
+
+
+_PERMANENT: Final = (UnrecoverableError, JobRevokedError)
+
+
+def is_retried(
+    error: BaseException, retry_on: tuple[type[BaseException], ...] | None, no_retry_on: tuple[type[BaseException], ...]
+) -> bool:
+    """Return whether a job may be retried after an error, if it has attempts left.
+
+    Args:
+        error: Error of the attempt. `UnrecoverableError` and a revocation are permanent.
+        retry_on: Errors that are retried; None: all.
+        no_retry_on: Errors that are not retried.
+    """
+    if isinstance(error, (*_PERMANENT, *no_retry_on)):
+        return False
+    return retry_on is None or isinstance(error, retry_on)
+
+
+def retry_delay(
+    backoff: Backoff | None, failures: int, error: BaseException, strategies: Mapping[str, BackoffStrategy] | None
+) -> int:
+    """Return the delay until the next attempt, in ms.
+
+    Args:
+        backoff: The job's option; None: no delay.
+        failures: Number of failed attempts, this one included.
+        error: Error of the attempt.
+        strategies: The worker's own strategies by type. One that fails is logged and replaced by the delay of "fixed".
+    """
+    if backoff is None:
+        return 0
+    default = backoff.compute(failures)
+    strategy = (strategies or {}).get(backoff.type)
+    if strategy is None:
+        return default
+    try:
+        delay = strategy(failures, error)
+        return to_ms(f"backoff strategy {backoff.type!r}", delay if isinstance(delay, timedelta) else int(delay))
+    except Exception:
+        _log.exception("backoff strategy %r failed; using a delay of %d ms", backoff.type, default)
+        return default
 
 
 def _check_jitter(option: str, value: object) -> float:

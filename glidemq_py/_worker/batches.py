@@ -22,6 +22,7 @@ from glidemq_py._worker.options import BatchOptions
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.runner import AttemptRunner, ResultSink
+from glidemq_py._worker.timeouts import start_timeout
 from glidemq_py.errors import (
     BatchError,
     BatchMismatchError,
@@ -150,7 +151,7 @@ class BatchRunner(AttemptRunner):
             if self._listeners.wanted("active"):
                 self._listeners.emit("active", run.job)
             if run.options.timeout is not None:
-                run.timer = self._loop.call_later(run.options.timeout / 1000, self._time_out, run)
+                start_timeout(run, self._loop, self._cancel_attempt)
         if self._route.in_thread:
             self._threads.submit(batch)
             return

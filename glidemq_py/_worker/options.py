@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
 
@@ -13,10 +12,10 @@ from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, parse_nested
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.limits.options import RateLimit, TokenLimiter, parse_limit
+from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
 __all__ = [
-    "BackoffStrategy",
     "BatchDict",
     "BatchOptions",
     "ExceptionTypes",
@@ -194,8 +193,6 @@ class SandboxOptions:
 
 MAX_CONCURRENCY: Final = 10_000
 
-BackoffStrategy = Callable[[int, BaseException], int | timedelta]
-"""(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
 ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 

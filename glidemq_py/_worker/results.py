@@ -11,7 +11,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core import json_text as json
@@ -23,23 +22,22 @@ from glidemq_py._core.payload import encode_data, encode_result
 from glidemq_py._core.record import MAX_STACKTRACES
 from glidemq_py._core.times import MAX_EPOCH_MS, to_ms
 from glidemq_py._features.retention import KeepJobs, Retention
+from glidemq_py._features.retries import is_retried, retry_delay
 from glidemq_py._features.suspend import calls as suspending
 from glidemq_py._features.suspend.calls import SUSPENDED_ROW
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py._worker.options import BackoffStrategy, WorkerOptions
+from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.run import Run
 from glidemq_py.errors import (
     DelayedError,
     GlideMQError,
     GroupRateLimitError,
-    JobRevokedError,
     JobSignal,
     RateLimitError,
     SerializationError,
     StaleAttemptError,
     SuspendError,
-    UnrecoverableError,
     WaitingChildrenError,
 )
 from glidemq_py.telemetry.state import TELEMETRY
@@ -51,7 +49,6 @@ __all__ = ["FinishedAttempt", "OutcomeReporting", "Outcomes", "message_of", "sig
 
 _log = get_logger(__name__)
 
-_FINAL = (UnrecoverableError, JobRevokedError)
 _REASON_CHARS = 4_096
 _TRACE_CHARS = 8_192
 _TRACE_FRAMES = 32
@@ -160,29 +157,10 @@ class Outcomes:
         return (retention, 0)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
-        if run.attempt.discarded or isinstance(error, (*_FINAL, *self._options.no_retry_on)):
-            return False
-        return self._options.retry_on is None or isinstance(error, self._options.retry_on)
+        return not run.attempt.discarded and is_retried(error, self._options.retry_on, self._options.no_retry_on)
 
     def _backoff(self, run: Run, error: BaseException) -> int:
-        backoff = run.options.backoff
-        if backoff is None:
-            return 0
-        failures = run.job.attempts_made + 1
-        strategy = (self._options.backoff_strategies or {}).get(backoff.type)
-        if strategy is not None:
-            return _custom_backoff(strategy, backoff.type, failures, error, backoff.compute(failures))
-        return backoff.compute(failures)
-
-
-def _custom_backoff(strategy: BackoffStrategy, name: str, failures: int, error: BaseException, default: int) -> int:
-    """Return the delay (ms) of a user's strategy, or ``default`` if the strategy fails."""
-    try:
-        delay = strategy(failures, error)
-        return to_ms(f"backoff strategy {name!r}", delay if isinstance(delay, timedelta) else int(delay))
-    except Exception:
-        _log.exception("backoff strategy %r failed; using a delay of %d ms", name, default)
-        return default
+        return retry_delay(run.options.backoff, run.job.attempts_made + 1, error, self._options.backoff_strategies)
 
 
 def message_of(error: BaseException) -> str:

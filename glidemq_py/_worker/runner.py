@@ -19,12 +19,12 @@ from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.run import Run
+from glidemq_py._worker.timeouts import start_timeout, stop_timeout
 from glidemq_py.errors import (
     EventLoopError,
     GlideMQError,
     JobRevokedError,
     JobSignal,
-    JobTimeoutError,
     NoHandlerError,
     RateLimitError,
     StaleAttemptError,
@@ -105,8 +105,7 @@ class AttemptRunner:
     def _ended(self, run: Run, result: Any, error: BaseException | None) -> None:
         """Free the slot of a handler that has ended, and report its result."""
         if run.timer is not None:
-            run.timer.cancel()
-            run.timer = None
+            stop_timeout(run)
         if run.attempt.ended:
             self._sink.free_slot(run)
             return
@@ -147,10 +146,6 @@ class AttemptRunner:
 
     # -- attempts that end before their handler -----------------------------------------------------------
 
-    def _time_out(self, run: Run) -> None:
-        run.timer = None
-        self._cancel_attempt(run, JobTimeoutError(f"the attempt exceeded its timeout of {run.options.timeout} ms"))
-
     def _cancel_attempt(self, run: Run, error: BaseException) -> None:
         if run.attempt.ended or run not in self.running:
             return
@@ -160,8 +155,7 @@ class AttemptRunner:
     def _stop(self, run: Run, why: str) -> None:
         run.attempt.end()
         if run.timer is not None:
-            run.timer.cancel()
-            run.timer = None
+            stop_timeout(run)
         self._cancel(run, why)
 
     def _cancel(self, run: Run, why: str) -> None:
@@ -259,9 +253,8 @@ class Runner(AttemptRunner):
             self._ended(run, None, NoHandlerError(f"this worker has no handler for jobs named {run.job.name!r}"))
             return
         run.handler = route.handler if not TELEMETRY.on else observed_handler(route.handler, route.in_thread)
-        timeout = run.options.timeout
-        if timeout is not None:
-            run.timer = self._loop.call_later(timeout / 1000, self._time_out, run)
+        if run.options.timeout is not None:
+            start_timeout(run, self._loop, self._cancel_attempt)
         if route.in_thread:
             self._threads.submit(run)
         else:

@@ -19,6 +19,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOpt
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
+from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._worker.components import WorkerComponents, is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
@@ -27,7 +28,6 @@ from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.opening import check_lifespan, consumer_name
 from glidemq_py._worker.options import (
-    BackoffStrategy,
     BatchDict,
     BatchOptions,
     ExceptionTypes,

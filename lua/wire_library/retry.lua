@@ -4,7 +4,7 @@
 -- glidemq_revoke: cancel a job.
 --   KEYS 1 job, 2 stream, 3 scheduled, 4 failed, 5 events   ARGV 1 id, 2 now, 3 group
 --   -> 'revoked' (it will not run) | 'flagged' (it is active, waits for something or has ended) | 'not_found'
---   Bound: core/waiting_place.lua and W.find_entry.
+--   Bound: core/find_waiting.lua and W.find_entry.
 local W = G.W
 
 local PAGE = 1000

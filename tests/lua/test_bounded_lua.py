@@ -11,7 +11,7 @@ EXCEPTIONS = {
     ("core/consumers.lua", "'XINFO', 'GROUPS', q.stream"): "after number_of_groups",
     ("core/consumers.lua", "'XINFO', 'CONSUMERS', q.stream, name"): "after has_few_consumers",
     ("core/functions/counts.lua", "'HKEYS', q.ordering"): "after HLEN",
-    ("core/waiting_place.lua", "'LREM', place.list, place.rank, id"): "LPOS has found the job near that end",
+    ("core/find_waiting.lua", "'LREM', place.list, place.rank, id"): "LPOS has found the job near that end",
     ("features/consistency/functions/repair.lua", "'LREM', q.P .. place, rank, id"): "after LPOS with MAXLEN",
     ("features/broadcast/functions/_subscription.lua", "'XPENDING', q.stream, group"): "after has_few_consumers",
     ("features/broadcast/functions/_subscription.lua", "'XTRIM', q.stream, 'MAXLEN', '=', length - #found"): (

@@ -25,10 +25,10 @@ from glidemq_py._features.broadcast.subscriptions import get_subscriptions
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
+from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job import QueueLink
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.options import (
-    BackoffStrategy,
     BatchDict,
     BatchOptions,
     ExceptionTypes,

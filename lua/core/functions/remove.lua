@@ -1,7 +1,7 @@
 -- remove: delete a job in any state, with all its keys and its place in stream, set or list.
 -- KEYS 1 meta   ARGV 1 id   -> 1 removed, 0 no such job
 -- An active job is deleted too: the next call of its worker returns the status gone.
--- Bound: O(log n) and a bounded search (core/waiting_place.lua). If the search does not find a waiting job's place
+-- Bound: O(log n) and a bounded search (core/find_waiting.lua). If the search does not find a waiting job's place
 -- (deep in a list, or pushed by a peer), a worker removes the place when it meets it.
 
 -- Count an active job without an entry as left. Jobs fetched by this library or by the wire library are in one of the

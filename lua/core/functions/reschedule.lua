@@ -3,7 +3,7 @@
 -- -> 'ok' | 'no_op' | 'gone' | 'held' (a peer's worker has read it) | 'lost' (not in the place of its state, or
 -- deeper in a list or stream than the search goes) | the state that does not allow it
 -- reprioritize: waiting, prioritized, delayed. redelay: the same. promote: delayed.
--- The new place is written first, then the record; the old place is removed last. Bound: core/waiting_place.lua.
+-- The new place is written first, then the record; the old place is removed last. Bound: core/find_waiting.lua.
 
 -- Move the job to the place given by `priority` and `due`, and write further fields of its record.
 local function move(q, id, h, now, priority, due, ...)

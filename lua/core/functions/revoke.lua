@@ -4,7 +4,7 @@
 -- gets the field `revoked`: the worker of an active job reads it with its next heartbeat and cancels the handler; a
 -- waiting job that the bounded search does not find (deep in a list, or pushed by a peer) is rejected when it is
 -- fetched; a finished job is not affected.
--- Bound: core/waiting_place.lua; independent of the queue's length.
+-- Bound: core/find_waiting.lua; independent of the queue's length.
 
 -- Return whether an earlier call revoked the job: the call is repeated because its reply was lost.
 local function ended_by_this(q, id, h)
