@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 # -- servers that are not installed ------------------------------------------------------------------------
 
 NOT_RUN = pytest.StashKey[Counter[str]]()
-"""Tests that were deselected, by what is missing: one line of the report each, not one a test."""
+"""Deselected tests by missing requirement: one line of the report each, not one per test."""
 
 
 @pytest.hookimpl(tryfirst=True)

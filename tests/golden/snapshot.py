@@ -24,7 +24,7 @@ OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
-# What a token bucket holds depends on the moment.
+# The content of a token bucket depends on the time.
 MOMENTARY = frozenset({"tbTokens", "tbRefillRemainder"})
 
 
@@ -105,7 +105,7 @@ def _comparable_value(name: str, entry: dict[str, Any]) -> Any:
     if entry["type"] == "zset":
         return sorted(member for member, _ in value)
     if entry["type"] == "stream":
-        # Jobs run side by side, so the order of entries about different jobs is nobody's promise.
+        # Jobs run concurrently, so the order of entries of different jobs is not guaranteed.
         return Counter(tuple(sorted((k, _field(k, v)) for k, v in fields.items())) for _, fields in value["entries"])
     return value
 

@@ -120,14 +120,14 @@ async def test_node_jobs_are_processed_like_node(kind: str, golden_queue: str, u
     await run_until_idle(url, queue, jobs)
     ours, theirs = comparable(snapshot(resp, queue)), comparable(golden["finished"])
     if kind == "removeOnComplete":
-        # What they remove leaves its log behind (W69); ours goes with everything.
+        # Their removal leaves the log (W69); ours deletes all keys.
         assert theirs.pop("log:1")
     forget_active_events(ours, theirs)
     assert ours == theirs
 
 
 def forget_active_events(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """`active` is told for jobs from lists: by Node only where one call completed a job and fetched the next."""
+    """`active` is emitted for list jobs; by Node only if one call completed a job and fetched the next."""
     for side in (ours, theirs):
         kind, ttl, events = side["events"]
         side["events"] = (kind, ttl, {e: n for e, n in events.items() if ("event", "active") not in e})
@@ -139,7 +139,7 @@ async def test_jobs_of_node_are_read(kind: str, golden_queue: str, url: str, res
     restore(resp, golden["finished"])
     async with Queue(golden_queue, url) as queue:
         left = {finding.subject for finding in (await queue.check()).findings}
-        # What they remove leaves its log behind (W69).
+        # Their removal leaves the log (W69).
         assert left == ({"glide:{removeoncomplete}:log:1"} if kind == "removeOnComplete" else set())
         jobs = [job async for job in queue.iter_jobs("completed")]
         ids = {member for member, _ in golden["finished"][f"glide:{{{golden_queue}}}:completed"]["value"]}

@@ -13,7 +13,7 @@ from tests.lua.queue_model import ENDED, Job, Model
 
 WAITING_CHILDREN, FAILED = 10, 5
 GENERATIONS = 5
-"""Parents that fail with their children are told in one step, as long as they are not many."""
+"""Number of generations of parents that are failed in one step."""
 PICK = st.integers(0, 10_000)
 
 

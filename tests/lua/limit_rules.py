@@ -67,7 +67,7 @@ class LimitRules:
     @precondition(lambda self: self.model.groups)
     @rule(pick=PICK, ms=st.sampled_from((1, 20, 90)))
     def block_group_again(self, pick: int, ms: int) -> None:
-        """What was said before does not count any more."""
+        """An earlier pause is replaced."""
         key = self._pick(self.model.groups, pick)
         at = self.run(limiting.block_group(self.q.meta, key, ms, True))
         assert at == self.q.now + ms

@@ -12,7 +12,7 @@ from glidemq_py._core.calls.packing import Call, declared_keys
 from glidemq_py.testing import RespClient
 
 START = 1_800_000_000_000
-"""The moment at which the clock of every test queue stands at first (epoch ms)."""
+"""Start time of the clock of every test queue, epoch ms."""
 
 NODE_CONSUMER = "worker-1700000000000-0badcafe"
 """A consumer name as a Node peer makes it."""

@@ -31,11 +31,11 @@ class Job:
     limit: int = 0
     """It is a suspect: so many of them may run at one worker."""
     early: bool = False
-    """It has a signal that its handler has not been told of."""
+    """It has a signal that its handler has not received."""
     deadline: int | None = None
     parent: Job | None = None
     policy: str | None = None
-    """What its failure means for its parent, where it says so."""
+    """Policy for its parent if it fails; empty if not set."""
     family: dict[str, str] = field(default_factory=dict[str, str])
     """Its children: open, completed, failed, forgotten."""
     doomed: bool = False
@@ -151,9 +151,9 @@ class Model:
         self.groups: dict[str, Group] = {}
         self.paused = False
         self.by_peer = False
-        """Whether it is a peer's library that does what is done now."""
+        """True if a peer's library executes the current operation."""
         self.letters: list[str] | None = None
-        """Dead letters that are owed for jobs of ours, where the queue has such."""
+        """Pending dead-letter entries of our jobs, if the queue has a dead letter queue."""
         self.added = 0
 
     def of(self, *states: str) -> list[Job]:
@@ -262,7 +262,7 @@ class Model:
             assert mine <= its, f"{job} began before {other}"
 
     def takeable(self, job: Job, now: int) -> bool:
-        """Whether a worker that has room must get it. Where that is not certain: no."""
+        """Return True if a worker with a free slot must get the job; False if that is uncertain."""
         if job.limit or job.state != "ready" or job.due > now or job.may_have_failed(now):
             return False
         if job.group is None:

@@ -44,7 +44,7 @@ class Fleet:
         self.theirs: dict[str, str] = {}
         self.ended: list[str] = []
         self.tainted: set[str] = set()
-        """What a peer has removed, or otherwise brought out of order."""
+        """Jobs that a peer has removed or reordered."""
 
     def set_time(self, ms: int) -> None:
         self.own.advance(ms)
@@ -54,7 +54,7 @@ class Fleet:
 
     def add(self) -> None:
         options = self.random.choice(({}, {"delay": 30}, {"priority": 2}, {"lifo": 1}))
-        # The documented way of fetching the next one asks no group about a LIFO job.
+        # The documented way of fetching the next job ignores the group of a LIFO job.
         key = self.random.choice((None, *KEYS)) if self.rude or "lifo" not in options else None
         if self.random.random() < 0.5:
             group = {"ordering": key, "concurrency": WIDTHS[key]} if key else {}

@@ -1,4 +1,4 @@
-"""The Lua sources: every loop and every read is bounded by a constant, never by what stands in a key."""
+"""The Lua sources: every loop and every read is bounded by a constant, never by the content of a key."""
 
 import re
 from collections.abc import Iterator

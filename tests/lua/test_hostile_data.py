@@ -1,4 +1,4 @@
-"""Every function of both libraries, over queues in which anything may stand in any key.
+"""Every function of both libraries, on queues with arbitrary values in any key.
 
 No call hangs, none takes more than 50 ms of the server's CPU, and every error is one of the server about the data, not
 one of Lua about our code.

@@ -179,7 +179,7 @@ def test_unusable_counters_of_a_job(q: OwnQueue, junk: str) -> None:
     assert int(q.redis("ZSCORE", "scheduled", "7")) == START + 5
 
 
-# -- what is kept ------------------------------------------------------------------------------------------
+# -- retention ---------------------------------------------------------------------------------------------
 
 
 SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")

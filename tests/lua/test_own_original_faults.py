@@ -87,7 +87,7 @@ def test_lock_key_next_to_job_does_not_block_recovery(q: OwnQueue) -> None:
 
 @pytest.mark.parametrize("lost", [128, 129, 1_500])
 def test_group_continues_after_many_lost_turns(q: OwnQueue, lost: int) -> None:
-    """W13: after 128 passed over at once it stood until somebody came by."""
+    """W13: after 128 skipped jobs at once it stopped until the next request."""
     q.add(grouped())
     (first,) = exchange(q, 1)
     for _ in range(lost // 100 + 1):

@@ -113,7 +113,7 @@ def test_job_revoked_while_active_creates_revoked_entry(q: OwnQueue) -> None:
     job, other = take_with(q), take_with(q)
     by_revocation = job.failed("revoked")
     by_revocation[6] = "JobRevokedError"
-    # A handler may say what it likes: the words alone make nobody revoked.
+    # A handler can raise any message; the text alone does not mark a job as revoked.
     assert q.finish(by_revocation, other.failed("revoked")) == [S.FAILED, S.FAILED]
     assert one_owed(q)["id"] == job.id
 
@@ -165,7 +165,7 @@ def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
     assert len({entry["activation"] for entry in owed(q)}) == len(owed(q)) == 2
 
 
-# -- where they go -----------------------------------------------------------------------------------------
+# -- target queues -----------------------------------------------------------------------------------------
 
 
 def test_dead_letters_to_sets_queue(q: OwnQueue) -> None:

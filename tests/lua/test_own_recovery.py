@@ -136,7 +136,7 @@ def test_leaving(q: OwnQueue) -> None:
     for group in q.redis_groups("stream"):
         assert dict(zip(group[::2], group[1::2], strict=True))["consumers"] == 0
     assert q.redis("XLEN", "wake") == 1
-    assert q.run(leave(q.meta, "py-1")) is True  # who never was there may go
+    assert q.run(leave(q.meta, "py-1")) is True  # a worker that was never registered
 
 
 def test_leave_keeps_consumer_with_pending_jobs(q: OwnQueue) -> None:
@@ -251,7 +251,7 @@ def test_stalled_job_of_a_node_peer_returns_to_its_group(q: OwnQueue) -> None:
     q.push_entry(q.put_job("7", state="active", groupKey="g", orderingSeq=1, lastActive=START, processedOn=START))
     (entry,) = q.read_as(NODE_CONSUMER)
     q.let_idle(entry, LOCK, NODE_CONSUMER)
-    assert look(q) == ([], [], "", 1)  # what its heartbeat says is only looked at
+    assert look(q) == ([], [], "", 1)  # only reads its heartbeat
     q.advance(LOCK)
     q.let_idle(entry, LOCK, NODE_CONSUMER)
     assert look(q).recovered == ["7"]
@@ -341,7 +341,7 @@ def test_list_job_fetched_by_node_peer_is_left_to_it(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     q.take_one()
     q.advance(LOCK)
-    # A Node peer found it stalled by its own means and activated it anew.
+    # A Node peer found the stalled job itself and activated it again.
     q.redis("HSET", "job:1", "processedOn", q.now + 3, "lastActive", q.now + 3)
     assert look(q) == ([], [], "", 1)
     assert q.state("1") == "active"

@@ -82,7 +82,7 @@ def test_winners_become_jobs_and_others_are_deleted(place: Place) -> None:
     assert place.jobs() == ["1", "1!", "2", "2!", "3"]
     assert place.staged_keys() == {"write:w"}
     assert 0 < place.home.redis("PTTL", "write:w") <= KEEP
-    # Whoever comes late is turned away, and a second commit adds nothing.
+    # A late writer is rejected, and a second commit adds nothing.
     assert place.stage("2.zombie", 0, "no").state == "done"
     assert place.open() == "done"
     place.steps(commit_write(place.write, {place.keys.name: []}))
@@ -148,7 +148,7 @@ def test_crashed_publish_can_be_continued(place: Place) -> None:
     for _ in range(3):  # the decision, and two pieces
         reply = place.home.run(steps.send(reply))
     assert place.jobs() == ["0", "1"]
-    assert place.steps(finish_writes(place.keys)) == 0  # somebody may be at it
+    assert place.steps(finish_writes(place.keys)) == 0  # another writer may be active
     place.home.advance(6_000)
     assert place.steps(finish_writes(place.keys)) == 1
     assert place.jobs() == ["0", "1", "2", "3"]

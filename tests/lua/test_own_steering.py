@@ -208,7 +208,7 @@ def test_drain_error_leaves_consistent_state(q: OwnQueue) -> None:
 
 
 def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
-    """What is added between the pieces is behind the end that each phase has set itself."""
+    """Jobs added between the calls are after the end position of each phase."""
     cursor, pieces = "", 0
     q.add(*[row("a", "1", "{}") for _ in range(5)])
     while True:
@@ -369,7 +369,7 @@ def test_revoke_fails_jobs_not_started(q: OwnQueue, arrange: Callable[[OwnQueue]
     q.advance(10)
     reply = q.exchange(5)
     assert (reply.jobs, reply.dropped) == ([], [])
-    assert q.metric("failed")["c"] == 0  # nobody failed: as in the original
+    assert q.metric("failed")["c"] == 0  # none failed, as in the original
     # The reply was lost, and the call is made again.
     events = len(q.events())
     assert revoke(q, job_id) == "revoked"

@@ -159,7 +159,7 @@ def test_the_last_suspect_runs_alone_for_a_minute(q: OwnQueue) -> None:
     q.add_job()
     assert [job.id for job in fetch(q, 10)] == [alone]
     assert fetch(q, 9, (1, 1, 1)) == []
-    assert [job.id for job in fetch(q, 9, FREE, "py-2")] == ["3"]  # others go on
+    assert [job.id for job in fetch(q, 9, FREE, "py-2")] == ["3"]  # others continue
     q.advance(MINUTE)
     q.add_job()
     assert [job.id for job in fetch(q, 9, (1, 1, 1))] == ["4"]
@@ -171,7 +171,7 @@ def test_a_worker_is_emptied_for_the_last_suspect(q: OwnQueue) -> None:
     assert [job.id for job in at_work] == busy
     ids = suspects(q, 2)
     q.add_job()
-    assert fetch(q, 5, (2, 0, 0), "py-2") == []  # it finishes what it has
+    assert fetch(q, 5, (2, 0, 0), "py-2") == []  # it finishes its jobs
     assert [job.id for job in fetch(q, 5, (0, 0, 0), "py-3")] == ["5"]  # one worker at a time
     q.exchange(0, [job.completed() for job in at_work], consumer="py-2")
     assert [job.id for job in fetch(q, 5, FREE, "py-2")] == [ids[0]]

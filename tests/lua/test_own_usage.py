@@ -76,7 +76,7 @@ def test_stale_reports_are_rejected(q: OwnQueue) -> None:
     assert report(q, job.id, (job.fence, job.processed_on), tokens={"a": 1})[0] is S.OK
     assert report(q, job.id, (job.fence + 1, job.processed_on), tokens={"a": 2})[0] is S.STALE
     assert report(q, "none", tokens={"a": 2})[0] is S.GONE
-    assert q.redis("EXISTS", "job:none") == 0  # a write must not revive what was removed
+    assert q.redis("EXISTS", "job:none") == 0  # a write must not recreate a removed job
     assert bucket(q)["totalTokens"] == "1"
 
 
@@ -163,7 +163,7 @@ def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
     # The reply was lost: handed in again, it counts no more.
     assert report_result(q, [(1, key, usage)], row).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "110"
-    # A failed attempt has used what it used; the limit is passed once only.
+    # The usage of a failed attempt counts; the limit is exceeded only once.
     assert report_result(q, [(1, key, usage)], taken[1].failed(limit=3)).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "220"
     events = [dict(zip(e[::2], e[1::2], strict=True)) for _, e in q.redis("XRANGE", "events", "-", "+")]

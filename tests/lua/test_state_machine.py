@@ -40,7 +40,7 @@ KEYS = ("one", "two", "wide", "vary", RATED)
 WIDTHS = {"one": 1, "two": 2, "wide": 3, RATED: 2, PAID: 2}
 RATE, WINDOW = 2, 100
 KEPT = 2
-"""Completed jobs, where a worker is told to keep so many."""
+"""Number of completed jobs that a worker retains."""
 CONSUMERS = ("py-1", "py-2")
 MOMENTS = st.sampled_from((1, 10, 60, 100, 500))
 PICK = st.integers(0, 10_000)
@@ -157,7 +157,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         room = min(want, self._room(limiter))
         if self.model.paused or (tokens and not self._tokens_left()):
             room = 0
-        # Jobs whose entries a peer has read count as active; what is handed in makes room.
+        # Jobs whose entries a peer has read count as active; reported jobs free their slots.
         active += sum(self.model.jobs[job_id].state == "ready" for job_id in (self.unread | self.lost))
         if self.limit and not rows:
             room = min(room, max(0, self.limit - active))
@@ -571,7 +571,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         width = WIDTHS.get(key, 2)
         rate = {"rate_max": RATE, "rate_duration": WINDOW} if key == RATED else {}
         job_id = self.wire.add(ordering=key, concurrency=width, **rate, **options)
-        # What a peer does not say is taken away.
+        # Fields that a peer does not set are removed.
         self.model.group(key).runtime(RATE if rate else 0, WINDOW)
         self.model.group(key).fill(0, 0)
         self._added_to_group(job_id, key, width, options)
@@ -607,7 +607,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         assert not found.findings, str(found)
 
     def teardown(self) -> None:
-        """Whatever has happened, every job comes to its end, and nothing is left behind."""
+        """Assert that every job ends and no key is left."""
         try:
             self._settle()
         finally:
@@ -646,7 +646,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         for key in self.model.groups:
             record = self.q.resp.hash(self.q.key(f"group:{key}"))
             assert record.get("active", "0") == "0", record
-            # Marks are consumed when somebody comes to them.
+            # Marks are consumed when a fetch reaches them.
             skipped = sum(name.startswith("skip:") for name in record)
             issued = int(self.q.redis("HGET", "ordering", key) or 0)
             assert int(record.get("nextSeq", "1")) + skipped == issued + 1, record

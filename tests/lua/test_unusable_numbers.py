@@ -85,7 +85,7 @@ def test_hostile_priorities_are_bounded_work(q: OwnQueue) -> None:
     assert q.redis("XLEN", "wake") > 0
 
 
-# -- what a peer writes --------------------------------------------------------------------------------------
+# -- values of peers -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delay", ["Infinity", "inf", "1e400", "1e308"])

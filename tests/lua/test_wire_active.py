@@ -68,7 +68,7 @@ def test_second_entry_of_active_job_activates_nothing(wire: WireQueue) -> None:
     _, entry = wire.take_id()
     assert wire.take()[2] == "GROUP_FULL"
     assert wire.pending() == [entry]
-    assert isinstance(wire.activate(job_id, entry), dict)  # the very same delivery, asked for again
+    assert isinstance(wire.activate(job_id, entry), dict)  # the same delivery, requested again
 
 
 def test_complete(wire: WireQueue) -> None:

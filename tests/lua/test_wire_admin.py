@@ -1,4 +1,4 @@
-"""Queue administration and budgets; and what a full server still does."""
+"""Queue administration and budgets, and operations on a full server."""
 
 import json
 from collections.abc import Callable

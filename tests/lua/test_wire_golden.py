@@ -69,7 +69,7 @@ def value_of(resp: RespClient, key: str) -> Any:
 
 
 def same_keys(wire: WireQueue, content: dict[str, Any], bases: dict[str, str]) -> None:
-    """Every recorded key is there with the recorded content, under our queue's name, and no other key is."""
+    """Assert that exactly the recorded keys exist, with the recorded content, under our queue's name."""
     text = json.dumps(content["added"])
     for theirs, ours in bases.items():
         text = text.replace(f"glide:{{{theirs}}}", f"glide:{{{ours}}}")

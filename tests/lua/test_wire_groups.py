@@ -62,7 +62,7 @@ def test_parked_successors_wake_when_their_turn_comes(wire: WireQueue) -> None:
     assert wire.group("k")["active"] == "2"
 
 
-# -- W1: a turn that nobody takes --------------------------------------------------------------------------
+# -- W1: a skipped turn ------------------------------------------------------------------------------------
 
 
 def by_revoke(wire: WireQueue, job_id: str) -> None:

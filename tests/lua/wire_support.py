@@ -49,7 +49,7 @@ class WireQueue:
     """`call` a function by its documented name, look at keys, and set the time."""
 
     library = "glidemq_"
-    """What stands before the names of the functions."""
+    """Prefix of the function names."""
 
     def __init__(self, resp: RespClient, name: str) -> None:
         self.resp = resp

@@ -25,7 +25,7 @@ class WorkerProcess:
         self._seen: list[str] = []
 
     async def line(self, start: str) -> str:
-        """Return the rest of the next line with this prefix; other lines are kept in `said`."""
+        """Return the rest of the next line with this prefix; other lines are kept in `printed`."""
         assert self._process.stdout is not None
         async with asyncio.timeout(30):
             while True:

@@ -56,7 +56,7 @@ class Clockwork:
         return self.own.now
 
     async def until(self, at: int) -> None:
-        """Let the time pass, firing whatever becomes due on the way."""
+        """Advance the clock and fire each scheduler that becomes due."""
         while True:
             wait = await self.fire()
             if self.now + wait > at:

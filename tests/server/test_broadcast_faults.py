@@ -80,7 +80,7 @@ async def test_an_outcome_whose_reply_was_lost_counts_once(
 
 
 async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, proxy: LossyProxy):
-    """Every message is brought to its end exactly once in each subscription, whatever is lost on the way."""
+    """Every message ends exactly once per subscription, although replies are lost."""
     ends: Counter[tuple[str, str]] = Counter()
 
     async def handle(message: Message) -> Any:
@@ -108,7 +108,7 @@ async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, 
 
 
 async def test_a_long_handler_keeps_its_message(url: str, queue_name: str):
-    """Heartbeats, even while the loop is blocked: nobody else gets it."""
+    """Heartbeats continue while the loop is blocked, so no other worker gets the message."""
     other = Seen()
 
     def block(_: Message) -> str:

@@ -205,7 +205,7 @@ async def test_unreported_outcome_of_a_child_is_detected(
         assert await job.wait_until_finished() == end
     for worker in workers:
         await worker.close()
-    assert not await watch.run_once()  # it rests
+    assert not await watch.run_once()  # it pauses
 
 
 async def test_parent_fails_when_the_queue_of_its_children_is_obliterated(url: str, parents: Queue) -> None:

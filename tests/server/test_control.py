@@ -206,7 +206,7 @@ async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):
 
 
 async def test_drain_while_a_worker_runs(url: str, resp: RespClient, queue_name: str, key_leaks: KeyLeaks):
-    """What has begun is finished; every other job is gone; what comes later runs, its group included."""
+    """Active jobs finish, all others are deleted, and later jobs run, also in the same group."""
     gate = Gate()
     async with Queue(queue_name, url) as queue:
         async with Worker(queue_name, gate, url, concurrency=2) as worker:
@@ -300,7 +300,7 @@ async def test_search(core_url: str, queue_name: str):
         assert [job.state for job in await queue.search_jobs(name="later")] == ["delayed", "prioritized"]
         assert await queue.search_jobs("completed", "later") == []
         assert [job.data["x"] for job in await queue.search_jobs(data={"list": [5]})] == [5]
-        # 1 is not true, though Python says so.
+        # 1 is not accepted as True.
         assert [job.data["x"] for job in await queue.search_jobs(data={"x": True})] == []
     for bad in (
         {"limit": 0}, {"state": "unknown"}, {"name": ""}, {"data": [1]}, {"data": "x"}, {"data": {1: 2}},

@@ -1,4 +1,4 @@
-"""Dead letters end to end: whatever ends a job for good makes exactly one, and it can be read, replayed and removed."""
+"""Dead-letter entries end to end: every final failure creates exactly one; reading, replaying and removing."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def open_queue(name: str, url: str, **options: Any) -> Queue:
 
 
 async def failed_job(queue: Queue, url: str, data: Any = None, handler: Any = fail, **options: Any) -> Job:
-    """A job that a worker has failed for good."""
+    """Return a job that has finally failed."""
     worker_options: dict[str, Any] = {"serializer": queue.options.serializer, "compression": queue.options.compression}
     async with Worker(queue.name, handler, url, **worker_options):
         job = await queue.add("mail", data, **options)
@@ -61,7 +61,7 @@ async def test_failed_job_creates_an_entry(core_url: str, core_resp: RespClient,
             recorded = EventRecorder(worker)
             job = await queue.add("mail", {"to": "ö"}, attempts=2, job_id="mine")
             await recorded.wait("failed")
-            # The exchange that fails it has it delivered: nobody has to ask.
+            # The exchange that fails the job delivers the entry; no request is needed.
             await with_timeout(until(lambda: letters.run("XLEN", "stream") == 1))
         (letter,) = await queue.get_dead_letter_jobs()
         assert letter.name == "mail"
@@ -114,7 +114,7 @@ async def test_revoked_job_creates_an_entry_only_if_configured(url: str, queue_n
     wanted = {"name": dlq_of(queue_name), "on": ("revoked",)}
     async with open_queue(queue_name, url, dead_letter_queue=wanted) as queue:
         await (await queue.add("b", delay=60_000)).revoke()
-        # Nobody works here: the queue itself delivers before it looks.
+        # There is no worker: the queue delivers before it reads.
         assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
         await failed_job(queue, url)
         assert [letter.name for letter in await queue.get_dead_letter_jobs()] == ["b"]
@@ -164,7 +164,7 @@ async def test_queues_share_a_dead_letter_queue(url: str, queue_name: str):
         await queue.close()
 
 
-# -- what is in them ---------------------------------------------------------------------------------------
+# -- contents ----------------------------------------------------------------------------------------------
 
 
 async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient, queue_name: str):
@@ -341,7 +341,7 @@ async def test_removed_entry_leaves_no_keys(core_url: str, core_resp: RespClient
 
 
 async def test_removed_entry_of_a_node_client_leaves_no_keys(url: str, resp: RespClient, queue_name: str):
-    """Its clock is its own, and nothing says which stream entry is its (W76)."""
+    """It has its own clock, and no record names its stream entry (W76)."""
     letters = Raw(resp, dlq_of(queue_name))
     envelope = {"originalQueue": queue_name, "originalJobId": "7", "data": 5, "failedReason": "x", "attemptsMade": 0}
     async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:

@@ -25,7 +25,7 @@ from tests.server.worker_support import PATIENCE, Raw, with_timeout
 
 
 class Heard:
-    """A listener that keeps what it hears."""
+    """A listener that records its events."""
 
     def __init__(self) -> None:
         self.events: list[QueueEvent] = []
@@ -310,7 +310,7 @@ async def test_no_server(queue_name: str):
 
 
 async def test_iteration_with_listeners_is_rejected(queue: Queue, url: str):
-    """They would share one position, and each would miss what the other has read."""
+    """They would share one position, and each would miss the events that the other has read."""
     events = QueueEvents(queue.name, url)
     heard = Heard()
     events.on("added", heard)

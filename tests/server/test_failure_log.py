@@ -1,4 +1,4 @@
-"""What a worker logs of failing jobs: logger `glidemq_py.failures`."""
+"""The log of failed jobs: logger `glidemq_py.failures`."""
 
 import asyncio
 import dataclasses

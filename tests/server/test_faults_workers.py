@@ -137,7 +137,7 @@ async def test_resumed_worker_cannot_change_a_job_recovered_by_another(url: str,
             recorded = EventRecorder(worker)
             await gate.next()
             child.send(signal.SIGCONT)
-            # Its next heartbeat stops its handler; ours goes on.
+            # Its next heartbeat stops its handler; ours continues.
             assert await child.line("cancelled") == job.id
             assert await job.is_active()
             gate.open()

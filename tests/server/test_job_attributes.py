@@ -1,4 +1,4 @@
-"""What a job says of itself is what its record says, wherever the job was met, or it says that it does not know."""
+"""Attributes of a job equal its record, however the job was obtained, or raise JobNotLoadedError."""
 
 import asyncio
 import inspect
@@ -33,7 +33,7 @@ OF_THE_OBJECT = {"outcome", "blocking", "cancelled", "context", "discarded"}
 
 
 def picture(job: Job) -> dict[str, Any]:
-    """Every attribute; JobNotReadError in the place of what it does not know."""
+    """Return every attribute; JobNotLoadedError for attributes that are not loaded."""
     found: dict[str, Any] = {}
     for name in ATTRIBUTES:
         if name in OF_THE_OBJECT:

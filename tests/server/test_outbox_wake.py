@@ -31,7 +31,7 @@ async def handle(job: Job) -> Any:
 
 
 async def _idle(worker: Worker, queue: Queue) -> None:
-    """A job has run, so the worker is past its start, where it delivers once."""
+    """Wait for a job, so that the delivery at the worker's start is over."""
     await with_timeout((await queue.add("first")).wait_until_finished())
 
 

@@ -47,7 +47,7 @@ async def test_add_returns_the_id_or_none(core_url: str, queue_name: str) -> Non
 
 
 async def test_bulk_is_positional(core_url: str, queue_name: str) -> None:
-    # W83: what is not added leaves its position, and nothing shifts.
+    # W83: a job that is not added keeps its position, and no result shifts.
     async with Producer(queue_name, core_url) as producer:
         await producer.add("n", job_id="b")
         ids = await producer.add_bulk([("n", 1), ("n", 2, {"job_id": "b"}), ("n", 3, {"job_id": "c"}), ("n", 4)])

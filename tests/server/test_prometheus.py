@@ -1,4 +1,4 @@
-"""The Prometheus collector: what it says of a queue and of this process, and the dashboard that reads it."""
+"""The Prometheus collector: metrics of queues and of this process, and the dashboard."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Adding single jobs: what arrives in the keys, what `add` says of it, and what happens when the server cannot."""
+"""Adding single jobs: the written keys, the result of `add`, and failures of the server."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Bulk adds: positional outcomes, bounded chunks, order, and what is said when a part does not arrive."""
+"""Bulk adds: outcomes by position, bounded chunks, order, and errors of partly failed adds."""
 
 import asyncio
 from collections.abc import Callable
@@ -145,7 +145,7 @@ async def test_a_reply_lost_in_the_middle(server: Any, queue_name: str, resp: Re
             assert isinstance(results[0], Job)
             assert type(results[4_999]) is GlideMQConnectionError
             assert "not sent" in str(results[4_999])
-            # What is said of each position is so.
+            # The outcome of each position is correct.
             raw = Raw(resp, queue_name)
             ids = [pairs[1] for _, pairs in raw.run("XRANGE", "stream", "-", "+")][1:]
             stored = {raw.job(job_id)["data"].strip('"') for job_id in ids}

@@ -1,4 +1,4 @@
-"""Everything public says what it is."""
+"""Every public object has a docstring."""
 
 import inspect
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Subjects and their patterns, in Python and as the server reads them; what a broadcast refuses."""
+"""Subjects and patterns, in Python and on the server; options that a broadcast rejects."""
 
 import re
 from typing import Any
@@ -101,7 +101,7 @@ def test_broadcasts_refuse(options: dict[str, Any], named: str) -> None:
     ],
 )  # fmt: skip
 async def test_unsupported_options_are_rejected(option: str, value: Any) -> None:
-    """W33: a peer takes priority and lifo, and nobody ever gets the message."""
+    """W33: a peer accepts priority and lifo, and the message is never delivered."""
     broadcast: Broadcast[Any] = Broadcast("b", "valkey://127.0.0.1:1")
     options: dict[str, Any] = {option: value}
     with pytest.raises(UnsupportedOptionError, match=option):

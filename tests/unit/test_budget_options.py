@@ -1,4 +1,4 @@
-"""`Budget` checks itself, and says what is wrong."""
+"""`Budget` validates its arguments."""
 
 from typing import Any
 

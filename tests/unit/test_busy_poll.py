@@ -13,7 +13,7 @@ from glidemq_py._client.replies import LONGEST, BusyPoll
 
 
 class SteppedLoop:
-    """What the poll asks of a loop: its time, which the test sets, and another turn."""
+    """The parts of an event loop that the poll uses: the time, set by the test, and callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,7 +26,7 @@ class SteppedLoop:
         self.posted.append(callback)
 
     def turn(self) -> bool:
-        """Run what was posted; True if there was something."""
+        """Run the posted callbacks; return True if there were any."""
         due, self.posted = self.posted, []
         for callback in due:
             callback()

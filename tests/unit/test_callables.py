@@ -1,4 +1,4 @@
-"""What a user gives to be called later is refused at once where it could not be."""
+"""Callables given by users are validated immediately."""
 
 import functools
 from collections.abc import AsyncIterator

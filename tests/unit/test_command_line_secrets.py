@@ -1,4 +1,4 @@
-"""No command line repeats the password of a URL, whatever is wrong with the arguments."""
+"""No command line prints the password of a URL, for any error in its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connection options and URLs: what is accepted, what is refused, and that no password is ever shown."""
+"""Connection options and URLs: accepted and rejected values; passwords are never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error tree: what a class is caught as, what it says, and that it survives pickling."""
+"""The error tree: base classes, messages and pickling."""
 
 from __future__ import annotations
 

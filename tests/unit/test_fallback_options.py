@@ -1,4 +1,4 @@
-"""The option `fallbacks`: what is taken, refused, stored, and read back."""
+"""The option `fallbacks`: accepted and rejected values, storing and reading."""
 
 from typing import Any
 

@@ -402,7 +402,7 @@ class Machine(RuleBasedStateMachine):
         self.engine.accepting = True
         self.pump()
 
-    # -- what the loop does --
+    # -- the loop ------------
 
     def pump(self) -> None:
         while (call := self.engine.next_call(self.now)) is not None:

@@ -1,4 +1,4 @@
-"""Locks are made in one place, where a forked child resets them."""
+"""Locks are created by one module, which resets them in a forked child."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Closing several components together: at a signal, when told to, at the end of the block, or not at all."""
+"""Closing several components together: on a signal, on request, at the end of the block, or never."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from glidemq_py import graceful_shutdown
 
 
 class Part:
-    """Counts its closings; ``error`` is what they raise."""
+    """Counts its closings; each raises ``error`` if it is set."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.closings: list[bool] = []

@@ -1,4 +1,4 @@
-"""Groups, limits and deduplication as options: what is taken, what is refused, and the form on the wire."""
+"""Options for groups, limits and deduplication: accepted and rejected values, wire form."""
 
 import json
 from dataclasses import FrozenInstanceError

@@ -1,4 +1,4 @@
-"""Values that are refused before anything is connected: what is to be several and is not, what is no tracer."""
+"""Values that are rejected before a connection is opened."""
 
 from typing import Any
 

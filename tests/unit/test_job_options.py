@@ -1,4 +1,4 @@
-"""Job options: validation, merging, and the opts JSON compared with what the original writes."""
+"""Job options: validation, merging, and the opts JSON compared with the original's."""
 
 from __future__ import annotations
 

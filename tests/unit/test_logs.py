@@ -103,7 +103,7 @@ def test_every_logger_of_the_package_escapes() -> None:
 
 @pytest.fixture
 def bare_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], io.StringIO]]:
-    """Takes the root logger's handlers away, pytest's too, and returns what is written to stderr from then on."""
+    """Remove the handlers of the root logger, also pytest's, and return later output to stderr."""
     root, level, stderr = logging.getLogger(), logging.getLogger().level, io.StringIO()
 
     def begin() -> io.StringIO:

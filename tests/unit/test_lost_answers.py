@@ -1,4 +1,4 @@
-"""What the lost answer to a suspension most likely said, by the answer to its repetition."""
+"""The status of a suspension whose reply was lost, derived from the reply to the second report."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
     ("answer", "meaning"),
     [
         (AttemptStatus.ALREADY, AttemptStatus.SUSPENDED),  # it still waits, or waits for a worker by now
-        (AttemptStatus.STALE, AttemptStatus.SUSPENDED),  # it has been resumed and taken anew
+        (AttemptStatus.STALE, AttemptStatus.SUSPENDED),  # it has been resumed and fetched again
         (AttemptStatus.GONE, AttemptStatus.GONE),
         (AttemptStatus.SUSPENDED, AttemptStatus.SUSPENDED),
     ],

@@ -1,4 +1,4 @@
-"""Where an extra is not installed, the package imports all the same, and what needs it says what to install."""
+"""The package can be imported without extras; features that need one name the extra to install."""
 
 import subprocess
 import sys

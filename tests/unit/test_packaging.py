@@ -1,4 +1,4 @@
-"""What is built holds everything: a wheel, an sdist, a checkout; and imports point one way."""
+"""Wheel, sdist and checkout are complete; imports point one way."""
 
 import importlib.metadata
 import subprocess

@@ -1,4 +1,4 @@
-"""A job's hash as typed values: whatever stands in it, reading does not raise."""
+"""A job's hash as typed values: reading never raises, for any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Schedule`: what it takes, and when its jobs are due."""
+"""`Schedule`: accepted values and due times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an INFO shows of a server's configuration."""
+"""Reading a server's configuration from INFO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks without a server: what is refused at registration, and how a call becomes data and data a call."""
+"""Tasks without a server: validation at registration, and conversion between calls and job data."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_invalid_call_is_rejected(worker: Worker, args: Any, kwargs: Any, 
     for method in (task.spec, task.add, task.add_and_wait):
         with pytest.raises(TypeError, match=message):
             await method(*args, **kwargs)
-    # Nothing of it asked for a connection.
+    # None of this opened a connection.
     assert worker._queue is None
 
 

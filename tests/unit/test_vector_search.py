@@ -120,7 +120,7 @@ def test_the_vector_field_of_an_index(reply: Any) -> None:
     assert vector_fields_of(None) == []
 
 
-# -- a queue over a server that answers as told ------------------------------------------------------------
+# -- a queue over a server with given replies --------------------------------------------------------------
 
 
 class Server:

@@ -133,7 +133,7 @@ async def test_large_flow_is_added_in_steps(url: str, queue: Queue, flows: FlowP
 
 
 async def test_large_children_values_are_read(url: str, queue: Queue, flows: FlowProducer) -> None:
-    """A page of children brings a mebibyte of what they returned; the rest is asked for one by one."""
+    """A page of children has up to 1 MiB of results; the others are read one by one."""
 
     async def much(job: Job) -> Any:
         if job.name == "root":
@@ -243,7 +243,7 @@ async def test_invalid_flows_are_rejected(queue: Queue, flows: FlowProducer) -> 
 
 @pytest.mark.parametrize("queues", [1, 2])
 async def test_diamond_graph_runs_in_order(url: str, queue: Queue, flows: FlowProducer, queues: int) -> None:
-    """W45: dependents in other queues are told too."""
+    """W45: dependents in other queues are notified too."""
     a, b = queue.name, f"{queue.name}-2" if queues == 2 else queue.name
     jobs = await flows.add_dag([
         DagNode("end", a, 1000, deps=["left", "right"]), DagNode("left", b, 10, deps=["begin"]),
@@ -315,7 +315,7 @@ async def test_chain_group_chord_dag(url: str, queue: Queue) -> None:
         await chain(name, [], url)
 
 
-# -- how a parent goes on ----------------------------------------------------------------------------------
+# -- how a parent continues --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("options", "state"), [
@@ -370,7 +370,7 @@ async def test_retried_parent_takes_one_group_slot(
 
 
 async def test_retried_parent_waits_for_a_group_slot(url: str, queue: Queue, flows: FlowProducer) -> None:
-    """Its group is full when it comes; it waits there, and goes on when there is room."""
+    """The parent's group is full; it waits there until a slot is free."""
     ordering: dict[str, Any] = {"ordering": {"key": "k"}}
     node = await flows.add(FlowJob("root", queue.name, 1, ordering, [FlowJob("leaf", queue.name, "bad")]))
     async with Worker(queue.name, Adder(), url) as worker:

@@ -83,7 +83,7 @@ class Counting:
 
 
 def job(queue: str, children: Any = (), **options: Any) -> FlowJob:
-    """Its data says how many children it must find."""
+    """The job's data is the expected number of children."""
     return FlowJob("job", queue, len(children), options, children)
 
 
@@ -98,18 +98,18 @@ def shapes(a: str, b: str) -> dict[str, tuple[FlowJob, int]]:
 
 
 async def all_done(*queues: Queue) -> None:
-    """Nothing is left to run, and nothing is owed."""
+    """Wait until no flow is unfinished and every outbox is empty."""
     while True:
         counts = [await queue.get_job_counts() for queue in queues]
         links = [await queue._connected() for queue in queues]
-        owed = [await link.transport.command("XLEN", f"{link.keys.stem}outbox") for link in links]
-        if not any(each.unfinished for each in counts) and not any(owed):
+        pending = [await link.transport.command("XLEN", f"{link.keys.stem}outbox") for link in links]
+        if not any(each.unfinished for each in counts) and not any(pending):
             return
         await asyncio.sleep(0.01)
 
 
 async def finish(queue: Queue) -> int:
-    """What a worker's duty does when the time has come."""
+    """Run the maintenance task for unfinished flows once."""
     return await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once()
 
 
@@ -238,7 +238,7 @@ def with_ids(a: str, b: str, root: str | None = "root") -> FlowJob:
 
 @pytest.mark.parametrize("other", ["", "-b"], ids=["one queue", "two queues"])
 async def test_concurrent_adds_of_the_same_flow(url: str, queue_name: str, queue: Queue, other: str) -> None:
-    """One of them adds all of it, the other one is told and adds nothing; the flow does not suffer."""
+    """One of them adds the whole flow; the other one is rejected and adds nothing."""
     handler, second = Counting(), f"{queue_name}{other}"
     async with (
         FlowProducer(url) as one, FlowProducer(url) as two, Queue(second, url) as leaves,
@@ -257,7 +257,7 @@ async def test_concurrent_adds_of_the_same_flow(url: str, queue_name: str, queue
 
 @pytest.mark.parametrize("number", [3, 4])
 async def test_flow_is_added_again_after_producer_died(url: str, queue_name: str, queue: Queue, number: int) -> None:
-    """Whichever of the two is done first is the flow: the other one is refused, or dropped by whoever finishes it."""
+    """The first complete flow wins; the other one is rejected, or removed by the maintenance task."""
     handler = Counting()
     async with FlowProducer(url) as flows:
         transport = await flows._connected()
@@ -277,7 +277,7 @@ async def test_flow_is_added_again_after_producer_died(url: str, queue_name: str
 
 
 async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, queue: Queue) -> None:
-    """A graph's job that cannot be added fails all who wait for it, and touches nobody else."""
+    """A job of a graph that cannot be added fails all jobs that depend on it, and no other."""
     gate = asyncio.Event()
     async with FlowProducer(url) as flows:
         transport = flows._transport = Deadly(await flows._connected(), 4, gate=gate)  # type: ignore[assignment]
@@ -307,7 +307,7 @@ async def test_job_id_used_while_the_flow_is_added(url: str, queue_name: str, qu
 async def test_children_finish_before_the_flow_is_complete(
     url: str, queue_name: str, queue: Queue, number: int, how: str, policy: Any, end: int | None
 ) -> None:
-    """Their parent hears of it and does not go on before its other children are there."""
+    """The parent is notified and does not continue before its other children exist."""
     middle = [job(queue_name, [job(queue_name)], job_id=f"m{i}", on_failure=policy) for i in range(60)]
     flow = FlowJob("root", queue_name, 1, {"job_id": "r"}, [*middle, job(queue_name, [job(queue_name)] * 50)])
     gate, seen = asyncio.Event(), list[int]()

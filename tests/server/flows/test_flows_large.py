@@ -1,4 +1,4 @@
-"""Flows that are deep or wide: added, worked off, failed, read back and drawn, whatever their shape."""
+"""Deep and wide flows: adding, processing, failing, reading and drawing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_flow_deeper_than_the_recursion_limit(url: str, queue: Queue, flow
 
 
 async def test_failure_propagates_up_a_deep_flow(url: str, queue: Queue, flows: FlowProducer) -> None:
-    """Every level fails, and says which child failed and what began it: not the whole way between."""
+    """Every level fails and names the failed child and the first cause, not the levels between."""
     node = await flows.add(deep(queue.name, "bad", "jobs"))
     async with Worker(queue.name, handle, url):
         with pytest.raises(JobFailedError) as failed:

@@ -278,7 +278,7 @@ def test_invalid_query_is_400(http: httpx.Client, base: str) -> None:
 
 
 def test_status_does_not_depend_on_error_message(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
-    # W89: a message that said "invalid" or "required" made a 400 of whatever it was about.
+    # W89: any message with "invalid" or "required" resulted in status 400.
     async def handle(job: glidemq_py.Job) -> None:
         raise ValueError("invalid: a value is required and must be a number")
 

@@ -23,7 +23,7 @@ def test_queue_events_are_streamed(http: httpx.Client, base: str) -> None:
             http.post(f"{base}/jobs", json={"name": "n", "data": n})
         seen = [frame for _, frame in zip(range(2), (f for f in frames if f[1]), strict=False)]
     assert [(event, data["jobId"]) for _, event, data in seen] == [("added", "1"), ("added", "2")]
-    # A client that comes back says what it had last, and misses nothing.
+    # A client that reconnects sends its last event id and misses nothing.
     with http.stream("GET", f"{base}/events", headers={"last-event-id": str(seen[0][0])}) as again:
         entry, event, data = next(frame for frame in frames_of(again.iter_lines()) if frame[1])
     assert (entry, event, data["jobId"]) == (seen[1][0], "added", "2")
