@@ -28,6 +28,8 @@ _FIRST_S: Final = 1.0
 _REMEMBERED: Final = 50_000
 """Maximum number of removed jobs between two checks that are remembered; further ones are removed with all keys."""
 _A_CALL: Final = 500
+_LOOKS: Final = 7
+"""Successful cleanups, ten seconds apart, in which a job that still exists is tried: a call may take that long."""
 _ALL_KEYS: Final = 1
 _RECORD_ONLY: Final = 2
 
@@ -49,6 +51,8 @@ class PeerDetection(PeriodicTask):
         """True if the last check found no library of a peer."""
         self._recent: list[str] = []
         self._earlier: list[str] = []
+        self._unclean: list[str] = []
+        self._looks_left = 0
 
     def removal(self, job_id: str) -> Keep:
         """Return how a job that ends now is removed, see `Keep`."""
@@ -67,12 +71,29 @@ class PeerDetection(PeriodicTask):
         except GlideMQError:
             self.alone = False
             raise
-        if not found:
+        if found:
+            if self.alone:
+                self._looks_left = _LOOKS
+            self.alone = False
+            self._unclean += [*self._earlier, *self._recent]
+            self._earlier, self._recent = [], []
+        else:
             self.alone = True
             self._earlier, self._recent = self._recent, []
-            return
-        self.alone = False
-        self._pause = 3600.0
-        ids, self._earlier, self._recent = [*self._earlier, *self._recent], [], []
-        for start in range(0, len(ids), _A_CALL):
-            await self._link.transport.call(delete_side_keys(self._link.keys.meta, ids[start : start + _A_CALL]))
+        await self._clean_up()
+        if found and not self._unclean:
+            self._pause = 3600.0
+
+    async def _clean_up(self) -> None:
+        """Delete the keys of removed jobs. Ids are forgotten only when their call has succeeded.
+
+        A job that still exists may have been removed by a call that is still under way: it is tried again.
+        """
+        exist: list[str] = []
+        while self._unclean:
+            call = delete_side_keys(self._link.keys.meta, self._unclean[:_A_CALL])
+            exist += await self._link.transport.call(call)
+            del self._unclean[:_A_CALL]
+        self._looks_left -= 1
+        if self._looks_left > 0:
+            self._unclean = exist

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import GlideMQConnectionError, Job, Queue, Worker
 from glidemq_py._client.library_source import Face, assemble
 from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py.testing import ServerProcess
@@ -91,3 +91,61 @@ async def test_peers_are_assumed_until_libraries_were_listed(
         assert not detections[0].alone
         assert resp.keys(f"glide:{{{queue_name}}}:log:*") == []
         await queue.obliterate(force=True)
+
+
+class LostCalls:
+    """A transport on which the next calls of `delete_side_keys` fail."""
+
+    def __init__(self, detection: PeerDetection) -> None:
+        self.left = 1
+        self._transport = detection._link.transport
+        self._call = self._transport.call
+
+    async def call(self, call: Any, *args: Any, **options: Any) -> Any:
+        if call.function == "delete_side_keys" and self.left:
+            self.left -= 1
+            raise GlideMQConnectionError("lost")
+        return await self._call(call, *args, **options)
+
+
+async def test_ids_are_kept_until_their_keys_are_deleted(
+    private_server: Any, detections: list[PeerDetection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: ServerProcess = private_server()
+    async with Queue("q", server.url) as queue, Worker("q", handle, server.url) as worker:
+        recorded = EventRecorder(worker)
+        await detections[0].run_once()
+        job = await queue.add("plain", **REMOVED)
+        await recorded.wait("completed")
+        with server.client() as client:
+            client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
+            client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
+            lost = LostCalls(detections[0])
+            monkeypatch.setattr(detections[0]._link.transport, "call", lost.call)
+            with pytest.raises(GlideMQConnectionError):
+                await detections[0].run_once()
+            assert len(client.keys("glide:{q}:log:*")) == 1
+            client.execute("FUNCTION", "DELETE", "glidemq")  # the peer left meanwhile
+            await detections[0].run_once()
+            assert lost.left == 0
+            assert client.keys("glide:{q}:log:*") == []
+
+
+async def test_job_whose_removal_is_under_way_is_cleaned_up_later(
+    private_server: Any, detections: list[PeerDetection]
+) -> None:
+    server: ServerProcess = private_server()
+    async with Queue("q", server.url) as queue, Worker("q", handle, server.url):
+        detection = detections[0]
+        await detection.run_once()
+        job = await queue.add("plain", delay=60_000)
+        assert detection.removal(job.id) == 2
+        with server.client() as client:
+            client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
+            client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
+            await detection.run_once()
+            assert len(client.keys("glide:{q}:log:*")) == 1  # the job exists
+            client.execute("DEL", f"glide:{{q}}:job:{job.id}")
+            await detection.run_once()
+            assert client.keys("glide:{q}:log:*") == []
+            client.execute("ZREM", "glide:{q}:scheduled", job.id)

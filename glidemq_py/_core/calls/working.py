@@ -293,9 +293,9 @@ def _reattached(reply: bytes) -> ReattachReply:
     return ReattachReply(*unpack(reply))
 
 
-def delete_side_keys(meta: str, ids: Sequence[str]) -> Call[int]:
-    """Delete the logs, chunks, signals and relatives of jobs that no longer exist; return the number of keys."""
-    return Call("delete_side_keys", meta, (pack(ids),), int, repeatable=True)
+def delete_side_keys(meta: str, ids: Sequence[str]) -> Call[list[str]]:
+    """Delete the logs, chunks, signals and relatives of jobs that no longer exist; return the ids of the others."""
+    return Call("delete_side_keys", meta, (pack(ids),), unpack, repeatable=True)
 
 
 def leave(meta: str, consumer: str) -> Call[bool]:
