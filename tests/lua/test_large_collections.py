@@ -89,6 +89,45 @@ def test_parent_of_a_foreign_type_does_not_stop_the_others(q: OwnQueue) -> None:
     assert states(q, parents[1:]) == {"waiting"}
 
 
+def test_foreign_type_at_the_parents_to_be_notified_is_replaced(q: OwnQueue) -> None:
+    child, other = q.add_job(), q.add_job()
+    q.redis("SET", f"parents-left:{child}", "junk")
+    parents = add_parents(q, child)
+    for taken in q.take(2):
+        q.finish(taken.completed())
+    assert other != child
+    notify_all(q)
+    assert states(q, parents) == {"waiting"}
+
+
+@pytest.mark.parametrize("key", ["parents-left:{child}", "parents-left"])
+def test_foreign_type_that_appears_while_parents_are_notified_stops_nothing(q: OwnQueue, key: str) -> None:
+    child = q.add_job()
+    add_parents(q, child)
+    q.finish(q.take_one().completed())
+    key = key.format(child=child)
+    q.redis("UNLINK", key)
+    q.redis("SET", key, "junk")
+    assert notify_all(q) == 1
+
+
+@pytest.mark.parametrize("key", ["parents-left:{child}", "parents-left"])
+def test_foreign_type_at_the_parents_does_not_stop_the_promotion_of_a_peer(wire: WireQueue, key: str) -> None:
+    child = wire.add()
+    add_parents(wire, child)
+    job_id, entry = wire.take_id()
+    keys = ["stream", "completed", "events", f"job:{job_id}", "metrics:completed"]
+    wire.call("complete", keys, job_id, entry, "7", wire.now, GROUP, "false", 0, 0, "", "", 0)
+    key = key.format(child=child)
+    assert wire.redis("EXISTS", key) == 1
+    wire.redis("UNLINK", key)
+    wire.redis("SET", key, "junk")
+    delayed = wire.add(delay=1)
+    wire.now += 10
+    wire.promote()
+    assert wire.state(delayed) == "waiting"
+
+
 def test_calls_of_a_peer_notify_the_parents(wire: WireQueue) -> None:
     child = wire.add()
     parents = add_parents(wire, child)

@@ -19,10 +19,12 @@ local function add(q, result)
   wake_deliverer(q)
 end
 
+local function is_set(key) return redis.call('TYPE', key).ok == 'set' end
+
 -- Report the result of the child to the members of its `parents`. To be called before its keys are deleted.
 F.notify_later = function(q, id, how, text, policy)
   local parents, left, waits = q.P .. 'parents:' .. id, q.P .. 'parents-left:' .. id, false
-  if redis.call('EXISTS', left) == 1 then
+  if is_set(left) then
     waits = WAITS
   elseif redis.call('EXISTS', parents) == 1 then
     redis.call('RENAME', parents, left)
@@ -48,17 +50,18 @@ local function notify(q, result, member, now)
 end
 
 -- Return the next members of the result, at most `most`. The child keeps them if it still exists: a retry notifies them
--- again.
+-- again. A key of a foreign type at `parents-left:<id>` is replaced if there are parents, else it has no members.
 local function members_of(q, result, most)
   if type(result[MEMBERS]) == 'table' then return result[MEMBERS] end
   local parents, left = q.P .. 'parents:' .. result[ID], q.P .. 'parents-left:' .. result[ID]
-  if result[MEMBERS] == WAITS and redis.call('EXISTS', left) == 0 and redis.call('EXISTS', parents) == 1 then
+  if result[MEMBERS] == WAITS and not is_set(left) and redis.call('EXISTS', parents) == 1 then
     redis.call('RENAME', parents, left)
     result[MEMBERS] = false
     redis.call('LSET', q.parents_left, 0, cmsgpack.pack(result))
   end
-  local members = redis.call('SPOP', left, most)
-  if #members > 0 and redis.call('EXISTS', q.J .. result[ID]) == 1 then redis.call('SADD', parents, unpack(members)) end
+  local members = redis.pcall('SPOP', left, most)
+  if members.err then return {} end
+  if #members > 0 and redis.call('EXISTS', q.J .. result[ID]) == 1 then redis.pcall('SADD', parents, unpack(members)) end
   return members
 end
 
@@ -67,10 +70,10 @@ F.notify_more = function(q, now)
   if redis.call('EXISTS', q.parents_left) == 0 then return false end
   local room = PARENTS
   for _ = 1, RESULTS do
-    local packed = redis.call('LINDEX', q.parents_left, 0)
-    if not packed then return false end
+    local packed = redis.pcall('LINDEX', q.parents_left, 0)
+    if type(packed) ~= 'string' then return false end
     local ok, result = pcall(cmsgpack.unpack, packed)
-    local members = ok and type(result) == 'table' and members_of(q, result, room) or {}
+    local members = ok and type(result) == 'table' and type(result[ID]) == 'string' and members_of(q, result, room) or {}
     for _, member in ipairs(members) do notify(q, result, member, now) end
     room = room - #members
     if room <= 0 then return true end
