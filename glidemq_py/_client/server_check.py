@@ -158,8 +158,10 @@ def _report(node: str, info: Mapping[str, str], finding: Finding, options: Conne
         raise ServerModeError(text)
     if finding.kind == "eviction":
         if options is None or not options.allow_eviction:
-            where = "" if options is not None else " in a URL or ConnectionOptions, not with a client of your own"
-            raise ServerConfigurationError(f"{text}, or accept the loss with allow_eviction=True{where} ({_PAGE})")
+            where = "'?allow_eviction=true' in the URL or ConnectionOptions(..., allow_eviction=True)"
+            if options is None:
+                where += ", not with a client of your own"
+            raise ServerConfigurationError(f"{text}, or accept the loss with {where} ({_PAGE})")
         level = logging.DEBUG
     elif finding.kind == "unknown" or (finding.kind == "aof" and _may_lack_aof(info, options)):
         level = logging.DEBUG

@@ -17,6 +17,7 @@ from glidemq_py._core.checks import nearest_option, reject_unknown, snake_case
 from glidemq_py.errors import ContextManagerError, GlideMQValidationError
 
 __all__ = [
+    "CONNECTION_OPTIONS",
     "FOREIGN_NAMES",
     "AsyncOnly",
     "BlockingOnly",
@@ -148,6 +149,15 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
 }  # fmt: skip
 """What to use instead of names of Celery, RQ, arq, BullMQ, Dramatiq and glide-mq for Node, in snake_case."""
 
+CONNECTION_OPTIONS: Final = frozenset(
+    (
+        "addresses", "allow_eviction", "allow_no_aof", "busy_poll", "client_az", "client_name", "cluster",
+        "connection_timeout", "database_id", "iam", "inflight_requests_limit", "password", "read_from",
+        "request_timeout", "tls", "tls_ca", "tls_cert", "tls_insecure", "tls_key", "username",
+    )
+)  # fmt: skip
+"""Parameters of `ConnectionOptions`."""
+
 _SHOWN: Final = 3
 _DEFAULTS: Final = "'default_job_options' of the Queue"
 _OF_JOBS: Final = f"Queue.add or {_DEFAULTS}"
@@ -223,6 +233,8 @@ def _reject_argument(place: Place, name: str, value: object, names: Collection[s
         reject_unknown(name, value, names)
     if snake_case(name) in options:
         _reject_job_option(name, value, names, snake_case(name))
+    if snake_case(name) in CONNECTION_OPTIONS:
+        _reject_connection_option(name, value, names, snake_case(name))
     _reject_foreign("job", name, value, options, f"; it belongs to the job: {_OF_JOBS}")
     option = None if nearest_option(name, names) else nearest_option(name, options)
     if option is not None:
@@ -233,6 +245,14 @@ def _reject_argument(place: Place, name: str, value: object, names: Collection[s
 def _reject_job_option(name: str, value: object, names: Collection[str], option: str) -> NoReturn:
     problem = f"unknown option; {option!r} is an option of jobs: use Queue.add(..., {option}=...) or {_DEFAULTS}"
     reject_unknown(name, value, names, problem, option)
+
+
+def _reject_connection_option(name: str, value: object, names: Collection[str], option: str) -> NoReturn:
+    problem = (
+        f"unknown option; {option!r} is an option of the connection: use connection=ConnectionOptions(..., "
+        f"{option}=...), or specify it in the URL"
+    )
+    reject_unknown(name, value, names, problem, "connection")
 
 
 class AsyncOnly:

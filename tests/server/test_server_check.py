@@ -46,7 +46,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[int], list[str]]:
 @pytest.mark.parametrize("name", ["valkey-9.1", "redis"])
 async def test_allkeys_eviction_is_an_error(private_server: StartServer, connect: Connect, name: str):
     server = private_server(name, maxmemory_policy="allkeys-lru")
-    with pytest.raises(ServerConfigurationError, match=r"maxmemory-policy is allkeys-lru.*noeviction.*allow_eviction"):
+    with pytest.raises(
+        ServerConfigurationError,
+        match=r"is allkeys-lru.*noeviction.*'\?allow_eviction=true' in the URL or Conn",
+    ):
         await connect(server.url)
     await connect(f"{server.url}?allow_eviction=true")
     await connect(ConnectionOptions([(server.host, server.port)], allow_eviction=True))

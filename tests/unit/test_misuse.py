@@ -15,6 +15,7 @@ import glidemq_py
 from glidemq_py import (
     Broadcast,
     BroadcastWorker,
+    ConnectionOptions,
     ContextManagerError,
     FailureLogOptions,
     FlowProducer,
@@ -28,7 +29,7 @@ from glidemq_py import (
 )
 from glidemq_py._client.event_reader import QUEUE_EVENTS
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
-from glidemq_py._core.misuse import FOREIGN_NAMES
+from glidemq_py._core.misuse import CONNECTION_OPTIONS, FOREIGN_NAMES
 from glidemq_py._worker.listeners import WORKER_EVENTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -98,6 +99,18 @@ def test_job_options_belong_to_jobs(create: Create, name: str, answer: str) -> N
     with pytest.raises(UnknownOptionError, match=answer) as caught:
         create(**{name: 3})
     assert "default_job_options" in str(caught.value)
+
+
+@pytest.mark.parametrize("create", CREATE, ids=IDS)
+@pytest.mark.parametrize("name", ["allow_eviction", "requestTimeout", "tls"])
+def test_connection_options_belong_to_the_connection(create: Create, name: str) -> None:
+    with pytest.raises(UnknownOptionError, match=r"connection=ConnectionOptions\(.*, or .* URL") as caught:
+        create(**{name: True})
+    assert caught.value.suggestion == "connection"
+
+
+def test_all_connection_options_are_known() -> None:
+    assert set(inspect.signature(ConnectionOptions).parameters) == CONNECTION_OPTIONS
 
 
 @pytest.mark.parametrize("create", NAMED, ids=IDS[: len(NAMED)])
