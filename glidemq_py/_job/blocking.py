@@ -521,6 +521,9 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         called again from the start. It must then either add the same children with the same ``job_id`` values (existing
         jobs are not added twice) and pass this call, or branch on `step`.
 
+        If all children have finished already, the method returns. ``next_step`` and ``data`` are stored nevertheless:
+        `step` and `data` are the new ones in the rest of the handler and in later attempts.
+
         Args:
             next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping
                 without another use of that key.
@@ -529,6 +532,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         Raises:
             WaitingChildrenError: signals the worker; do not catch it.
             ChildFailedError: a child failed, and its policy fails the parent.
+            SerializationError: the data cannot be serialized.
+            PayloadTooLargeError: the serialized data exceeds 1 MiB.
             GlideMQValidationError: ``next_step`` or ``data`` is invalid.
             GlideMQError: not called in the job's handler, or the call failed.
         """

@@ -62,6 +62,36 @@ async def test_typed_task_continues_after_its_children(core_url: str, queue_name
         assert await report.add_and_wait(["one", "three"]) == 8
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_children_that_have_ended_already_leave_the_next_step(
+    core_url: str, core_resp: RespClient, queue_name: str, in_thread: bool
+) -> None:
+    """The call returns; the rest of the handler and a later attempt have the new step."""
+    worker = Worker(queue_name, connection=core_url)
+    seen: list[str | None] = []
+
+    @worker.task
+    async def sum_up(job: Job, first: int) -> int:
+        seen.append(job.step)
+        if job.step is None:
+            if in_thread:
+                await asyncio.to_thread(job.blocking.move_to_waiting_children, next_step="sum")
+            else:
+                await job.move_to_waiting_children(next_step="sum")
+            seen.append(job.step)
+            raise ValueError("retried")
+        if job.step == "sum":
+            return first
+        return -1
+
+    async with worker:
+        job = await worker.queue.add("sum_up", {"first": 3}, attempts=2)  # no children: all have ended
+        assert await job.wait_until_finished() == 3
+    assert seen == [None, "sum", "sum"]
+    raw = core_resp.execute("HGET", f"glide:{{{queue_name}}}:job:{job.id}", "data")
+    assert json.loads(raw) == {"first": 3, "step": "sum"}
+
+
 async def test_step_that_a_peer_wrote(url: str, queue_name: str) -> None:
     worker = Worker(queue_name, connection=url)
 

@@ -51,6 +51,8 @@ class JobFamily:
 
         def _own(self, signal: JobSignal) -> JobSignal: ...
 
+        async def update_data(self, data: Any) -> None: ...
+
         def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]: ...
 
     async def get_parents(self) -> list[JobRef]:
@@ -143,6 +145,9 @@ class JobFamily:
         called again from the start. It must then either add the same children with the same ``job_id`` values (existing
         jobs are not added twice) and pass this call, or branch on `step`.
 
+        If all children have finished already, the method returns. ``next_step`` and ``data`` are stored nevertheless:
+        `step` and `data` are the new ones in the rest of the handler and in later attempts.
+
         Args:
             next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping
                 without another use of that key.
@@ -151,6 +156,8 @@ class JobFamily:
         Raises:
             WaitingChildrenError: signals the worker; do not catch it.
             ChildFailedError: a child failed, and its policy fails the parent.
+            SerializationError: the data cannot be serialized.
+            PayloadTooLargeError: the serialized data exceeds 1 MiB.
             GlideMQValidationError: ``next_step`` or ``data`` is invalid.
             GlideMQError: not called in the job's handler, or the call failed.
         """
@@ -161,6 +168,8 @@ class JobFamily:
             raise ChildFailedError(str(found.failure))
         if found.number:
             raise self._own(WaitingChildrenError(after, replace))
+        if replace:
+            await self.update_data(after)
 
 
 def _names(text: bytes | None) -> list[str]:
