@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, cast
@@ -15,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from glidemq_py._core import json_text
 from glidemq_py._core.checks import nearest_option, reject_unknown
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, SerializationError
 from glidemq_py.proxy.guard import IS_HEAD
 from glidemq_py.proxy.response_models import Error
 from glidemq_py.proxy.responses import refusal
@@ -58,10 +60,26 @@ def endpoints(prefix: str = "") -> APIRouter:
     )  # fmt: skip
 
 
+# Numbers such as 1e999 are read as infinity. Only texts with a long exponent or many digits can contain one.
+_MAYBE_INFINITE: Final = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}").search
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise SerializationError("body", text, "is not a finite number")
+    return number
+
+
+_FINITE: Final = json.JSONDecoder(parse_float=_finite)
+
+
 class _JsonRequest(Request):
     async def json(self) -> Any:
-        """Return the body, which must be a JSON object without NaN and Infinity."""
+        """Return the body, which must be a JSON object without NaN, Infinity and numbers beyond a double."""
         value = json_text.loads(await self.body(), "body")
+        if _MAYBE_INFINITE(await self.body()) is not None:
+            _FINITE.decode((await self.body()).decode())
         if not isinstance(value, dict):
             raise GlideMQValidationError("body", value, "must be a JSON object")
         return cast("dict[str, Any]", value)
