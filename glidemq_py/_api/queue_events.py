@@ -32,6 +32,7 @@ _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
 _REMEDY = "make another QueueEvents for another reader"
+_REMEDY_CLOSED = "make another QueueEvents in each event loop"
 
 Listener = Callable[[QueueEvent], Awaitable[None] | None]
 
@@ -114,8 +115,10 @@ class QueueEvents(AsyncOnly):
         Raises:
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the object is closed.
+            EventLoopError: If another event loop uses or used the object.
         """
         if self._closed:
+            self._check_loop()
             raise ClosedError("these queue events are closed")
         if self._reader is not None:
             self._check_loop()
@@ -132,9 +135,14 @@ class QueueEvents(AsyncOnly):
         self._reader = reader
 
     def _check_loop(self) -> None:
-        """Raise EventLoopError if another event loop reads these events."""
-        if self._reader is not None and self._loop is not self._runtime.current_loop():
-            raise EventLoopError(f"events of queue {self.name!r}", "another event loop reads them", _REMEDY)
+        """Raise EventLoopError if another event loop reads or read these events."""
+        if self._reader is None or self._loop is self._runtime.current_loop():
+            return
+        subject = f"events of queue {self.name!r}"
+        if self._closed:
+            # Leaving the iteration closed them, possibly at the end of their event loop.
+            raise EventLoopError(subject, "they were read in another event loop and are closed", _REMEDY_CLOSED)
+        raise EventLoopError(subject, "another event loop reads them", _REMEDY)
 
     _runtime: Runtime = ASYNC_RUNTIME
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ClosedError, Queue
+from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents
 from glidemq_py.testing import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -172,3 +172,19 @@ async def test_adds_behind_a_cancelled_sender_do_not_wait(url: str, queue_name: 
         async with asyncio.timeout(30):
             outcomes = await asyncio.gather(*adds, return_exceptions=True)
         assert {type(each) for each in outcomes} >= {ClosedError}
+
+
+def test_events_that_their_ended_loop_closed_name_the_remedy(url: str, queue_name: str):
+    events = QueueEvents(queue_name, url)
+
+    async def read() -> str:
+        async with Queue(queue_name, url) as queue:
+            await events.wait_until_ready()
+            await queue.add("n")
+            async for event in events:
+                return event.event
+        raise AssertionError("no event")
+
+    assert asyncio.run(read()) == "added"
+    with pytest.raises(EventLoopError, match="are closed; make another QueueEvents in each event loop"):
+        asyncio.run(read())
