@@ -173,7 +173,9 @@ class Queue(
         connection.transport = transport
         connection.part(_ADDS, lambda _: adder)
         if self._runtime is ASYNC_RUNTIME:
-            connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link)).start()
+            sweep = connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link))
+            sweep.start()
+            sweep.end_with_loop()
 
     async def _open(self) -> tuple[Transport, Adder]:
         """Connect, and return the transport and the adder that sends single adds over it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 from glidemq_py._client.runtime import stop_task
@@ -26,6 +27,11 @@ class BackgroundTask:
     def start(self) -> None:
         """Start the task in the running event loop."""
         self._task = asyncio.create_task(self._repeat(), name=self._name)
+
+    def end_with_loop(self) -> None:
+        """Allow the started task to be pending when its event loop is closed: asyncio then logs no error."""
+        with contextlib.suppress(AttributeError):  # a task of another class, made by a task factory
+            self._task._log_destroy_pending = False  # type: ignore[union-attr]
 
     async def _repeat(self) -> None:
         raise NotImplementedError

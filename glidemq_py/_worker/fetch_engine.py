@@ -200,6 +200,8 @@ class FetchEngine:
         self._cursor = ""
         self._retry_steps = True
         self._step_call: Exchange | Invalidate | Reattach | None = None
+        self._recovery_calls = 0
+        """Number of `Invalidate` and `Reattach` calls in flight: 0 or 1."""
 
     # -- state --------------------------------------------------------------------------------------------
 
@@ -222,7 +224,8 @@ class FetchEngine:
     @property
     def all_reported(self) -> bool:
         """True when every result so far is reported; handlers may still run."""
-        return not self.calls_in_flight and (self.disconnected or not self.finished)
+        # Invalidate and Reattach calls report nothing.
+        return self.calls_in_flight == self._recovery_calls and (self.disconnected or not self.finished)
 
     @property
     def is_recovered(self) -> bool:
@@ -231,7 +234,7 @@ class FetchEngine:
 
     @property
     def is_drained(self) -> bool:
-        """True when no handler runs, no result is pending and no call is in flight."""
+        """True when no handler runs and `all_reported`."""
         return not self.running and self.all_reported
 
     @property
@@ -397,7 +400,7 @@ class FetchEngine:
         if self.jobs_may_be_ready or not self.accepting or self.free <= 0:
             return False
         self.idle = True
-        if not (self._busy and exhausted and self.is_drained):
+        if not (self._busy and exhausted and not self.calls_in_flight and self.is_drained):
             return False
         self._busy = False
         return True
@@ -412,6 +415,8 @@ class FetchEngine:
             if call.held is not None:
                 self.suspects_requested = False
             given_up = self._keep(call.batch, failure)
+        else:
+            self._recovery_calls = 0
         if failure is Failure.CLOSED or self.disconnected:
             self.disconnect()
         elif not self.is_step(call):
@@ -463,23 +468,41 @@ class FetchEngine:
         if self.calls_in_flight or (self.step is Step.PAUSE and now < self._pause_until):
             return None
         self.calls_in_flight += 1
-        call = self._step_call = self._call_of_step()
+        call = self._step_call = self._call_of_step(now)
+        if not isinstance(call, Exchange):
+            self._recovery_calls = 1
         return call
 
-    def _call_of_step(self) -> Exchange | Invalidate | Reattach:
+    def _call_of_step(self, now: float) -> Exchange | Invalidate | Reattach:
         if self.step in (Step.PAUSE, Step.REPORT):
             self.step = Step.REPORT
-            if self.finished and self.finished[0].sent and not self.finished[0].refusals:
-                return Exchange(0, self._next_results(), self.wake_count)
+            batch = self._sent_results()
+            if batch:
+                limit = self.throttle.limit
+                tokens = None if limit is None else self.throttle.charge(limit, batch, now)
+                return Exchange(0, batch, self.wake_count, tokens=tokens)
             self.step = Step.INVALIDATE
         if self.step is Step.INVALIDATE:
             return Invalidate(self._number)
         known = [*self.running, *(finished.run for finished in self.finished)]
-        return Reattach(known, max(0, self.free) if self.accepting else MAX_ROWS, self._cursor)
+        # Without a free slot the found jobs are released.
+        return Reattach(known, self.free if self.accepting and self.free > 0 else MAX_ROWS, self._cursor)
+
+    def _sent_results(self) -> list[FinishedAttempt]:
+        """Remove and return results of failed calls, without those that may make the function fail."""
+        batch: list[FinishedAttempt] = []
+        others: list[FinishedAttempt] = []
+        for finished in self.finished:
+            reported = finished.sent and not finished.refusals and len(batch) < MAX_ROWS
+            (batch if reported else others).append(finished)
+        if batch:
+            self.finished = deque(others)
+        return batch
 
     def invalidated(self) -> None:
         """Process the reply to a `Invalidate` call."""
         self.calls_in_flight -= 1
+        self._recovery_calls = 0
         self._number += 1
         self._release_pipelined()
         if not self.disconnected:
@@ -489,18 +512,31 @@ class FetchEngine:
         """Process the reply to a `Reattach` call.
 
         Returns:
-            True to start the jobs; False to release them, because the worker no longer fetches.
+            True to start the jobs; False to release them, because the worker no longer fetches or has too few free
+            slots.
         """
         self.calls_in_flight -= 1
+        self._recovery_calls = 0
         self._cursor = cursor
-        if self.accepting:
+        start = self.accepting and len(runs) <= self.free
+        if start:
             self._busy = self._busy or bool(runs)
             self.running.update(runs)
             self.free -= len(runs)
             self.has_suspects = self.has_suspects or any(run.suspect_limit for run in runs)
         if not cursor:
             self._end_steps()
-        return self.accepting
+        return start
+
+    def abandon_recovery(self) -> None:
+        """Stop finding the jobs of lost replies; they stall and are recovered. Pending results are still reported.
+
+        The caller cancels an `Invalidate` or `Reattach` call in flight and ignores its result.
+        """
+        self.calls_in_flight -= self._recovery_calls
+        self._recovery_calls = 0
+        if self.step in (Step.INVALIDATE, Step.REATTACH) or (self.step is Step.PAUSE and not self.finished):
+            self._end_steps()
 
     # -- pipelined calls ----------------------------------------------------------------------------------
 

@@ -77,6 +77,8 @@ class FetchLoop:
         # Handlers' tasks schedule the pump; the calls it makes must not inherit those tasks' context variables.
         self._context_vars = contextvars.copy_context()
         self._calls: set[asyncio.Task[None]] = set()
+        self._recovery_call: asyncio.Task[None] | None = None
+        """The last `Invalidate` or `Reattach` call."""
         self._pump_scheduled = False
         self._refused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -193,6 +195,8 @@ class FetchLoop:
             self.idle.clear()
             task = self._loop.create_task(self._make(call), context=self._context_vars)
             self._calls.add(task)
+            if not isinstance(call, Exchange):
+                self._recovery_call = task
             task.add_done_callback(self._calls.discard)
             if engine.throttle.holding:
                 self._set_timer()  # the call's tokens may have started a pause
@@ -383,16 +387,31 @@ class FetchLoop:
             self.refuse(error)
             return
         # A call that was not executed has fetched no jobs: nothing to recover.
-        if isinstance(error, GlideMQError) and not isinstance(error, ServerNotReadyError) and not closing:
-            _log.warning("queue %r: exchange failed: %s", self._name, error)
+        if isinstance(error, Exception) and not isinstance(error, ServerNotReadyError) and not closing:
+            if isinstance(error, GlideMQError):
+                _log.warning("queue %r: exchange failed: %s", self._name, error)
+            else:  # a bug of ours, such as a reply that cannot be decoded
+                _log.error("queue %r: exchange failed", self._name, exc_info=error)
+                error = ScriptError(repr(error))
             self._listeners.emit("error", error)
             self.engine.pipelined_lost(self._loop.time())
             self._set_timer()
 
     async def invalidate_pipelined(self) -> None:
-        """Make the server ignore pipelined calls, and release the jobs that one of them has fetched."""
+        """Make the server ignore pipelined calls, and release the jobs that one of them has fetched.
+
+        If this is canceled, the calls in flight for it are canceled too, so that nothing waits for their replies.
+        """
         self.engine.invalidate_pipelined()
-        await self.until(lambda: self.engine.step is None)
+        try:
+            await self.until(lambda: self.engine.step is None)
+        except asyncio.CancelledError:
+            if self._recovery_call is not None:
+                self._recovery_call.cancel()
+            self.engine.abandon_recovery()
+            self._set_timer()
+            self.schedule_pump()
+            raise
 
     # -- time -------------------------------------------------------------------------------------------------
 

@@ -61,9 +61,26 @@ class WakeReader:
             except GlideMQError as error:
                 # Usually a missing group (after FLUSHALL), which the next exchange creates.
                 _log.debug("queue %r: waiting for a wake-up failed; retrying: %s", self._link.keys.name, error)
-                await asyncio.sleep(pause * (0.5 + random.random()))
-                pause = min(pause * 2, _LAST_PAUSE_S)
+                pause = await self._sleep(pause)
+            except Exception as error:
+                # A bug of ours must not end the wake-ups.
+                _log.error("queue %r: waiting for a wake-up failed; retrying", self._link.keys.name, exc_info=error)
+                await self._disconnect()
+                pause = await self._sleep(pause)
             self._fetching.request_jobs()
+
+    @staticmethod
+    async def _sleep(pause: float) -> float:
+        """Sleep about ``pause`` seconds and return the next pause."""
+        await asyncio.sleep(pause * (0.5 + random.random()))
+        return min(pause * 2, _LAST_PAUSE_S)
+
+    async def _disconnect(self) -> None:
+        """Close the connection, whose state is unknown; the next read opens another one."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with contextlib.suppress(Exception):
+                await transport.close()
 
     async def _wait(self) -> None:
         """Wait for a wake-up; if possible, send the exchange call right behind the read."""

@@ -455,6 +455,23 @@ def test_reattach_is_paged(q: OwnQueue) -> None:
     assert found == [str(i) for i in range(1, 251)]
 
 
+@pytest.mark.parametrize("lifo", [False, True])
+def test_reattach_with_a_full_page_returns_a_cursor(q: OwnQueue, lifo: bool) -> None:
+    q.add(*[row("a", "", "{}", lifo=lifo) for _ in range(250)], row("a", "", "{}", lifo=not lifo), quiet=True)
+    q.take(251)
+    q.advance(5)
+    found: list[Taken] = []
+    cursor, sizes = "", list[int]()
+    while cursor or not sizes:
+        entries, ids = [job.entry for job in found], [job.id for job in found]
+        reply = q.run(reattach(q.meta, "py-1", entries, 100, True, cursor, ids))
+        found += [Taken(job, reply.now) for job in reply.jobs]
+        cursor = reply.cursor
+        sizes.append(len(reply.jobs))
+    assert sorted(int(job.id) for job in found) == list(range(1, 252))
+    assert max(sizes) == 100
+
+
 def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "py-1") -> list[Taken]:
     """Everything that pends for a worker that knows its jobs without entries, too."""
     found: list[Taken] = []

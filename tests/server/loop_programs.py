@@ -220,6 +220,23 @@ def leaks(url: str, name: str) -> Any:
 
 
 @program
+def loop_closed_with_pending_tasks(url: str, name: str) -> Any:
+    queue = Queue[Any, Any](name, url)
+
+    async def add() -> int:
+        return int((await queue.add("a")).id)
+
+    ids = list[int]()
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        ids.append(loop.run_until_complete(add()))
+        loop.close()
+    ids.append(asyncio.run(add()))
+    gc.collect()
+    return ids
+
+
+@program
 def forked(url: str, name: str) -> Any:
     queue = Queue[Any, Any](name, url)
 

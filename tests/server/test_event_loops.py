@@ -28,6 +28,7 @@ def run(program: str, url: str, queue: str, *options: str) -> Any:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    assert "destroyed but it is pending" not in done.stderr
     return json.loads(done.stdout)
 
 
@@ -92,6 +93,10 @@ def test_connections_are_closed_with_their_loop(private_server: Callable[..., Se
     # Loops closed without shutdown leave nothing either, once another loop is used.
     assert last[0] <= 2
     assert last[1] <= first[1]
+
+
+def test_pending_tasks_of_a_bare_closed_loop_are_not_reported(url: str, queue_name: str):
+    assert run("loop_closed_with_pending_tasks", url, queue_name) == [1, 2, 3, 4]
 
 
 def test_forked_process_has_its_own_connections(url: str, queue_name: str):

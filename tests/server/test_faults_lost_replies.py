@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, Worker
+from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, ScriptError, Worker
+from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
@@ -51,6 +52,40 @@ async def test_jobs_of_a_lost_reply_are_reattached_immediately(
         assert raw.metric("completed") == 5
         assert raw.pending() == []
         assert raw.run("GET", "list-active") in (None, "0")
+
+
+async def test_unexpected_error_does_not_end_the_wake_ups(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Such as a reply that cannot be decoded: its jobs are reattached, and the worker waits for wake-ups again."""
+    call_after, failed = AsyncTransport.call_after, list[bool]()
+
+    async def call_after_failing(self: AsyncTransport, *args: Any) -> Any:
+        reply = await call_after(self, *args)
+        if reply.jobs and not failed:
+            failed.append(True)
+            raise ValueError("cannot be decoded")
+        return reply
+
+    monkeypatch.setattr(AsyncTransport, "call_after", call_after_failing)
+
+    async def handle(job: Job) -> str:
+        return "done"
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=10) as worker:
+        recorded = EventRecorder(worker)
+
+        def pipelined() -> object:
+            return worker._fetching is not None and worker._fetching.engine.pipelined
+
+        await with_timeout(until(pipelined))
+        await queue.add("n")
+        await recorded.wait("completed")
+        assert failed
+        assert [type(error) for (error,) in recorded.of("error")] == [ScriptError]
+        assert "waiting for a wake-up failed" in caplog.text
+        await with_timeout(until(pipelined))  # the reader still runs
+        assert await queue.add_and_wait("n") == "done"
 
 
 async def test_jobs_of_a_lost_pipelined_reply_are_reattached(

@@ -15,7 +15,7 @@ from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._worker import components, shutdown
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
 
 def untouched(raw: Raw, job_id: str) -> None:
@@ -448,6 +448,29 @@ async def test_close_ends_although_the_server_is_unreachable(
     server.kill()
     await recorded.wait("error")
     await with_timeout(worker.close(), 20)
+
+
+async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(
+    private_server: Callable[..., ServerProcess], queue_name: str
+):
+    """The call that invalidates its pipelined call is canceled. It would time out after 300 s."""
+
+    async def handle(job: Job) -> None: ...
+
+    server = private_server()
+    worker = Worker(queue_name, handle, f"{server.url}?request_timeout=300000")
+    await worker.start()
+    await with_timeout(until(lambda: worker._fetching is not None and worker._fetching.engine.pipelined))
+    fetching = worker._fetching
+    assert fetching is not None
+    server.pause()
+    try:
+        await with_timeout(worker.close(), 60)
+    finally:
+        server.resume()
+    assert fetching._recovery_call is not None
+    assert fetching._recovery_call.cancelled()
+    assert fetching.engine.is_recovered
 
 
 async def test_forced_close_ends_although_releasing_fails(

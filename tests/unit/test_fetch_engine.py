@@ -344,6 +344,113 @@ def test_closing_retires_pipelined_calls_and_tries_once():
     assert engine.step is None
 
 
+def test_abandoned_recovery_leaves_no_call_to_wait_for():
+    engine = accepting_engine(2)
+    (run,) = fetched(engine, next_exchange(engine), [1], EXHAUSTED)
+    engine.accepting = False
+    engine.invalidate_pipelined()
+    assert isinstance(engine.next_call(0.0), Invalidate)
+    engine.job_ended(finished(run))
+    assert engine.next_call(0.0) is None
+    engine.abandon_recovery()
+    assert engine.calls_in_flight == 0
+    call = next_exchange(engine)  # the result is reported
+    assert ([each.run for each in call.batch], call.want) == ([run], 0)
+    assert not engine.is_drained
+    fetched(engine, call, [])
+    assert engine.is_drained
+    assert engine.is_recovered
+
+
+def test_recovery_calls_in_flight_do_not_delay_a_drained_worker():
+    engine = accepting_engine(2)
+    engine.failed(next_exchange(engine), Failure.LOST, 0.0)
+    assert isinstance(engine.next_call(9.0), Invalidate)
+    assert engine.is_drained
+    assert not engine.is_recovered
+    engine.invalidated()
+    assert isinstance(engine.next_call(9.0), Reattach)
+    assert engine.is_drained
+    assert not engine.is_recovered
+    engine.reattached([], "")
+    assert engine.is_recovered
+
+
+def test_pending_results_are_reported_after_an_abandoned_pause():
+    engine = accepting_engine(1)
+    (run,) = fetched(engine, next_exchange(engine), [1])
+    engine.job_ended(finished(run))
+    engine.failed(next_exchange(engine), Failure.LOST, 0.0)
+    engine.accepting = False
+    engine.abandon_recovery()
+    assert engine.step is Step.PAUSE
+    assert [each.run for each in next_exchange(engine, 9.0).batch] == [run]
+
+
+def reattach_after(engine: FetchEngine) -> Reattach:
+    engine.failed(next_exchange(engine), Failure.LOST, 0.0)
+    assert isinstance(engine.next_call(9.0), Invalidate)
+    engine.invalidated()
+    call = engine.next_call(9.0)
+    assert isinstance(call, Reattach)
+    return call
+
+
+def test_reattaching_continues_until_its_cursor_is_empty():
+    engine = accepting_engine(3)
+    assert reattach_after(engine).want == 3
+    found = [run_of(each) for each in range(3)]
+    assert engine.reattached(found, "5-0")
+    more = engine.next_call(9.0)
+    assert isinstance(more, Reattach)
+    assert (more.cursor, set(more.known), more.want) == ("5-0", set(found), MAX_ROWS)
+    assert not engine.reattached([run_of(3)], "")  # no slot is free: released
+    assert engine.step is None
+    assert engine.running == set(found)
+
+
+def test_worker_that_is_resumed_while_it_reattaches_does_not_exceed_its_slots():
+    engine = accepting_engine(3)
+    engine.accepting = True
+    engine.failed(next_exchange(engine), Failure.LOST, 0.0)
+    assert isinstance(engine.next_call(9.0), Invalidate)
+    engine.accepting = False
+    engine.invalidated()
+    call = engine.next_call(9.0)
+    assert isinstance(call, Reattach)
+    assert call.want == MAX_ROWS
+    engine.accepting = True
+    assert not engine.reattached([run_of(each) for each in range(4)], "")
+    assert (engine.free, engine.running) == (3, set())
+
+
+def test_results_reported_again_include_their_tokens():
+    engine = accepting_engine(1, tokens=TokenLimiter(max_tokens=100, duration=60_000, scope="both"))
+    run = run_of(1, tokens=12)
+    engine.replied(next_exchange(engine), [run], 0, False, 0.0)
+    engine.job_ended(finished(run))
+    engine.failed(next_exchange(engine), Failure.LOST, 0.0)
+    assert next_exchange(engine, 9.0).tokens == (100, 60_000, [12])
+
+
+def test_sent_result_behind_a_refused_one_is_reported_before_reattaching():
+    engine = accepting_engine(6)
+    refused, lost = fetched(engine, next_exchange(engine), [1, 2])
+    engine.job_ended(finished(refused))
+    first = next_exchange(engine)
+    for run in [lost, *(run_of(each) for each in range(3, 6))]:
+        engine.job_ended(finished(run))
+    second = next_exchange(engine)
+    engine.failed(second, Failure.LOST, 0.0)
+    engine.failed(first, Failure.REJECTED, 0.0)
+    assert [each.refusals for each in engine.finished] == [1, 0, 0, 0, 0]
+    again = next_exchange(engine, 9.0)
+    assert [each.run for each in again.batch] == [each.run for each in second.batch]
+    fetched(engine, again, [])
+    assert isinstance(engine.next_call(9.0), Invalidate)
+    assert [each.run for each in engine.finished] == [refused]
+
+
 def test_unresponsive_only_while_a_reply_is_expected():
     engine = accepting_engine(1)
     call = next_exchange(engine, 2.0)
@@ -380,8 +487,9 @@ class Server:
         self.assigned |= set(numbers)
         return numbers
 
-    def unknown(self, known: set[int], want: int) -> list[int]:
-        return sorted(self.assigned - known)[:want]
+    def unknown(self, known: set[int], want: int) -> tuple[list[int], str]:
+        unknown = sorted(self.assigned - known)
+        return unknown[:want], "more" if len(unknown) > want else ""
 
 
 class Machine(RuleBasedStateMachine):
@@ -426,8 +534,9 @@ class Machine(RuleBasedStateMachine):
             server.numbers_retired.add(call.number)
             engine.invalidated()
         elif isinstance(call, Reattach):
-            runs = [run_of(n) for n in server.unknown({number(run) for run in call.known}, call.want)]
-            if engine.reattached(runs, ""):
+            numbers, cursor = server.unknown({number(run) for run in call.known}, call.want)
+            runs = [run_of(n) for n in numbers]
+            if engine.reattached(runs, cursor):
                 self.start(runs)
             else:
                 self.release(runs)

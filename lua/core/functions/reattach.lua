@@ -5,7 +5,8 @@
 -- budgets: as in exchange
 -- known ids: the ids of the jobs without a stream entry
 -- Only jobs pending for this consumer are changed; each gets a new fencing token.
--- Bound: one page of 200 pending entries or list jobs; call again with the cursor until it is ''.
+-- Bound: one page of 200 pending entries or list jobs; call again with the cursor until it is ''. A call that has found
+-- `want` jobs returns a cursor too; with `want` 0 the cursor is ''.
 
 local PAGE = 200
 local LISTS = 'l:' -- cursor: this prefix and a rank in list-active-ids
@@ -26,18 +27,20 @@ end
 -- Found jobs move to the end of the set, so the rank to continue from is lower.
 local function from_lists(q, fetching, known, want, rank)
   local found = redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
-  local moved, full = 0, false
+  local moved, seen, full = 0, 0, false
   for i = 1, #found, 2 do
     local id = found[i]
     full = #fetching.jobs >= want
     if full then break end
+    seen = seen + 1
     if not known[id] and is_ours(q, fetching.consumer, id, tonumber(found[i + 1])) then
       moved = moved + 1
       if not G.activate(q, fetching, id, '') then G.list_left(q, id) end
     end
   end
   for _, id in ipairs(fetching.from_lists) do redis.call('ZADD', q.list_active_ids, 'XX', fetching.now_text, id) end
-  return not full and #found == 2 * PAGE and LISTS .. G.int(rank + PAGE - moved) or ''
+  if want > 0 and (full or seen == PAGE) then return LISTS .. G.int(rank + seen - moved) end
+  return ''
 end
 
 local function from_stream(q, fetching, known, want, cursor)
@@ -46,11 +49,12 @@ local function from_stream(q, fetching, known, want, cursor)
   if pending.err then pending = {} end
   for _, p in ipairs(pending) do
     if not known[p[1]] then
-      if #fetching.jobs >= want then return '' end
+      if #fetching.jobs >= want then return want > 0 and cursor or '' end
       local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
       local id = found and G.entry_job(found[2])
       if id then G.activate(q, fetching, id, p[1]) else G.drop(fetching, nil, p[1], 'a stream entry without a job id') end
     end
+    cursor = p[1]
   end
   return #pending == PAGE and pending[PAGE][1] or LISTS .. '0'
 end

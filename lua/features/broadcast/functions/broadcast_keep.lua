@@ -3,7 +3,7 @@
 -- broadcast_reattach: return messages pending for the consumer that it does not know, after a lost reply.
 --   KEYS 1 meta   ARGV 1 packed {consumer, known entries, want, quiet, cursor, group, start}
 --   -> packed {now, messages, dropped, cursor}   Bound: a page of 200 entries; call again with the cursor until it is
---   ''
+--   ''. A call that has found `want` messages returns a cursor too; with `want` 0 the cursor is ''.
 -- broadcast_recover_stalled: release entries of stalled workers in their old place. One worker at a time runs it.
 --   KEYS 1 meta   ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, group, foreign_prefix}
 --   -> packed {recovered ids, failed ids, cursor, held}, as `recover_stalled`   Bound: 100 entries
@@ -43,14 +43,15 @@ G.export('broadcast_reattach', { 'allow-oom' }, function(keys, args)
   local from = r[5] == '' and '-' or '(' .. r[5]
   local pending = redis.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
   if pending.err then pending = {} end
-  local full = false
+  local full, last = false, r[5]
   for _, p in ipairs(pending) do
     full = #t.jobs >= r[3]
     if full then break end
     if not known[p[1]] then S.take_over(q, t, p[1], p[4]) end
+    last = p[1]
   end
   S.settle(q, t.group, t.settled, t.own)
-  local cursor = not full and #pending == REATTACH_PAGE and pending[REATTACH_PAGE][1] or ''
+  local cursor = (full or #pending == REATTACH_PAGE) and r[3] > 0 and last or ''
   return cmsgpack.pack({ t.now, t.jobs, t.dropped, cursor })
 end)
 
