@@ -74,14 +74,13 @@ local function delete(q, d, id)
   d.count = d.count + 1
 end
 
--- Number of jobs of the next page.
-local function room(d) return math.min(WORK_MAX - d.work, WORK_PAGE) end
+local function room(d) return WORK_MAX - d.work end
 
--- Delete the entries from an id on that no worker has read, and return the last id seen.
-local function drain_entries(q, d, group, from)
+-- Delete the entries between two ids that no worker has read. Parents that are released meanwhile are behind them.
+local function drain_entries(q, d, group, from, to)
   for _ = 1, PAGES_MAX do
     if room(d) <= 0 then return end
-    local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', room(d))
+    local page = redis.call('XRANGE', q.stream, from, to, 'COUNT', math.min(room(d), WORK_PAGE))
     if #page == 0 then return end
     local work = d.work
     G.delete_unclaimed(q, group, page, function(id) delete(q, d, id) end)
@@ -92,32 +91,34 @@ end
 
 -- Entries that no worker has read are behind the last delivered one; an entry before it may be a leftover.
 local function drain_stream(q, d, group)
-  drain_entries(q, d, group, '-')
+  local last = redis.call('XREVRANGE', q.stream, '+', '-', 'COUNT', 1)[1]
+  if not last then return end
+  drain_entries(q, d, group, '-', last[1])
   local found = G.stream_group(q, group)
-  if found then drain_entries(q, d, group, '(' .. found[8]) end
+  if found then drain_entries(q, d, group, '(' .. found[8], last[1]) end
+end
+
+-- Delete jobs in their order until the work of the call is done, and return how many members were examined.
+local function delete_each(q, d, members, id_of)
+  for number, member in ipairs(members) do
+    if room(d) <= 0 then return number - 1 end
+    local id = id_of(member)
+    if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) else d.work = d.work + 1 end
+  end
+  return #members
 end
 
 local function drain_scheduled(q, d)
-  for _ = 1, PAGES_MAX do
-    local page = room(d) > 0 and redis.call('ZRANGE', q.scheduled, 0, room(d) - 1) or {}
-    if #page == 0 then return end
-    for _, member in ipairs(page) do delete(q, d, string.match(member, '^(.-)||') or member) end
-    redis.call('ZREM', q.scheduled, unpack(page))
-  end
+  local page = room(d) > 0 and redis.call('ZRANGE', q.scheduled, 0, room(d) - 1) or {}
+  local examined = delete_each(q, d, page, function(member) return string.match(member, '^(.-)||') or member end)
+  if examined > 0 then redis.call('ZREM', q.scheduled, unpack(page, 1, examined)) end
 end
 
 -- A parent that is released because its last child is deleted may be added to the end of this list.
 local function drain_list(q, d, key)
-  local left = redis.call('LLEN', key)
-  for _ = 1, PAGES_MAX do
-    local ids = left > 0 and room(d) > 0 and redis.call('LRANGE', key, 0, math.min(room(d), left) - 1) or {}
-    if #ids == 0 then return end
-    left = left - #ids
-    for _, id in ipairs(ids) do
-      if redis.call('EXISTS', q.J .. id) == 1 then delete(q, d, id) else d.work = d.work + 1 end
-    end
-    redis.call('LTRIM', key, #ids, -1)
-  end
+  local ids = room(d) > 0 and redis.call('LRANGE', key, 0, room(d) - 1) or {}
+  local examined = delete_each(q, d, ids, function(id) return id end)
+  if examined > 0 then redis.call('LTRIM', key, examined, -1) end
 end
 
 G.export('drain', { 'allow-oom' }, function(keys, args)
