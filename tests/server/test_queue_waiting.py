@@ -132,7 +132,8 @@ async def test_server_restart_during_wait(restartable_server: Callable[..., Serv
     server, gate = restartable_server(), Gate()
     async with Queue("q", server.url) as queue, Worker("q", gate, server.url) as worker:
         recorded = EventRecorder(worker)
-        waiting = asyncio.create_task(queue.add_and_wait("n", 7))
+        job = await queue.add("n", 7)  # its reply is here before the server ends
+        waiting = asyncio.create_task(job.wait_until_finished())
         await gate.next()
         await asyncio.to_thread(server.restart, kill=True)
         gate.open()
