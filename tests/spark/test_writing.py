@@ -121,7 +121,7 @@ def test_data(
             {"lifo": "true", "orderingKey": "k"},
             "'lifo' = True: .* mutually exclusive",
         ),
-        (["1 as id"], {"guarantee": "append", "writeId": "x"}, "'writeId' = 'x': says nothing"),
+        (["1 as id"], {"guarantee": "append", "writeId": "x"}, "'writeId' = 'x': has no effect"),
         (["1 as id"], {"duplicates": "fail", "guarantee": "task"}, "'duplicates' = 'fail': needs guarantee"),
         (["1 as id"], {"dataColumn": "body"}, "'dataColumn' = 'body': column does not exist; columns: 'id'"),
         (["1 as id"], {"batchSize": 0}, "'batchSize' = 0: must be an integer from 1 to"),
