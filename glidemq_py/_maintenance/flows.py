@@ -139,7 +139,7 @@ class UnfinishedFlowsTask(PeriodicTask):
                 failure = error
                 continue
             finished += 1
-            _log.warning("queue %r: completed a flow whose producer stopped while adding it", keys.name)
+            _log.warning("queue %r: finished adding a flow whose producer had stopped", keys.name)
         if failure is not None:
             raise failure
         return finished

@@ -318,8 +318,8 @@ class FetchLoop:
         engine = self.engine
         for finished in engine.failed(call, _failure_of(error, call), self._loop.time()):
             _log.error(
-                "job %s: reporting its result failed repeatedly; it will be recovered as stalled: %s",
-                finished.run.job.id, error,
+                "queue %r: reporting the result of job %s failed repeatedly; the job will be recovered as stalled: %s",
+                self._name, finished.run.job.id, error,
             )  # fmt: skip
         if isinstance(error, UnsupportedFeatureError):
             self.refuse(error)
