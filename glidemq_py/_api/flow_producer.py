@@ -43,7 +43,7 @@ from glidemq_py.errors import (
     GlideMQValidationError,
 )
 from glidemq_py.telemetry import names
-from glidemq_py.telemetry.producing import observed
+from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["GROUP_NAME", "FlowProducer", "chain", "chord", "dag", "group"]

@@ -50,7 +50,7 @@ from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
-from glidemq_py.telemetry.producing import observed, observed_add
+from glidemq_py.telemetry.spans import observed, observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["Queue"]

@@ -37,7 +37,7 @@ from glidemq_py._client.library_source import Library, assemble, load_arguments,
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
 from glidemq_py._client.transport import ConnectionSource, Transport
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 

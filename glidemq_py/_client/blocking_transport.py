@@ -11,7 +11,7 @@ from glide_shared.exceptions import GlideError
 from glidemq_py._client.connect import BlockingGlideClient, GlideConfig, create_blocking, glide_sync
 from glidemq_py._client.failures import CallRetry, Interruptions, translate
 from glidemq_py._client.library_source import Library, assemble, load_arguments, loading_failed
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.keys import hash_tag
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError

@@ -10,7 +10,7 @@ from glidemq_py._client.connect import BlockingConnection, resolve_blocking
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.server_check import check_blocking
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 
 __all__ = ["DrivenTransport"]
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar, cast
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import BlockingTransport, Transport
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, EventLoopError

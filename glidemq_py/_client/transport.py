@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from glidemq_py._client.failures import Interruptions
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 
 __all__ = ["BlockingTransport", "ConnectionSource", "JobTransport", "Transport"]
 

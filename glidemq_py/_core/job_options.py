@@ -1,25 +1,29 @@
-"""Options of one job: validation, merging with the queue's defaults, and serialization as the opts JSON.
+"""Options of one job: validation, merging with the queue's defaults, and their text in the job's record.
 
 The opts JSON has camelCase names and contains only the given options (docs/reference/data-model.md). The queue and the
 worker implement the options.
+
+Unlike the options of new jobs, invalid stored options are never rejected (`read_stored_options`): peers in other
+languages validate less (they accept negative delays and any backoff), and a worker must be able to run their jobs.
+Invalid options are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, option
-from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.checks import CheckedOptions, check_bool, check_choice, check_int, option
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication import Deduplication, DeduplicationInput
-from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks
+from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import check_tokens
 from glidemq_py._features.ordering_groups import Ordering, OrderingInput
@@ -302,3 +306,104 @@ def _refuse(name: object, value: object) -> None:
 
 def _is_mapping(given: object) -> bool:
     return type(given) is dict or isinstance(given, Mapping)
+
+
+@lru_cache(maxsize=1024)
+def read_stored_options(text: str) -> JobOptions:
+    """Return the options of a stored job, given the text of its `opts` field; invalid options are ignored.
+
+    Similar jobs have the same text, so the last 1024 texts are cached.
+    """
+    if text == "{}":
+        return NO_OPTIONS
+    try:
+        stored = json.loads(text)
+    except (ValueError, RecursionError):
+        return NO_OPTIONS
+    if not isinstance(stored, dict):
+        return NO_OPTIONS
+    kept: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", stored).items():
+        known = _READERS.get(key)
+        if known is None or value is None:
+            continue
+        name, reader = known
+        try:
+            # Each option is parsed alone: one invalid value must not affect the others.
+            kept[name] = getattr(JobOptions(**{name: reader(value)}), name)
+        except GlideMQValidationError:
+            continue
+    if kept.get("lifo") and ("ordering" in kept or kept.get("priority")):
+        del kept["lifo"]  # the server ignores it in this combination
+    if "deduplication" in kept:
+        kept.pop("parent", None)
+    return JobOptions(**kept) if kept else NO_OPTIONS
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _backoff(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Mapping[str, Any]", value)
+    return Backoff(
+        given.get("type", ""),
+        given.get("delay") or 0,
+        jitter=given.get("jitter") or 0.0,
+        max_delay=given.get("maxDelay"),
+    )
+
+
+def _retention(value: Any) -> Any:
+    """Return a retention as glide-mq for Node reads it: 0 means keep all. This package never writes 0."""
+    if not isinstance(value, Mapping):
+        return value or False
+    given = cast("Mapping[str, Any]", value)
+    return {name: given[name] for name in ("age", "count") if given.get(name)} or False
+
+
+def _ordering(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return None
+    given = cast("Mapping[str, Any]", value)
+    rate, bucket = given.get("rateLimit"), given.get("tokenBucket")
+    if isinstance(bucket, Mapping):
+        read = cast("Mapping[str, Any]", bucket)
+        bucket = {"capacity": read.get("capacity"), "refill_rate": read.get("refillRate")}
+    kept = {
+        "key": given.get("key"),
+        "concurrency": given.get("concurrency"),
+        "rate_limit": rate,
+        "token_bucket": bucket,
+    }
+    return {name: each for name, each in kept.items() if each}
+
+
+_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "backoff": _backoff,
+    "remove_on_complete": _retention,
+    "remove_on_fail": _retention,
+    "ordering": _ordering,
+    "fallbacks": read_fallbacks,
+}
+_READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    key: (name, _DECODERS.get(name, _same)) for key, name in WIRE_NAMES.items()
+}
+
+
+def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with stored names (``removeOnFail``) or Python names as keyword arguments of `JobOptions`.
+
+    `JobOptions` validates them; unknown names are not changed.
+    """
+    named: dict[str, Any] = {}
+    for key, value in given.items():
+        known = _READERS.get(key)
+        if known is not None and value is not None:
+            name, reader = known
+            named[name] = reader(value) if name in ("backoff", "ordering") and isinstance(value, Mapping) else value
+        else:
+            named[key] = value
+    return named

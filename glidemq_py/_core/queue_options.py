@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
-from glidemq_py._core.checked_options import CheckedOptions, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice
+from glidemq_py._core.checks import CheckedOptions, check_bool, check_callable, check_choice, option
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue

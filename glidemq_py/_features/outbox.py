@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.calls.adding import Row, add, row
-from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport, Transport
-from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import StagedWriteError

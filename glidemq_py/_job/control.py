@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, cast
 
 from glidemq_py._client.transport import JobTransport
-from glidemq_py._core.calls import control
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call, control
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import QueueLink

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from glidemq_py._client.background import PeriodicTask
+from glidemq_py._client.runtime import PeriodicTask
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.flows.adding import finish_flow

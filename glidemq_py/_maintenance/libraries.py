@@ -14,8 +14,8 @@ import time
 from typing import Final
 
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.background import BackgroundTask
 from glidemq_py._client.library_publishing import delete_everywhere, published
+from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.calls import control
 from glidemq_py._core.calls.control import registry_use
 from glidemq_py._core.logs import get_logger

@@ -14,7 +14,7 @@ import contextlib
 import logging
 from typing import Final
 
-from glidemq_py._client.background import BackgroundTask
+from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._features.staged_writes import LEFT_ALONE_MS, finish_writes, run_async

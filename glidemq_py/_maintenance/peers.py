@@ -1,24 +1,35 @@
-"""A maintenance task: detects clients of other libraries, which may write keys of a job that nothing else names.
+"""Maintenance tasks for queues shared with clients of other libraries: detect the clients, repair their groups.
 
 A Node client writes a job's log and chunks by plain commands. So a job that is removed when it ends is deleted with a
 fixed list of keys, unless no such client can have been there: each of them needs the function library `glidemq` on the
-server. This task looks for it. Jobs that were removed without the list shortly before the library appeared are cleaned
+server. One task looks for it. Jobs that were removed without the list shortly before the library appeared are cleaned
 up.
+
+That library leaves a sequence number without a job when it revokes, removes, drains or rejects a job of a group, and
+in some states a slot without a job. The group then waits for a job that never comes. While Node workers are
+registered, and for a day afterwards, the other task checks groups whose parked jobs have not moved for some time as
+`Queue.check` does, and repairs them.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.background import PeriodicTask
 from glidemq_py._client.library_publishing import published
+from glidemq_py._client.runtime import PeriodicTask
 from glidemq_py._core.calls.working import Keep, delete_side_keys
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.consistency.calls import blocked_groups
+from glidemq_py._features.consistency.queue_api import repair_groups
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, LibraryError
 
-__all__ = ["PeerDetection"]
+__all__ = [
+    "GroupRepair",
+    "PeerDetection",
+]
 
 _log = get_logger(__name__)
 
@@ -97,3 +108,54 @@ class PeerDetection(PeriodicTask):
         self._looks_left -= 1
         if self._looks_left > 0:
             self._unclean = exist
+
+
+_POLL_S: Final = 10.0
+_HOLD_MS: Final = 30_000
+_BLOCKED_MS: Final = 30_000
+_FULL_MS: Final = 300_000
+_RECHECK_AFTER_MS: Final = 1_000
+_PAGES_MAX: Final = 50
+
+
+class GroupRepair(PeriodicTask):
+    """Runs every ten seconds (±10%), in one worker at a time.
+
+    Args:
+        link: The queue.
+        blocked: Time without progress after which a group is checked, in ms.
+        full: The same for a group whose slots are all occupied, in ms.
+    """
+
+    def __init__(self, *, link: QueueLink, blocked: int = _BLOCKED_MS, full: int = _FULL_MS) -> None:
+        super().__init__("groups", queue=link.keys.name, what="repairing ordering groups", every=_POLL_S, at_once=False)
+        self._link = link
+        self._blocked = blocked
+        self._full = full
+        self._holder = secrets.token_hex(8)
+        self._cursor = ""
+
+    async def run_once(self) -> list[str]:
+        """Check up to 50 pages of groups, repair blocked ones, and return their names.
+
+        Raises:
+            GlideMQError: If a call fails.
+        """
+        link, names = self._link, set[str]()
+        for _ in range(_PAGES_MAX):
+            call = blocked_groups(link.keys.meta, self._holder, _HOLD_MS, self._blocked, self._full, self._cursor)
+            page, self._cursor = await link.transport.call(call)
+            names.update(page)
+            if not self._cursor:
+                break
+        if not names:
+            return []
+        found = await repair_groups(link, names, recheck_after=_RECHECK_AFTER_MS)
+        for suspect in found:
+            _log.warning(
+                "queue %r: ordering group %r was blocked (%s); repaired",
+                link.keys.name,
+                suspect.subject,
+                suspect.detail,
+            )
+        return sorted({suspect.subject for suspect in found})

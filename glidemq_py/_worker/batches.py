@@ -31,7 +31,7 @@ from glidemq_py.errors import (
     SuspendError,
     UnsupportedOptionError,
 )
-from glidemq_py.telemetry.processing import observed_batch_handler
+from glidemq_py.telemetry.spans import observed_batch_handler
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = [

@@ -24,8 +24,7 @@ from glidemq_py._job.waiting import ResultWaiter
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.libraries import UnusedLibrariesTask
 from glidemq_py._maintenance.outbox import OutboxTask
-from glidemq_py._maintenance.peer_groups import GroupRepair
-from glidemq_py._maintenance.peers import PeerDetection
+from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.fetch_loop import FetchLoop

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, ReattachReply
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.worker import BudgetGate

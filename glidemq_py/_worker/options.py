@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, option
-from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, parse_nested
+from glidemq_py._core.checks import (
+    CheckedOptions,
+    check_bool,
+    check_callable,
+    check_choice,
+    check_int,
+    option,
+    parse_nested,
+)
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.limits.options import RateLimit, TokenLimiter, parse_limit
 from glidemq_py._features.retries import BackoffStrategy

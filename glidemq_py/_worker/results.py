@@ -23,8 +23,8 @@ from glidemq_py._core.record import MAX_STACKTRACES
 from glidemq_py._core.times import MAX_EPOCH_MS, to_ms
 from glidemq_py._features.retention import KeepJobs, Retention
 from glidemq_py._features.retries import is_retried, retry_delay
-from glidemq_py._features.suspend import calls as suspending
-from glidemq_py._features.suspend.calls import SUSPENDED_ROW
+from glidemq_py._features.suspend import job_api as suspending
+from glidemq_py._features.suspend.job_api import SUSPENDED_ROW
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions

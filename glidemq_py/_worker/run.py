@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from glidemq_py._core.calls.working import FetchedJob
-from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink

@@ -30,7 +30,7 @@ from glidemq_py.errors import (
     StaleAttemptError,
     SuspendError,
 )
-from glidemq_py.telemetry.processing import observed_handler
+from glidemq_py.telemetry.spans import observed_handler
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["AttemptRunner", "ResultSink", "Runner"]

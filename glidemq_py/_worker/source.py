@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions

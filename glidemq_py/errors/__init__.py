@@ -18,6 +18,8 @@ from glidemq_py.errors.base import (
     UnsupportedOptionError,
 )
 from glidemq_py.errors.jobs import (
+    BatchError,
+    BatchMismatchError,
     BudgetExceededError,
     ChildFailedError,
     DelayedError,
@@ -31,12 +33,16 @@ from glidemq_py.errors.jobs import (
     JobStateError,
     JobTimeoutError,
     MissingAwaitError,
+    NoHandlerError,
     RateLimitError,
+    SandboxCrashError,
+    SandboxStartError,
     StaleAttemptError,
     SuspendError,
     UnrecoverableError,
     WaitingChildrenError,
     WaitTimeoutError,
+    WorkerTargetError,
 )
 from glidemq_py.errors.queues import (
     BulkAddError,
@@ -65,14 +71,6 @@ from glidemq_py.errors.server import (
     ServerOutOfMemoryError,
     SlotMigratingError,
     TlsError,
-)
-from glidemq_py.errors.workers import (
-    BatchError,
-    BatchMismatchError,
-    NoHandlerError,
-    SandboxCrashError,
-    SandboxStartError,
-    WorkerTargetError,
 )
 
 __all__ = [

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import TEXT_MARK, array_head, pack
 from glidemq_py._core.calls.adding import stored_row
-from glidemq_py._core.calls.packing import TEXT_MARK, array_head, pack
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, stored_names
 from glidemq_py._core.names import validate_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
-from glidemq_py._core.stored_options import stored_names
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.options import WriteOptions, job_options, renamed

@@ -22,8 +22,7 @@ from glidemq_py.spark.api import (
     SupportsTriggerAvailableNow,
 )
 from glidemq_py.spark.columns import Columns, Frame, ours
-from glidemq_py.spark.connection import transport_of
-from glidemq_py.spark.options import ReadOptions
+from glidemq_py.spark.options import ReadOptions, transport_of
 
 __all__ = ["EventsReader", "Slice"]
 

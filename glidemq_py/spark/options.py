@@ -1,19 +1,24 @@
-"""The options of reads and writes, validated on the driver. Spark passes strings with lower-case names.
+"""The options of reads and writes, validated on the driver, and connections. Spark passes strings, names in lower case.
 
 Unknown names and invalid values are rejected. The options of a view (``CREATE TEMPORARY VIEW ... USING glidemq``) serve
-reads and writes, so each accepts the options of the other.
+reads and writes, so each accepts the options of the other. Executors receive pickled connection options, never a
+connection: each process keeps one connection per server between tasks. A password from the environment is read in the
+process that uses it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.connect import URL_VARIABLE, config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.server_check import check_blocking
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import check_choice, check_int, reject_unknown
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
@@ -21,11 +26,87 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import DAY_MS
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
-from glidemq_py.spark.connection import Place
 
-__all__ = ["NAMES", "STATES", "Given", "Guarantee", "ReadOptions", "WriteOptions", "job_options", "renamed"]
+__all__ = [
+    "NAMES",
+    "STATES",
+    "Given",
+    "Guarantee",
+    "Place",
+    "ReadOptions",
+    "WriteOptions",
+    "job_options",
+    "renamed",
+    "transport_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The server to connect to.
+
+    Attributes:
+        options: connection options.
+        password_env: name of the executors' environment variable that holds the password, or ''.
+    """
+
+    options: ConnectionOptions
+    password_env: str = field(default="")
+
+    def resolve(self) -> ConnectionOptions:
+        """Return the options with the password from this process's environment.
+
+        Raises:
+            GlideMQValidationError: if the environment variable is not set, or the password is invalid.
+        """
+        if not self.password_env:
+            return self.options
+        password = os.environ.get(self.password_env)
+        if not password:
+            raise GlideMQValidationError(
+                "passwordEnv", self.password_env, "is not set in the environment of this process"
+            )
+        names = [name for name in ConnectionOptions.__dataclass_fields__ if name != "password"]
+        try:
+            return ConnectionOptions(password=password, **{name: getattr(self.options, name) for name in names})
+        except GlideMQValidationError as error:
+            raise GlideMQValidationError("passwordEnv", SECRET, error.problem) from None
+
+
+_open: dict[tuple[int, Place, int], ThreadTransport] = {}
+"""Open connections by process id, place and lane: a fork must not use its parent's connection."""
+
+
+def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
+    """Return the connection of this process; a lane other than 0 is a further connection for another thread.
+
+    Raises:
+        GlideMQConnectionError: if the server cannot be reached.
+    """
+    key = (os.getpid(), place, lane)
+    found = _open.get(key)
+    if found is None:
+        options = place.resolve()
+        found = ThreadTransport(config_of(options))
+        if not lane:
+            try:
+                check_blocking(found, options)
+            except BaseException:
+                found.close()
+                raise
+        _open[key] = found
+    return found
+
+
+def forget(place: Place) -> None:
+    """Close the connection of this process; the next use opens a new one."""
+    found = _open.pop((os.getpid(), place, 0), None)
+    if found is not None:
+        with contextlib.suppress(ClosedError, OSError):
+            found.close()
+
 
 NAMES: Final = (
     # server

@@ -22,8 +22,7 @@ from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls import reading
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours, plain_data
-from glidemq_py.spark.connection import transport_of
-from glidemq_py.spark.options import ReadOptions
+from glidemq_py.spark.options import ReadOptions, transport_of
 
 __all__ = ["JobsReader", "Range", "Wanted", "offer_filters", "read_filters"]
 

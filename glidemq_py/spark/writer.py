@@ -39,9 +39,8 @@ from glidemq_py.spark.api import (
     WriterCommitMessage,
     task_context,
 )
-from glidemq_py.spark.connection import forget, transport_of
 from glidemq_py.spark.encoding import PackedRows, RowEncoder
-from glidemq_py.spark.options import WriteOptions
+from glidemq_py.spark.options import WriteOptions, forget, transport_of
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["Batches", "FrameWriter", "Sink", "StreamWriter", "WriteOver", "Written", "drain_first", "make_sink"]

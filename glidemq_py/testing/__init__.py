@@ -7,8 +7,14 @@ the extra `testing`; they are imported on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py.testing.resp import RespClient, RespError
-from glidemq_py.testing.servers import SERVER_BINARIES, ClusterProcess, ServerProcess, server_binary
+from glidemq_py.testing.servers import (
+    SERVER_BINARIES,
+    ClusterProcess,
+    RespClient,
+    RespError,
+    ServerProcess,
+    server_binary,
+)
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory import Clock, MemoryServer

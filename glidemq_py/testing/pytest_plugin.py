@@ -195,7 +195,7 @@ async def _close(closing: list[Any]) -> None:
 
 
 def _container(image: str) -> Iterator[GlideMQServer]:
-    from glidemq_py.testing.resp import RespClient, RespError
+    from glidemq_py.testing.servers import RespClient, RespError
 
     containers: Any = importlib.import_module("testcontainers.core.container")
     with containers.DockerContainer(image).with_exposed_ports(6379) as container:

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from typing import Any
 
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.consistency.checking import CheckReport, ConsistencyScan, FindingKind
 from glidemq_py._features.consistency.queue_api import MAX_SCANS, repairs, report

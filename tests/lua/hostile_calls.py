@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_py._core.calls.packing import pack
+from glidemq_py._core.calls import pack
 
 ORDERING = ["g", 1, 2, 1000, 5000, 1000, 1000]
 SOURCES = ("stream", "pending", "lifo", "priority", "scheduled", "completed", "failed", "suspended", "list-active-ids",

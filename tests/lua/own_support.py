@@ -6,9 +6,8 @@ from functools import cache
 from typing import Any
 
 from glidemq_py._client.library_source import Library, assemble
-from glidemq_py._core.calls import control, working
+from glidemq_py._core.calls import Call, control, declared_keys, working
 from glidemq_py._core.calls.adding import Row, add, row
-from glidemq_py._core.calls.packing import Call, declared_keys
 from glidemq_py.testing import RespClient
 
 START = 1_800_000_000_000

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend import job_api as suspending
 from tests.lua.own_support import OwnQueue, Taken
 from tests.lua.queue_model import ENDED, Job, Model
 

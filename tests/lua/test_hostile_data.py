@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from glidemq_py._client.library_source import Library
+from glidemq_py._core.calls import declared_keys
 from glidemq_py._core.calls.adding import row as job_row
-from glidemq_py._core.calls.packing import declared_keys
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.lua import wire_support
 from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls

@@ -8,7 +8,7 @@ from glidemq_py._core.calls import control, reading, working
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.outbox import outbox
-from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py._features.usage.calls import usage_minutes
 from tests.lua import wire_support
 from tests.lua.own_support import START, OwnQueue, Taken

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py._core.calls import control, working
+from glidemq_py._core.calls import Call, control, pack, unpack, working
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import OwnQueue, Taken
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import control, working
+from glidemq_py._core.calls import Call, control, pack, unpack, working
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
 from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import BAND, OwnQueue, Taken

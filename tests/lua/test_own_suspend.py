@@ -9,7 +9,7 @@ from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import remove, revoke
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._features.outbox import outbox
-from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend import job_api as suspending
 from tests.lua.own_support import BAND, START, OwnQueue, Taken
 
 NEVER = 9_999_999_999_999

@@ -20,7 +20,7 @@ from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.limits import queue_api as limiting
 from glidemq_py._features.outbox import dead_letters_to
-from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
 from tests.lua.check_support import check

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py._core.calls import reading, working
 from glidemq_py._features.consistency import calls as checking
-from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend import job_api as suspending
 from tests.lua import wire_support
 from tests.lua.own_support import BAND, START, OwnQueue
 from tests.lua.wire_support import WireQueue

@@ -6,7 +6,7 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.consistency.checking import FindingKind
 from glidemq_py._features.flows import calls as flows
-from glidemq_py._features.suspend import calls as suspending
+from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
 from tests.lua.check_support import assert_mends, check

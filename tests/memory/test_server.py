@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import ClosedError, GlideMQValidationError, Job, Queue, QueueEvents, ScriptError, Worker
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py.testing import Clock, MemoryServer, TestQueue
 
 

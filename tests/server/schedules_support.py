@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from glidemq_py import Queue
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.schedulers.maintenance import SchedulerTask
 from glidemq_py._job import QueueLink

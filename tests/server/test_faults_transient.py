@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import GlideMQConnectionError, Job, Queue, ServerNotReadyError, Worker
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
-from glidemq_py.testing.resp import RespError
+from glidemq_py.testing.servers import RespError
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
 MakeServer = Callable[..., ServerProcess]

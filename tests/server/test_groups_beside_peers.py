@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py._features.ordering_groups import OrderingDict
-from glidemq_py._maintenance.peer_groups import GroupRepair
+from glidemq_py._maintenance.peers import GroupRepair
 from glidemq_py.testing import RespClient
 from tests.lua.wire_support import CONSUMER, WireQueue
 from tests.server.worker_support import until, with_timeout

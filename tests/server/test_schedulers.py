@@ -454,13 +454,13 @@ def _free(clock: Clockwork) -> bool:
 
 
 def _due(clock: Clockwork, duty: Any) -> Any:
-    from glidemq_py._features.schedulers.calls import schedules_due
+    from glidemq_py._features.schedulers.entry import schedules_due
 
     return schedules_due(clock.own.meta, duty._holder)
 
 
 def _fire(clock: Clockwork, duty: Any, reply: Any) -> Any:
-    from glidemq_py._features.schedulers.calls import schedules_fire
+    from glidemq_py._features.schedulers.entry import schedules_fire
 
     return schedules_fire(clock.own.meta, duty._holder, [duty._plan(row, reply.now) for row in reply.rows], False)
 

@@ -230,8 +230,8 @@ async def test_nothing_is_computed_without_an_exporter(
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("computed for nobody")
 
-    for name in ("names.attributes", "context.carrier_of", "context.context_of", "processing._observing",
-                 "processing._span", "producing.observed"):  # fmt: skip
+    for name in ("names.attributes", "context.carrier_of", "context.context_of", "spans._observing",
+                 "spans._span", "spans.observed"):  # fmt: skip
         monkeypatch.setattr(f"glidemq_py.telemetry.{name}", never)
 
     async def handler(job: Job) -> None: ...

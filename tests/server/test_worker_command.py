@@ -191,7 +191,7 @@ async def test_ctrl_c_reaches_the_children_once(start: Start, folder: Path, url:
 IMPATIENT = """
     import sys
     from glidemq_py._worker.command import supervisor
-    from glidemq_py.worker.__main__ import main
+    from glidemq_py.worker import main
 
     supervisor._KILL_AFTER_S, supervisor._IMPORT_S = 1.0, float(sys.argv.pop(1))
     sys.exit(main())

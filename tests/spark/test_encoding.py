@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyspark", reason="comes with the extra `spark`")
 pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 
+from glidemq_py._core.calls import unpack
 from glidemq_py._core.calls.adding import Row, request, stored_row
-from glidemq_py._core.calls.packing import unpack
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py.errors import ColumnError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Fallback, GlideMQValidationError, JobOptions
-from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._features.fallbacks import read_fallbacks
 
 

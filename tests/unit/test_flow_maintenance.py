@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from glidemq_py import GlideMQConnectionError
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, WaitingParentsTask

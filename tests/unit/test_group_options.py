@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_py import Deduplication, GlideMQValidationError, JobOptions, Ordering, RateLimit, TokenBucket, TokenLimiter
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.stored_options import read_stored_options
+from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._features.limits.options import millitokens, parse_limit
 
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect
+from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect, read_stored_options
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
-from glidemq_py._core.stored_options import read_stored_options
 from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.deduplication import Deduplication
 from glidemq_py._features.flows.definition import FlowJob

@@ -3,7 +3,7 @@
 import pytest
 
 from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._features.suspend.calls import suspended
+from glidemq_py._features.suspend.job_api import suspended
 from glidemq_py._worker.results import FinishedAttempt, status_after_lost_reply
 
 

@@ -11,7 +11,7 @@ from glidemq_py._client.memory.script import ScriptEngine
 from glidemq_py._client.memory.search import SearchModule
 from glidemq_py._client.memory.store import Clock, CommandError, Store
 from glidemq_py._client.memory.transport import MemoryBlockingTransport, MemoryTransport, Waiter
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import new_rlock
 from glidemq_py.errors import GlideMQValidationError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from glidemq_py._client.failures import Interruptions, meaning_of
 from glidemq_py._client.library_source import Library
 from glidemq_py._client.memory.store import CommandError
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import new_event
 from glidemq_py.errors import ClosedError, GlideMQError
 

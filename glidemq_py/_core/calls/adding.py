@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from glidemq_py._core.calls.packing import Call, array_head, pack, unpack
+from glidemq_py._core.calls import Call, array_head, pack, unpack
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import Compression, Serializer, encode_data
 from glidemq_py.errors import GlideMQValidationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 
 __all__ = [

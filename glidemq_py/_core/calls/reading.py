@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls import Call, pack, unpack
 
 __all__ = [
     "EventSlice", "Gauges", "Page", "Parked", "count_late", "count_parked", "counts", "event_slice", "gauges", "page",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
-from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls import Call, pack, unpack
 
 __all__ = [
     "FOREIGN_CONSUMER_PREFIX",

@@ -10,8 +10,8 @@ from typing_extensions import TypeVar
 from glidemq_py._api.producer import add_bulk_ids, added_id
 from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection
+from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply, Row
-from glidemq_py._core.calls.packing import Call
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.calls.adding import AddReply, Row
-from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.calls.working import (
     FOREIGN_CONSUMER_PREFIX,
     ExchangeReply,

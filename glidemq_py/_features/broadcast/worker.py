@@ -9,8 +9,7 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import Connection
-from glidemq_py._core.calls import working
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import known_arguments

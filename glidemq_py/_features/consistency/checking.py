@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.calls import GroupFacts, GroupRow

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Container, Generator, Mapping
 from typing import Any, Final
 
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking

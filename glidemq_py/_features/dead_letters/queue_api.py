@@ -14,7 +14,7 @@ from glidemq_py._core.calls import control
 from glidemq_py._core.calls.adding import add, stored_row
 from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -22,7 +22,6 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
-from glidemq_py._core.stored_options import read_stored_options
 from glidemq_py._features.outbox import STORED, Outbox, dead_letters_to
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.link import Waiter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.calls.adding import Row
-from glidemq_py._core.calls.packing import Call, pack, unpack
 
 __all__ = [
     "ChildOutcome",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens, parse_limit

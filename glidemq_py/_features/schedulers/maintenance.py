@@ -18,14 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_py._client.background import BackgroundTask
+from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.calls.adding import Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULES
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._features.schedulers.calls import DueRow, FireRow, schedules_due, schedules_fire
-from glidemq_py._features.schedulers.entry import Entry
+from glidemq_py._features.schedulers.entry import DueRow, Entry, FireRow, schedules_due, schedules_fire
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 

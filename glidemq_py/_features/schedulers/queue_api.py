@@ -15,9 +15,16 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.schedulers.calls import StoredRow, schedules_put, schedules_read
 from glidemq_py._features.schedulers.cron import DayMatch
-from glidemq_py._features.schedulers.entry import Entry, JobScheduler, is_for_peers, schedule_keys
+from glidemq_py._features.schedulers.entry import (
+    Entry,
+    JobScheduler,
+    StoredRow,
+    is_for_peers,
+    schedule_keys,
+    schedules_put,
+    schedules_read,
+)
 from glidemq_py._features.schedulers.options import Misfire, Schedule
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._core.calls.packing import Call, pack, unpack
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.payload import PAYLOAD_LIMIT

@@ -9,9 +9,8 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.suspend import calls as suspending
-from glidemq_py._features.suspend.calls import SuspendInfo, parse_signals
-from glidemq_py._features.suspend.job_api import MAX_SIGNAL_NAME
+from glidemq_py._features.suspend import job_api as suspending
+from glidemq_py._features.suspend.job_api import MAX_SIGNAL_NAME, SuspendInfo, parse_signals
 from glidemq_py._job import Job, QueueLink
 from glidemq_py.errors import JobStateError
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
+from glidemq_py._core.calls import Call, pack, unpack
 from glidemq_py._core.calls.control import NO_TOKEN
-from glidemq_py._core.calls.packing import Call, pack, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 
 __all__ = [

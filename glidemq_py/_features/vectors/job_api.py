@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from glidemq_py._core.calls.packing import Call, pack
+from glidemq_py._core.calls import Call, pack
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.vectors.options import check_field, encode_vector
 

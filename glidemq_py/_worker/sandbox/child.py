@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
 from glidemq_py._job.attempt import Attempt

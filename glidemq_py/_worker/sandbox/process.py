@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.usage.calls import JobUsage

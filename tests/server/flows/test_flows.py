@@ -32,7 +32,7 @@ from glidemq_py import (
     topo_sort,
     validate_dag,
 )
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, Raw, with_timeout

@@ -27,7 +27,7 @@ from glidemq_py import (
     ServerOutOfMemoryError,
     Worker,
 )
-from glidemq_py._core.calls.packing import Call
+from glidemq_py._core.calls import Call
 from glidemq_py._maintenance.flows import UnfinishedFlowsTask
 from glidemq_py.testing import RespClient
 from tests.server.lossy_proxy import LossyProxy

@@ -1,1 +1,0 @@
-"""`python -m glidemq_py.worker`: workers from the command line."""
