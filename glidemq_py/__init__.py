@@ -4,8 +4,7 @@
 """
 
 from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
-from glidemq_py._api.producer import Producer
-from glidemq_py._api.producer_pool import ServerlessPool, serverless_pool
+from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
 from glidemq_py._api.queue import Queue
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._api.scheduler import Scheduler
@@ -17,10 +16,9 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
 from glidemq_py._core.queue_options import JobSpec, Serializer
-from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.broadcast.broadcast import Broadcast, Delivery, Subscription
 from glidemq_py._features.broadcast.message import Message
 from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
-from glidemq_py._features.broadcast.subscriptions import Delivery, Subscription
 from glidemq_py._features.broadcast.worker import BroadcastWorker
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
@@ -37,7 +35,7 @@ from glidemq_py._features.retention import KeepJobs
 from glidemq_py._features.retries import Backoff
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
-from glidemq_py._features.streams.queue_api import StreamChunk
+from glidemq_py._features.streams import StreamChunk
 from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
 from glidemq_py._features.usage.queue_api import get_usage_summary

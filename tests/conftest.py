@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from glidemq_py import Queue
-from glidemq_py._client.child_server import ConfigValue
+from glidemq_py._client.embedded import ConfigValue
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import SERVER_BINARIES, ClusterProcess, RespClient, ServerProcess, server_binary
 from glidemq_py.testing import pytest_plugin as glidemq_fixtures

@@ -7,8 +7,7 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.bulk import BulkAdd
-from glidemq_py._api.coalescer import AddCoalescer, Adder, added_job
+from glidemq_py._api.bulk import AddCoalescer, Adder, BulkAdd, added_job
 from glidemq_py._api.control import QueueControl
 from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection, check_connection
@@ -41,7 +40,7 @@ from glidemq_py._features.limits.queue_api import QueueLimits
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers.queue_api import QueueSchedulers
 from glidemq_py._features.search import Search
-from glidemq_py._features.streams.queue_api import QueueStreams
+from glidemq_py._features.streams import QueueStreams
 from glidemq_py._features.suspend.queue_api import QueueSuspension
 from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
 from glidemq_py._features.usage.queue_api import QueueUsageReading

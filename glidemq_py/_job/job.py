@@ -15,7 +15,7 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.fallbacks import JobFallbacks
 from glidemq_py._features.flows.job_api import JobFamily
-from glidemq_py._features.streams.job_api import JobStreams
+from glidemq_py._features.streams import JobStreams
 from glidemq_py._features.suspend.job_api import JobSuspension
 from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.usage.job_api import JobUsageReports

@@ -16,8 +16,8 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.broadcast.broadcast import Delivery, Subscription
 from glidemq_py._features.broadcast.options import PublishOptionsDict
-from glidemq_py._features.broadcast.subscriptions import Delivery, Subscription
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.driving import BroadcastCore, twins_of

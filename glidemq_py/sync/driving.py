@@ -6,7 +6,7 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.coalescer import Added, Adder
+from glidemq_py._api.bulk import Added, Adder
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue import Queue

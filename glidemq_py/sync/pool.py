@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glidemq_py._api.producer_pool import ProducerCache
+from glidemq_py._api.producer import ProducerCache
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger

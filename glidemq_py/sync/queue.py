@@ -36,7 +36,7 @@ from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire
 from glidemq_py._features.schedulers.queue_api import TemplateInput
-from glidemq_py._features.streams.queue_api import StreamChunk
+from glidemq_py._features.streams import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch

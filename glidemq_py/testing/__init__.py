@@ -18,9 +18,8 @@ from glidemq_py.testing.servers import (
 
 if TYPE_CHECKING:
     from glidemq_py._client.memory import Clock, MemoryServer
-    from glidemq_py.testing.broadcast import TestBroadcast, TestBroadcastWorker
     from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
-    from glidemq_py.testing.in_memory import TestQueue, TestWorker
+    from glidemq_py.testing.in_memory import TestBroadcast, TestBroadcastWorker, TestQueue, TestWorker
     from glidemq_py.testing.stepping import JobRun, run_until_empty, run_until_idle
 
 __all__ = [
@@ -50,8 +49,8 @@ _LATER: Final = {
     "assert_not_enqueued": "glidemq_py.testing.enqueued",
     "TestQueue": "glidemq_py.testing.in_memory",
     "JobRun": "glidemq_py.testing.stepping",
-    "TestBroadcast": "glidemq_py.testing.broadcast",
-    "TestBroadcastWorker": "glidemq_py.testing.broadcast",
+    "TestBroadcast": "glidemq_py.testing.in_memory",
+    "TestBroadcastWorker": "glidemq_py.testing.in_memory",
     "TestWorker": "glidemq_py.testing.in_memory",
     "run_until_empty": "glidemq_py.testing.stepping",
     "run_until_idle": "glidemq_py.testing.stepping",

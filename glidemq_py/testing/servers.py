@@ -1,6 +1,6 @@
 """Real servers for tests: one that can be stopped, killed, frozen and restarted, and a cluster of three.
 
-_client/child_server.py starts and supervises the processes; pytest_plugin.py has the fixtures. This module is
+_client/embedded.py starts and supervises the processes; pytest_plugin.py has the fixtures. This module is
 independent of queues. `RespClient` is a minimal blocking client of the server's protocol (RESP), for tests that inspect
 keys without our own code. It follows the redirections of a cluster. Not for production: one command at a time, no
 reconnects.
@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from glidemq_py._client.child_server import HOST, ChildServer, ConfigValue, free_port
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.embedded import HOST, ChildServer, ConfigValue, free_port
 from glidemq_py.errors import EmbeddedServerError
 
 __all__ = [

@@ -26,9 +26,9 @@ from glidemq_py import (
     TlsError,
     Worker,
 )
-from glidemq_py._client.child_server import free_port
 from glidemq_py._client.connect import config_of
 from glidemq_py._client.connect_errors import explain
+from glidemq_py._client.embedded import free_port
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ServerProcess
 

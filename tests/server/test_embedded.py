@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py._client import child_server
+from glidemq_py._client import embedded
 from glidemq_py._client.embedded import EmbeddedServer, shared_embedded, start_embedded, stop_shared_embedded
 from glidemq_py.errors import EmbeddedServerError
 from glidemq_py.testing import RespClient, RespError, ServerProcess
@@ -81,9 +81,9 @@ def test_another_port_is_used_if_the_port_is_taken(
     monkeypatch: pytest.MonkeyPatch, server: GlideMQServer, embedded_server: EmbeddedServer
 ) -> None:
     """The worst case: another server of the same kind listens on the port and replies to PING."""
-    free = child_server.free_port()
+    free = embedded.free_port()
     offered = iter([embedded_server.port, embedded_server.port, free])
-    monkeypatch.setattr(child_server, "free_port", lambda: next(offered))
+    monkeypatch.setattr(embedded, "free_port", lambda: next(offered))
     with start_embedded() as late:
         assert late.port == free
         assert late.is_running()

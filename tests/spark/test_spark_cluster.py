@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from glidemq_py._client.child_server import free_port
+from glidemq_py._client.embedded import free_port
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.spark.conftest import ROOT, Written, environment, missing
 

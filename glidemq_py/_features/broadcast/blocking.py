@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.message import Message
-from glidemq_py._features.streams.job_api import CHUNKS_KEPT
+from glidemq_py._features.streams import CHUNKS_KEPT
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
 from glidemq_py._job.contents import LOG_LINES_KEPT

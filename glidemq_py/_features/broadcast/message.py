@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 from glidemq_py._core.calls import control
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.streams.job_api import JobStreams
+from glidemq_py._features.streams import JobStreams
 from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
 from glidemq_py._job.attempt import watch_calls

@@ -17,10 +17,10 @@ from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast import calls as broadcasting
+from glidemq_py._features.broadcast.broadcast import get_subscriptions
 from glidemq_py._features.broadcast.calls import Marks
 from glidemq_py._features.broadcast.message import Message, MessageRun
 from glidemq_py._features.broadcast.options import lua_patterns, parse_subjects, validate_start, validate_subscription
-from glidemq_py._features.broadcast.subscriptions import get_subscriptions
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict

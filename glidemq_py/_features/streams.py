@@ -1,29 +1,152 @@
-"""Reading job streams, and waking up their readers: one blocking connection for all readers of a queue.
+"""Job streams: chunks that a handler appends while it runs, and their readers.
 
-The connection only signals that there is something to read: readers read the chunks themselves, and also poll. If it is
-lost, readers are slower, but no chunk is lost.
+One blocking connection wakes up all readers of a queue. It only signals that there is something to read: readers read
+the chunks themselves, and also poll. If it is lost, readers are slower, but no chunk is lost.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import Background, Signal
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.checks import check_int
+from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.payload import PAYLOAD_LIMIT
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError
+from glidemq_py.errors import (
+    GlideMQError,
+    GlideMQValidationError,
+    JobNotFoundError,
+    PayloadTooLargeError,
+    StaleAttemptError,
+)
 
-__all__ = ["ChunkWatch", "QueueStreams", "StreamChunk"]
+if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
+    from glidemq_py._job.link import QueueLink
+
+__all__ = [
+    "CHUNKS_KEPT",
+    "ChunkWatch",
+    "JobStreams",
+    "QueueStreams",
+    "StreamChunk",
+    "stream_chunk",
+]
+
+
+def stream_chunk(
+    meta: str, job_id: str, token: tuple[int, int], keep: int, fields: Sequence[str]
+) -> Call[tuple[AttemptStatus, str]]:
+    """Append a chunk of flat ``fields``, keep the newest ``keep`` chunks (0 = all), and return the new entry's id."""
+    return Call("stream_chunk", meta, (pack((job_id, *token, keep, fields)),), _appended)
+
+
+def _appended(reply: bytes) -> tuple[AttemptStatus, str]:
+    status, entry = unpack(reply)
+    return AttemptStatus(status), entry
+
+
+CHUNKS_KEPT = 10_000
+"""Chunks kept per job by default."""
+MAX_FIELDS: Final = 1_000
+_MAX_TYPE: Final = 256
+
+
+class JobStreams:
+    """The streaming methods of `Job`."""
+
+    id: str
+    _link: QueueLink[JobTransport]
+
+    if TYPE_CHECKING:
+
+        @property
+        def _token(self) -> tuple[int, int]: ...
+
+    async def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
+
+        Args:
+            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
+            keep: number of newest chunks to keep; 0 = all.
+
+        Returns:
+            The id of the stream entry.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            PayloadTooLargeError: the chunk exceeds 1 MiB.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+            ServerOutOfMemoryError: the server is at maxmemory.
+        """
+        fields = _flat(chunk)
+        most = check_int("keep", keep, 0, 2**31)
+        call = stream_chunk(self._link.keys.meta, self.id, self._token, most, fields)
+        status, entry = await self._link.transport.call(call)
+        if status is AttemptStatus.GONE:
+            raise JobNotFoundError(self.id)
+        if status is not AttemptStatus.OK:
+            raise StaleAttemptError(self.id)
+        return entry
+
+    async def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
+
+        Args:
+            type: kind of the chunk, 1 to 256 characters.
+            content: text of the chunk; None = no such field.
+            keep: as for `stream`.
+
+        Returns:
+            The id of the stream entry.
+        """
+        chunk: dict[str, str | float] = {"type": check_text("type", type, maximum=_MAX_TYPE)}
+        if content is not None:
+            chunk["content"] = content
+        return await self.stream(chunk, keep=keep)
+
+
+def _flat(chunk: Any) -> list[str]:
+    if not isinstance(chunk, Mapping):
+        raise GlideMQValidationError("chunk", chunk, f"must be a mapping, not {type(chunk).__name__}")
+    given = cast("Mapping[object, object]", chunk)
+    if not given or len(given) > MAX_FIELDS:
+        raise GlideMQValidationError("chunk", given, f"must have 1 to {MAX_FIELDS} fields")
+    flat: list[str] = []
+    for name, value in given.items():
+        if not isinstance(name, str) or not name:
+            raise GlideMQValidationError("chunk", given, "field names must be str and not empty")
+        flat += [name, _text(name, value)]
+    try:
+        size = sum(len(text.encode()) for text in flat)
+    except UnicodeEncodeError:
+        raise GlideMQValidationError("chunk", given, "must not contain lone surrogates") from None
+    if size > PAYLOAD_LIMIT:
+        raise PayloadTooLargeError("chunk", size, PAYLOAD_LIMIT)
+    return flat
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return repr(value)
+    raise GlideMQValidationError(
+        f"chunk[{name!r}]", value, "must be a str or a finite number; encode other values as JSON"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Job streams: chunks that a handler appends while it runs."""
