@@ -26,21 +26,25 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 NAMES = sys.argv[1:]
 before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 
+def say(*words):  # in one write: `print` writes the line break on its own, and two threads would mix their lines
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
 async def handle(job):
-    print("began", job.id, flush=True)
+    say("began", job.id)
     while not os.path.exists("gate"):
         await asyncio.sleep(0.01)
-    print("ended", job.id, flush=True)
+    say("ended", job.id)
 
 def worker(name, *connection):
     made = Worker(name, handle, *connection)
-    made.on("closed", lambda: print("closed", flush=True))
+    made.on("closed", lambda: say("closed"))
     return made
 
 async def report(made):
     while not made.is_running:
         await asyncio.sleep(0.01)
-    print("ready", flush=True)
+    say("ready")
 
 async def run(*workers):
     await asyncio.gather(*(each.run() for each in workers))
@@ -63,10 +67,10 @@ shutdown.SAME_SIGNAL_S = 60
 async def main():
     workers = [worker(name) for name in NAMES]
     await asyncio.gather(run(*workers), *map(report, workers))
-    print("cleaning up", flush=True)
+    say("cleaning up")
     while not os.path.exists("gate"):
         await asyncio.sleep(0.01)
-    print("cleaned up", flush=True)
+    say("cleaned up")
 
 asyncio.run(main())
 """

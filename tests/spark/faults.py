@@ -19,8 +19,7 @@ from glidemq_py.spark import writer
 from pyspark_glidemq import DefaultSource
 
 FAULTS = ("fault", "faultpartition", "faultattempts", "faultrow", "folder", "commit", "wait", "abort")
-PATIENCE = 60
-LONG_PATIENCE = 600
+PATIENCE = 600
 
 
 def note(folder, name, text=""):
@@ -44,7 +43,7 @@ def failing(batches, faults):
     doomed = mine and context.attemptNumber() < int(faults.get("faultattempts", 1))
     if mine and not doomed and faults.get("fault") == "hang":
         # Speculation may start this copy before the first attempt hangs: the copy must not win before that.
-        wait_for(faults["folder"], "failed", LONG_PATIENCE)
+        wait_for(faults["folder"], "failed")
     for batch in batches:
         yield batch
         rows += batch.num_rows
@@ -56,10 +55,10 @@ def failing(batches, faults):
                 os._exit(3)
             if faults["fault"] == "hang":
                 try:
-                    wait_for(faults["folder"], "copied", LONG_PATIENCE)
+                    wait_for(faults["folder"], "copied")
                 except TimeoutError:
                     note(faults["folder"], "uncopied")
-                time.sleep(PATIENCE)  # until Spark ends it
+                time.sleep(60)  # until Spark ends it
             raise RuntimeError("as told")
         if not mine and faults.get("wait") and rows >= 200:
             wait_for(faults["folder"], faults["wait"])

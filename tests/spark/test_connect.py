@@ -47,7 +47,7 @@ from glidemq_py.spark import GlideMQDataSource
 spark.dataSource.register(GlideMQDataSource)
 events = spark.readStream.format("glidemq").options(url=url, queue=queue, view="events", startingOffsets="earliest")
 stream = events.load().writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
-stream.awaitTermination(60)
+stream.awaitTermination(600)
 print(spark.table("seen").count(), "events")
 """
 
@@ -71,7 +71,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
         server = subprocess.Popen(
             command, cwd=tmp_path, env=os.environ | environment(), stdout=file, stderr=file, start_new_session=True
         )
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while "Spark Connect server started" not in log.read_text(errors="replace"):
         assert server.poll() is None, log.read_text(errors="replace")
         assert time.monotonic() < deadline, log.read_text(errors="replace")

@@ -26,7 +26,7 @@ def frame(spark: Any) -> Any:
 
 
 def wait_for(folder: Path, name: str, count: int = 1) -> list[str]:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while len(found := [path.read_text() for path in folder.glob(f"{name}-*")]) < count:
         assert time.monotonic() < deadline, name
         time.sleep(0.02)

@@ -163,7 +163,7 @@ def test_complete_output_mode_is_rejected(spark: Any, url: str, queue_name: str,
     counts = spark.readStream.format("rate").load().groupBy("value").count()
     writer = counts.writeStream.format("glidemq").outputMode("complete").options(url=url, queue=queue_name, jobName="n")
     with pytest.raises(Exception, match="'outputMode' = 'complete'"):
-        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(600)
 
 
 # -- reading events ------------------------------------------------------------------------------------------
@@ -327,4 +327,4 @@ def test_the_latest_offset_is_that_of_the_start(spark: Any, events: Events):
 def test_streaming_jobs_is_rejected(spark: Any, url: str, queue_name: str):
     reader = spark.readStream.format("glidemq").options(url=url, queue=queue_name).load()
     with pytest.raises(Exception, match=r"'view' = 'jobs': cannot be read as a stream; \.option"):
-        reader.writeStream.format("memory").queryName("none").start().awaitTermination(60)
+        reader.writeStream.format("memory").queryName("none").start().awaitTermination(600)
