@@ -1,6 +1,7 @@
-"""Tests that the benchmark runs and that nothing became several times slower; exact figures are not tested.
+"""Tests that the benchmark runs and that nothing became several times slower than the peers; figures are not tested.
 
 Margins are wide, and a measure that misses its margin is run a second time, because other programs share the machine.
+Rows with a fixed bound in milliseconds are not judged: they depend on the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def missed(found: Runs) -> list[Verdict]:
-    return [verdict for verdict in verdicts(found) if verdict.passed(MARGIN) is False]
+    return [verdict for verdict in verdicts(found) if verdict.row.peer and verdict.passed(MARGIN) is False]
 
 
 @pytest.mark.slow
