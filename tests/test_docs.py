@@ -8,7 +8,6 @@ after such a block is what it prints. All other ``python`` blocks must at least 
 import ast
 import asyncio
 import contextlib
-import dataclasses
 import inspect
 import io
 import pkgutil
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import ConnectionOptions, JobOptions, Queue, Worker, errors, sync
+from glidemq_py import Queue, Worker, errors, sync
 from glidemq_py._client.embedded import start_embedded
 
 ROOT = Path(__file__).parent.parent
@@ -272,27 +271,3 @@ def test_events_page_names_every_event() -> None:
     emitted = {name for source in sources for name in re.findall(r"emit\([\w.]*events, '([a-z-]+)'", source)}
     assert {"added", "revoked", "stalled", "usage"} <= emitted
     assert [name for name in sorted(emitted) if not re.search(rf"^\|[^|]*`{name}`", text, re.MULTILINE)] == []
-
-
-def defaults_of(holder: Any) -> Iterator[tuple[str, Any]]:
-    for parameter in inspect.signature(holder).parameters.values():
-        if parameter.name != "self":
-            yield parameter.name, parameter.default
-
-
-@pytest.mark.parametrize("holder", [Queue, Worker, JobOptions, ConnectionOptions])
-def test_configuration_page_names_every_option_with_its_default(holder: Any) -> None:
-    text = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
-    section = text.split(f"\n## {holder.__name__}\n")[1].split("\n## ")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section, flags=re.MULTILINE))
-    expected = {name: shown(default) for name, default in defaults_of(holder)}
-    assert {name: rows.get(name) for name in expected} == expected
-    assert rows.keys() == expected.keys()
-
-
-def shown(default: Any) -> str:
-    if default is inspect.Parameter.empty:
-        return "needed"
-    if isinstance(default, tuple) and default and dataclasses.is_dataclass(default[0]):
-        return f"`{default[0]}`"
-    return f"`{default!r}`".replace("'", '"') if isinstance(default, str) else f"`{default!r}`"

@@ -114,7 +114,7 @@ def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:
     """
     if isinstance(value, bool):
         return FailureLogOptions() if value else None
-    if value is None or isinstance(value, (int, float, str)):
+    if not isinstance(value, (FailureLogOptions, Mapping)):
         raise GlideMQValidationError(
             option, value, "must be True, False, a FailureLogOptions or a mapping of its fields"
         )

@@ -99,10 +99,11 @@ class ProxyOptions:
         keep(self, "prefix", checked.prefix)
         keep(self, "compression", checked.compression)
         keep(self, "events", checked.events)
-        if isinstance(queues, str):
-            raise GlideMQValidationError("queues", queues, "must be an iterable of names, such as a list")
-        names = None if queues is None else frozenset(validate_queue_name(name, "queues") for name in queues)
-        keep(self, "queues", names)
+        if queues is not None:
+            queues = frozenset(
+                validate_queue_name(each, "queues") for each in check_iterable("queues", queues, "names")
+            )
+        keep(self, "queues", queues)
         keep(self, "tokens", _tokens(tokens))
         keep(self, "max_body", check_int("max_body", max_body, 1, 2**30))
         keep(self, "keep_alive", to_ms("keep_alive", keep_alive, minimum=100, maximum=_DAY_MS))
@@ -125,7 +126,7 @@ def _hosts(given: Iterable[object]) -> tuple[str, ...]:
 def _tokens(given: Iterable[str] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
-    if isinstance(given, str):
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise GlideMQValidationError("tokens", SECRET, "must be an iterable of tokens, such as a list")
     tokens = tuple(given)
     if not tokens:

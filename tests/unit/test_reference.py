@@ -1,0 +1,50 @@
+"""The generated parts of docs/reference are current."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import glidemq_py
+from tools import generate_options
+
+NOT_OPTIONS = {"Address", "DagNode", "FlowJob", "JobRef", "JobSpec", "VectorField"}
+"""Specifications of jobs, servers and fields, not options."""
+
+
+def test_tables_of_options_are_current() -> None:
+    text = generate_options.PAGE.read_text(encoding="utf-8")
+    assert generate_options.page(text) == text, "run python -m tools.generate_options"
+
+
+def test_every_class_of_options_has_a_table() -> None:
+    classes = {
+        name
+        for name in glidemq_py.__all__
+        if inspect.isclass(each := getattr(glidemq_py, name)) and dataclasses.is_dataclass(each)
+        if "Args:" in (inspect.getdoc(each) or "") and name not in NOT_OPTIONS
+    }
+    assert {"JobOptions", "ConnectionOptions", "Budget"} <= classes
+    text = generate_options.PAGE.read_text(encoding="utf-8")
+    shown = re.findall(r"<!-- options of (\w+) -->", text)
+    assert sorted(shown) == sorted(table.name for table in generate_options.TABLES)
+    assert classes - set(shown) == set()
+
+
+def _check_signature(holder: type | Callable[..., Any]) -> list[str]:
+    return [name for name in inspect.signature(holder).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("table", generate_options.TABLES, ids=lambda table: table.name)
+def test_every_option_has_a_row_with_type_default_and_allowed_values(table: generate_options.Options) -> None:
+    text = generate_options.PAGE.read_text(encoding="utf-8")
+    section = text.split(f"<!-- options of {table.name} -->\n")[1].partition("<!-- end -->")[0]
+    rows = [re.split(r"(?<!\\)\| ", line) for line in section.splitlines()[2:]]
+    elsewhere = {option for options in table.same_as.values() for option in options}
+    own = {re.findall(r"\w+", row[1])[0]: [cell.strip() for cell in row[2:]] for row in rows if row[2].strip("| ")}
+    assert own.keys() == set(_check_signature(generate_options.resolve(table.place))) - elsewhere
+    for option, (kind, default, _, allowed, meaning) in own.items():
+        assert all((kind, default, allowed, len(meaning) > 5)), option
