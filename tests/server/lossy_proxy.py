@@ -77,7 +77,7 @@ class LossyProxy:
                     if wanted and not doomed.is_set():  # one loss per connection, which closes it
                         self._left -= 1
                         doomed.set()
-                server.sendall(chunk)
+                self.forward(chunk, client, server)
         _shut(client, server)
 
     def _back(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
@@ -89,8 +89,12 @@ class LossyProxy:
                         self.lost += 1
                         self._changed.notify_all()
                     break
-                client.sendall(chunk)
+                self.forward(chunk, server, client)
         _shut(client, server)
+
+    def forward(self, chunk: bytes, source: socket.socket, target: socket.socket) -> None:
+        """Pass on what was received. Subclasses add faults; an OSError closes the connection."""
+        target.sendall(chunk)
 
     def close(self) -> None:
         self._listener.close()

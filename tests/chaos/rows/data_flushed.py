@@ -1,0 +1,37 @@
+"""FLUSHALL in the middle of the work: the queue is rebuilt, and later jobs are not affected."""
+
+import os
+import time
+
+from tests.chaos.run import EVENTS_KEPT, ChaosRun
+
+NUMBER = 6
+TITLE = "FLUSHALL under load"
+IDLE_S = 2.0
+
+
+def play(run: ChaosRun) -> None:
+    run.start_server()
+    run.fleet_of(2, jobs=400)
+    for _ in run.faults(2, every=5, progress=80):
+        run.client.execute("FLUSHALL")
+        at = time.monotonic()
+        # An acknowledgement written before FLUSHALL may still be on its way into the ledger.
+        run.progress(1, 5)
+        run.excuse(time.monotonic() - run.began)
+        with run.queue() as queue:
+            queue.set_event_retention(EVENTS_KEPT)
+        run.serving("served again after", at, 2)
+    run.fleet.finish_producers(stop=run.long)
+    run.wait_drained()
+    before = [_cpu_seconds(worker.process.pid) for worker in run.fleet.workers]
+    run.ledger.wait(lambda: False, IDLE_S)
+    after = [_cpu_seconds(worker.process.pid) for worker in run.fleet.workers]
+    shares = [(late - early) / IDLE_S * 100 for early, late in zip(before, after, strict=True)]
+    run.bound("CPU of an idle worker", max(shares), 5, "%")
+
+
+def _cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,52 @@
+"""Workers are stopped (SIGTERM) at any moment: nothing is stranded, and no attempt is spent."""
+
+from tests.chaos.run import ChaosRun
+
+NUMBER = 15
+TITLE = "worker stopped (SIGTERM) at any moment"
+GRACE_MS = 300
+DAY_MS = 86_400_000
+
+
+def play(run: ChaosRun) -> None:
+    run.start_server()
+    # A stranded job would not be recovered for a day, so the queue would not drain.
+    options = {"lock_duration": DAY_MS, "stalled_interval": 1_000}
+    arguments = ("--shutdown-timeout", f"{GRACE_MS}ms")
+    run.no_stalls = True
+
+    def start() -> None:
+        run.fleet.worker(*arguments, options=options, work_ms=run.random.choice((5, 100, 600)))
+
+    for _ in range(3):
+        start()
+    run.fleet.workers[0].wait_ready()
+    run.fleet.producer(rate=60)
+    stops = 0
+    for _ in run.faults(8, every=0.05, progress=5):
+        alive = [worker for worker in run.fleet.workers if worker.alive]
+        victim = run.random.choice(alive)
+        match run.random.randrange(4):
+            case 0:
+                victim.wait_ready()
+            case 1 | 2:
+                victim.wait_active(run.random.randint(1, 4))
+            case _:  # at any moment of its start
+                run.ledger.wait(lambda: False, run.random.random() * 0.5)
+        run.bound("stopped within", victim.stop(starting=True), GRACE_MS / 1000 + 2)
+        stops += 1
+        start()
+
+    run.fleet.finish_producers(stop=True)
+
+    def check() -> None:
+        run.note(f"{stops} workers stopped")
+        spent = [
+            job_id
+            for job_id, steps in run.ledger.started.items()
+            if run.ledger.attempted.get(job_id) not in ("retried", "failing")
+            and any(step.detail != "0" for step in steps)
+        ]
+        run.expect(not spent, f"attempts were counted: {spent[:10]}")
+
+    run.checks.append(check)

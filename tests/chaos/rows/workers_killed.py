@@ -1,0 +1,24 @@
+"""One of four workers is killed (SIGKILL) again and again, and replaced."""
+
+from tests.chaos.run import ChaosRun
+
+NUMBER = 1
+TITLE = "one of 4 workers killed every 2 s"
+LOCK_MS, INTERVAL_MS = 2_000, 1_000
+LIMIT_S = (LOCK_MS + INTERVAL_MS) / 1000 + 1
+
+
+def play(run: ChaosRun) -> None:
+    run.start_server()
+    options = {"lock_duration": LOCK_MS, "stalled_interval": INTERVAL_MS, "concurrency": 5}
+    workers = [run.fleet.worker(options=options, work_ms=30) for _ in range(4)]
+    for worker in workers:
+        worker.wait_ready()
+    for _ in range(2):
+        run.fleet.producer(None if run.long else 300, rate=100)
+    for _ in run.faults(3):
+        index = run.random.randrange(len(workers))
+        victim = workers[index]
+        victim.wait_active()
+        run.killed(victim.kill(), LIMIT_S)
+        workers[index] = run.fleet.replace_worker(victim)

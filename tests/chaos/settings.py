@@ -1,0 +1,65 @@
+"""What a process of a chaos run is told: one JSON object in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+__all__ = ["KINDS", "PartySettings"]
+
+_VARIABLE: Final = "GLIDEMQ_CHAOS_PARTY"
+
+KINDS: Final = ("plain", "priority", "lifo", "delay", "ordered", "retried", "failing", "stepped", "bulk", "flow")
+"""Kinds of jobs. `retried` fails at its first attempt, `failing` at every one, `stepped` delays itself once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartySettings:
+    """Settings of a producer or worker.
+
+    Attributes:
+        party: name of the process in the ledger.
+        url, queue: where it works.
+        pipe: the ledger's pipe.
+        seed: seed of its random choices.
+        jobs: number of adds of a producer; None: until SIGTERM.
+        kinds: kinds of its jobs.
+        rate: adds per second, on average; 0: as fast as possible.
+        work_ms: duration of a job, at most.
+        payload: bytes of a job's data.
+        options: options of the Worker.
+        request_timeout: of its connection, ms.
+        retention: options of every job.
+        python_path: of the process; None: this repository.
+    """
+
+    party: str
+    url: str
+    queue: str
+    pipe: str
+    seed: int
+    jobs: int | None = None
+    kinds: tuple[str, ...] = KINDS
+    rate: float = 0.0
+    work_ms: float = 5.0
+    payload: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    request_timeout: int | None = None
+    python_path: str | None = None
+    retention: dict[str, Any] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        return {_VARIABLE: json.dumps(asdict(self)), "GLIDEMQ_URL": self.url}
+
+    @classmethod
+    def read(cls) -> Self:
+        stored = json.loads(os.environ[_VARIABLE])
+        return cls(**{**stored, "kinds": tuple(stored["kinds"])})
+
+    def connection(self) -> str:
+        """Return the URL with the request timeout."""
+        if self.request_timeout is None:
+            return self.url
+        return f"{self.url}{'&' if '?' in self.url else '?'}request_timeout={self.request_timeout}"

@@ -1,0 +1,67 @@
+"""The worker of a chaos run: `python -m glidemq_py.worker tests.chaos.worker_target:worker`.
+
+Its handler records that a job started and ended, and the worker's events record what the server has acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+from glidemq_py import Job, Worker
+from glidemq_py.errors import StaleAttemptError
+from tests.chaos.ledger import Scribe
+from tests.chaos.settings import PartySettings
+
+SETTINGS = PartySettings.read()
+SCRIBE = Scribe(SETTINGS.pipe, SETTINGS.party)
+RANDOM = random.Random(f"{SETTINGS.seed} {SETTINGS.party}")
+
+
+class ExpectedError(Exception):
+    """Raised by jobs that must fail."""
+
+
+async def handle(job: Job) -> str:
+    SCRIBE.write("started", job.id, job.attempts_made)
+    try:
+        if job.name == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if job.name == "endless":
+            await asyncio.Event().wait()
+        await asyncio.sleep(RANDOM.random() * SETTINGS.work_ms / 1000)
+        if job.name == "failing" or (job.name == "retried" and job.attempts_made == 0):
+            raise ExpectedError(job.name)
+        if job.name == "stepped" and job.step is None:
+            job.move_to_delayed(20, next_step="second")
+    finally:
+        SCRIBE.write("ended", job.id)
+    return job.id
+
+
+@contextlib.asynccontextmanager
+async def lifespan(_: Worker[Any]) -> AsyncIterator[None]:
+    SCRIBE.write("ready")
+    yield
+
+
+def on_error(error: Exception) -> None:
+    if isinstance(error, StaleAttemptError):
+        SCRIBE.write("stale", error.job_id or "")
+    else:
+        SCRIBE.write("error", detail=type(error).__name__)
+
+
+worker = Worker(
+    SETTINGS.queue, handle, SETTINGS.connection(), lifespan=lifespan,
+    **{"concurrency": 10, "lock_duration": 2_000, "stalled_interval": 1_000, "max_stalled_count": 1_000,
+       "log_failures": False, **SETTINGS.options},
+)  # fmt: skip
+worker.on("completed", lambda job, _: SCRIBE.write("completed", job.id))
+worker.on("failed", lambda job, error: SCRIBE.write("failed", job.id, repr(error)))
+worker.on("error", on_error)
