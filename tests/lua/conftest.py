@@ -10,11 +10,8 @@ from tests.conftest import CORE_SERVERS
 from tests.lua.own_support import OwnQueue
 from tests.memory_client import MemoryClient
 
-# One newest server and the in-memory one are enough for `-m "not slow"`.
-PLACES = (
-    *(pytest.param("cluster", marks=pytest.mark.slow) if each == "cluster" else each for each in CORE_SERVERS),
-    "memory",
-)
+# One newest server is enough for `-m "not slow"`.
+PLACES = (*CORE_SERVERS, pytest.param("memory", marks=pytest.mark.slow))
 
 
 @pytest.fixture(params=PLACES)

@@ -235,7 +235,7 @@ class Fleet:
         return [job_id for job_id in self.jobs if self.own.state(job_id) not in ("completed", "failed", None)]
 
 
-@pytest.fixture(name="resp", params=("server", "cluster"))
+@pytest.fixture(name="resp", params=("server", pytest.param("cluster", marks=pytest.mark.slow)))
 def resp_fixture(request: pytest.FixtureRequest) -> Iterator[RespClient]:
     place: GlideMQServer = request.getfixturevalue(request.param)
     with RespClient(place.host, place.port) as client:

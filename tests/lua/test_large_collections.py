@@ -16,6 +16,8 @@ from tests.lua.wire_support import GROUP, WireQueue
 
 wire = wire_support.wire_fixture
 
+pytestmark = pytest.mark.slow
+
 PARENTS = 1_300
 
 

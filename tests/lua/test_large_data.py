@@ -23,6 +23,8 @@ from tests.lua.hostile_calls import any_arguments, own_calls, wire_calls
 from tests.lua.large_queue import STATES, LargeQueue
 from tests.lua.own_support import library
 
+pytestmark = pytest.mark.slow
+
 LONG = int(os.environ.get("GLIDEMQ_LARGE", "0"))
 MEMBERS = LONG or 10_000
 CROWD = 6_000

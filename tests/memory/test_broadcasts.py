@@ -102,6 +102,7 @@ async def test_service_worker_runs_in_test() -> None:
             assert not worker.runs[0].job.cancelled.is_set()
 
 
+@pytest.mark.slow
 async def test_sandboxed_service_worker_runs_in_its_sandbox() -> None:
     service = Worker("test", f"{HANDLERS}:echo")
     async with TestQueue() as queue, TestWorker.of(service, queue) as worker:

@@ -125,6 +125,7 @@ async def test_script_error_names_file_and_line() -> None:
         await transport.call(Call("exchange", "glide:{q}:meta", (b"\xc1",), lambda reply: reply))
 
 
+@pytest.mark.slow
 def test_import_is_lazy() -> None:
     program = (
         "import sys, glidemq_py, glidemq_py.testing, glidemq_py.testing.pytest_plugin\n"

@@ -234,6 +234,7 @@ async def test_a_signal_in_a_batch_is_its_messages_alone(url: str, queue_name: s
 
 
 @pytest.mark.parametrize("handler", ["message", "async_message"])
+@pytest.mark.slow
 async def test_a_sandboxed_handler_gets_messages(core_url: str, queue_name: str, handler: str):
     async with Broadcast(queue_name, core_url) as broadcast:
         worker = BroadcastWorker(queue_name, f"{TARGET}:{handler}", core_url, subscription="s", start_from="0-0")
@@ -246,6 +247,7 @@ async def test_a_sandboxed_handler_gets_messages(core_url: str, queue_name: str,
         assert job.progress == 50
 
 
+@pytest.mark.slow
 async def test_a_crash_of_a_sandbox_is_one_messages(url: str, queue_name: str):
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(

@@ -134,6 +134,7 @@ class Work:
         return found[0] - before[0], found[1] - before[1]
 
 
+@pytest.mark.slow
 async def test_operations_on_many_jobs_use_short_calls(private_server: Callable[..., ServerProcess], queue_name: str):
     """Retried, cleaned and drained: each call handles at most PIECE jobs, with a bounded number of commands a job."""
     server = private_server()

@@ -172,6 +172,7 @@ async def test_every_job_of_a_failed_batch(url: str, queue_name: str, failures: 
     assert [record.job_id for record in failures("failed")] == ids
 
 
+@pytest.mark.slow
 async def test_sandboxes_show_the_traceback_of_their_process(url: str, queue_name: str, failures: Any) -> None:
     await _ends_with(url, queue_name, "tests.server.sandboxed_handlers:fail")
     (record,) = failures()

@@ -161,6 +161,7 @@ async def test_jobs_of_lists_and_adds(url: str, queue_name: str):
             await listed.reload()
 
 
+@pytest.mark.slow
 async def test_plain_functions_and_sandboxes_reload(url: str, queue_name: str):
     def handle(job: Job) -> Any:
         job.blocking.reload()
@@ -212,6 +213,7 @@ async def test_on_resume_is_rejected_in_batches(url: str, queue_name: str):
 
 
 @pytest.mark.parametrize("function", ["suspends", "raises_suspend"])
+@pytest.mark.slow
 async def test_on_resume_is_rejected_in_sandboxes(url: str, queue_name: str, function: str):
     worker = Worker(queue_name, f"{TARGET}:{function}", url)
     async with Queue[Any, Any](queue_name, url) as queue, worker:

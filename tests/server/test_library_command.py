@@ -55,6 +55,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("face", [Face.OWN, Face.WIRE])
+@pytest.mark.slow
 def test_dump_can_be_loaded(face: Face, private_server: PrivateServer) -> None:
     code, text = run("dump", "--face", face)
     assert (code, text) == (0, assemble(face).code)

@@ -188,6 +188,7 @@ def test_dashboard_uses_exported_metrics(registry: CollectorRegistry, url: str) 
     assert {name for name in exported if name not in page and f"{name}_total" not in page} == set()
 
 
+@pytest.mark.slow
 async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text("async def handler(job): ...\n", encoding="utf-8")
     with socket.socket() as free:
@@ -203,6 +204,7 @@ async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path
     assert f'glidemq_job_run_seconds_count{{queue="{queue_name}"}} 1.0' in text
 
 
+@pytest.mark.slow
 async def test_each_of_several_processes_serves_its_own(url: str, queue_name: str, tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text("import os\ndef handler(job): return os.getpid()\n", encoding="utf-8")
     port = two_free_ports()

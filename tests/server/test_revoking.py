@@ -136,6 +136,7 @@ async def test_within_a_heartbeat(
 
 
 @pytest.mark.parametrize(("name", "handler"), [("hang", "plain"), ("sleep", "on_loop")])
+@pytest.mark.slow
 async def test_in_a_sandbox(url: str, queue_name: str, tmp_path: Path, name: str, handler: str, beats: Beats) -> None:
     async with (
         Queue(queue_name, url) as queue,

@@ -223,6 +223,7 @@ async def test_batch() -> None:
         assert [run.result for run in await worker.run_until_empty()] == [None, None, "a two", "b two"]
 
 
+@pytest.mark.slow
 async def test_sandbox(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, Worker(queue_name, f"{HANDLERS}:plain", url):
         expected = ["second", "second", {"n": 1, "step": "second"}]

@@ -250,6 +250,7 @@ async def test_with_a_serializer_that_keeps_types(url: str, queue_name: str) -> 
         assert await same.add_and_wait(*given) == given
 
 
+@pytest.mark.slow
 def test_the_example() -> None:
     output = run(EXAMPLES / "typed_tasks.py")
     assert_in_order(

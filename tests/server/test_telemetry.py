@@ -247,6 +247,7 @@ async def test_nothing_is_computed_without_an_exporter(
         assert "otel" not in read.opts
 
 
+@pytest.mark.slow
 def test_opentelemetry_is_not_even_loaded() -> None:
     script = (
         # What GLIDE loads by itself (2.6 does) is not ours.
@@ -258,6 +259,7 @@ def test_opentelemetry_is_not_even_loaded() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.slow
 def test_a_global_provider_is_noticed() -> None:
     script = (
         "from opentelemetry import trace, metrics\nfrom opentelemetry.sdk.trace import TracerProvider\n"

@@ -62,6 +62,7 @@ def test_wheel_lists_its_requirements(wheel: Path) -> None:
     assert "glidemq = glidemq_py.testing.pytest_plugin" in entry_points
 
 
+@pytest.mark.slow
 def test_an_unpacked_wheel_assembles_its_library(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
@@ -83,6 +84,7 @@ def test_a_checkout_reads_its_own_lua_folder() -> None:
     assert lua_root() == ROOT / "lua"
 
 
+@pytest.mark.slow
 def test_an_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
