@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar, cast
@@ -24,6 +25,7 @@ from glidemq_py._client.connect import (
     glide,
     resolve_async,
 )
+from glidemq_py._client.connect_errors import LAST_CHANCE_MS, half_open, is_replying
 from glidemq_py._client.failures import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     FUNCTION_MISSING,
@@ -39,6 +41,7 @@ from glidemq_py._client.replies import BusyPoll, read_replies_in
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
+from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
 __all__ = ["AsyncTransport", "SharedClient", "open_transport"]
@@ -80,6 +83,12 @@ class AsyncTransport:
         self._busy_poll = busy_poll
         self._poll = BusyPoll(wanted=busy_poll)
         self._closed = False
+        self._answered = 0
+        """Number of calls that had a reply."""
+        self._source: AsyncTransport | None = None
+        self._sharing: weakref.WeakSet[AsyncTransport] = weakref.WeakSet()
+        """Transports over the same client, which `_source` owns."""
+        self._replacing: asyncio.Task[None] | None = None
         self.interruptions = Interruptions() if interruptions is None else interruptions
         running = asyncio.get_running_loop()
         # A client given by the user belongs to the loop in which it was created.
@@ -110,10 +119,11 @@ class AsyncTransport:
         if self._loading is not None:
             with contextlib.suppress(GlideMQError):  # each call that needs the library reports the error itself
                 await asyncio.shield(self._loading)  # earlier calls that missed the library are sent first
-        started = time.monotonic()
+        started, answered = time.monotonic(), self._answered
         try:
             reply = await self._run(call)
         except GlideError as error:
+            self._check_silence(error, answered, call.key)
             reply = await self._recover(call, error, started)
         return call.decode(reply)
 
@@ -132,6 +142,7 @@ class AsyncTransport:
         finally:
             self._under_way -= 1
             self._poll.end()
+        self._answered += 1
         if isinstance(reply, GlideError):
             raise reply
         return reply
@@ -192,11 +203,14 @@ class AsyncTransport:
         """See `Transport.command`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
-        started, words = time.monotonic(), list(args)
+        started, words, answered = time.monotonic(), list(args), self._answered
         try:
-            return await self._client.custom_command(words)
+            reply = await self._client.custom_command(words)
+            self._answered += 1
+            return reply
         except GlideError as error:
             failed = error
+            self._check_silence(error, answered, args[min(1, len(args) - 1)])
         retry = self._retry(str(args[0]), False, started, args[1:])
         while True:
             if self._closed:
@@ -217,9 +231,12 @@ class AsyncTransport:
         batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS))
         batch.custom_command(list(read))
         batch.fcall(self._names[call.function], call.keys, list(call.args))
+        answered = self._answered
         try:
             _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
+            self._answered += 1
         except GlideError as error:
+            self._check_silence(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
             raise translate(error, self.library) from error
@@ -260,7 +277,59 @@ class AsyncTransport:
 
     def shared(self) -> AsyncTransport:
         """Return another transport over the same client, which it does not close."""
-        return self._over(self._client, owned=False)
+        source = self._source or self
+        sharing = self._over(source._client, owned=False)
+        sharing._source = source
+        source._sharing.add(sharing)
+        return sharing
+
+    # GLIDE reconnects only if the operating system reports a lost connection. If a firewall or a router drops the
+    # packets of a connection, that takes many minutes, in which every call times out.
+
+    def _check_silence(self, error: GlideError, answered: int, key: str | bytes) -> None:
+        """Suspect a half-open connection if a call timed out and none had a reply meanwhile."""
+        if isinstance(error, GlideTimeoutError) and self._answered == answered:
+            source = self._source or self
+            if source._owned and not source._closed and source._replacing is None:
+                source._replacing = asyncio.ensure_future(source._replace_client(key))
+                source._replacing.add_done_callback(source._replaced)
+
+    def _replaced(self, _: asyncio.Task[None]) -> None:
+        self._replacing = None
+
+    async def _replace_client(self, key: str | bytes) -> None:
+        """Replace the client if the server replies on a new connection, and still not on the present one."""
+        if not await asyncio.to_thread(is_replying, self.config) or not await self._is_silent(key):
+            return
+        try:
+            client: Any = await create_async(self.config)
+        except GlideMQError as error:
+            _log.debug("replacing a half-open connection failed: %s", error)
+            return
+        if self._closed:
+            await client.close()
+            return
+        old = self._client
+        for each in (self, *self._sharing):
+            each._client = client
+        self._tick_marks.clear()
+        self.interruptions.record()
+        _log.warning("%s", half_open(self.config))
+        pending = list(old._pending_futures.values())
+        old._pending_futures.clear()
+        for future in pending:
+            _fail(future, GlideTimeoutError("the connection was half-open"))
+        await old.close()
+
+    async def _is_silent(self, key: str | bytes) -> bool:
+        """Return whether a trivial command for the key's node has no reply."""
+        batch, options = _pipeline(self.is_cluster, LAST_CHANCE_MS)
+        batch.custom_command(["EXISTS", key])
+        try:
+            await self._client.exec(batch, raise_on_error=False, options=options)
+        except GlideError as error:
+            return isinstance(error, GlideTimeoutError)
+        return False
 
     def _over(self, client: GlideClient, *, owned: bool) -> AsyncTransport:
         return AsyncTransport(
@@ -318,10 +387,14 @@ class AsyncTransport:
         """See `Transport.close`."""
         if not self._closed:
             self._closed = True
+            if self._replacing is not None:
+                self._replacing.cancel()
+                await asyncio.gather(self._replacing, return_exceptions=True)
             if self._owned:
                 await self._client.close()
 
 
+_log = get_logger(__name__)
 _current_loop = asyncio._get_running_loop
 _TICK_S = 5.0
 _GRACE_S = 10.0

@@ -7,18 +7,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from glide_shared.exceptions import GlideError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.connect import BlockingGlideClient, GlideConfig, create_blocking, glide_sync
+from glidemq_py._client.connect_errors import LAST_CHANCE_MS, half_open, is_replying
 from glidemq_py._client.failures import CallRetry, Interruptions, translate
 from glidemq_py._client.library_source import Library, assemble, load_arguments, loading_failed
 from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.keys import hash_tag
+from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 
 __all__ = ["ThreadTransport"]
 
 T = TypeVar("T")
+
+_log = get_logger(__name__)
 
 
 class ThreadTransport:
@@ -49,6 +54,11 @@ class ThreadTransport:
         self._closed = False
         self._turn = new_lock()
         self._under_way = 0
+        self._answered = 0
+        """Number of calls that had a reply."""
+        self._replacing = new_lock()
+        self._retired: list[Any] = []
+        """Replaced clients that other threads may still use."""
         call_in_child(self)
 
     def _forked(self) -> None:
@@ -64,10 +74,11 @@ class ThreadTransport:
         """See `BlockingTransport.call`."""
         self._enter()
         try:
-            started = time.monotonic()
+            started, answered = time.monotonic(), self._answered
             try:
                 return call.decode(self._run(call))
             except GlideError as error:
+                self._check_silence(error, answered, call.key)
                 return call.decode(self._recover(call, error, started))
         finally:
             self._leave()
@@ -109,6 +120,7 @@ class ThreadTransport:
         batch = self._new_batch(is_atomic=False)
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         (reply,) = self._client.exec(batch, raise_on_error=False)
+        self._answered += 1
         if isinstance(reply, GlideError):
             raise reply
         return reply
@@ -129,11 +141,14 @@ class ThreadTransport:
         """See `BlockingTransport.command`."""
         self._enter()
         try:
-            started, words = time.monotonic(), list(args)
+            started, words, answered = time.monotonic(), list(args), self._answered
             try:
-                return self._client.custom_command(words)
+                reply = self._client.custom_command(words)
+                self._answered += 1
+                return reply
             except GlideError as error:
                 failed = error
+                self._check_silence(error, answered, args[min(1, len(args) - 1)])
             retry = self._retry(str(args[0]), False, started, args[1:])
             while True:
                 step = retry.after(failed)
@@ -166,6 +181,38 @@ class ThreadTransport:
         """Return a separate connection to the same server, for blocking reads."""
         return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
+    def _check_silence(self, error: GlideError, answered: int, key: str | bytes) -> None:
+        """Replace a half-open connection; see `AsyncTransport._check_silence`."""
+        silent = isinstance(error, GlideTimeoutError) and self._answered == answered and self._owned
+        if not silent or not self._replacing.acquire(blocking=False):
+            return
+        try:
+            if self._answered != answered or not is_replying(self.config) or not self._is_silent(key):
+                return
+            client = create_blocking(self.config)
+        except GlideMQError as failure:
+            _log.debug("replacing a half-open connection failed: %s", failure)
+            return
+        finally:
+            self._replacing.release()
+        with self._turn:
+            self._retired.append(self._client)
+            self._client = client
+            self._answered += 1  # calls of other threads that time out later must not replace the new client
+        self.interruptions.record()
+        _log.warning("%s", half_open(self.config))
+
+    def _is_silent(self, key: str | bytes) -> bool:
+        """See `AsyncTransport._is_silent`."""
+        batch = self._new_batch(is_atomic=False)
+        batch.custom_command(["EXISTS", key])
+        options = glide_sync.ClusterBatchOptions if self.is_cluster else glide_sync.BatchOptions
+        try:
+            self._client.exec(batch, raise_on_error=False, options=options(timeout=LAST_CHANCE_MS))
+        except GlideError as error:
+            return isinstance(error, GlideTimeoutError)
+        return False
+
     # GLIDE frees its client even while other threads use it, so the last thread to leave closes it.
 
     def _enter(self) -> None:
@@ -178,6 +225,11 @@ class ThreadTransport:
         with self._turn:
             self._under_way -= 1
             last = self._closed and self._under_way == 0
+            retired: list[Any] = []
+            if self._under_way == 0:
+                retired, self._retired = self._retired, retired
+        for client in retired:
+            client.close()
         if last:
             self._disconnect()
 

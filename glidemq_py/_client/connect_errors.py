@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from glide_shared.config import GlideClientConfiguration, GlideClusterClientConfiguration, NodeAddress
@@ -25,10 +26,20 @@ from glidemq_py.errors import (
     TlsError,
 )
 
-__all__ = ["GlideConfig", "connection_timeout_s", "explain", "unreachable"]
+__all__ = [
+    "LAST_CHANCE_MS",
+    "GlideConfig",
+    "connection_timeout_s",
+    "explain",
+    "half_open",
+    "is_replying",
+    "unreachable",
+]
 
 GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
 
+LAST_CHANCE_MS: Final = 500
+"""Time for a connection that looks half-open to reply, while the server replies on a new one."""
 _PROBE_TIMEOUT_S: Final = 2.0
 _ALERT_TIMEOUT_S: Final = 0.5
 _CERTIFICATE_PROBLEMS: Final = (
@@ -103,6 +114,31 @@ def _authentication(config: GlideConfig) -> Cause:
     user = "" if credentials.username is None else f"user {credentials.username!r} or "
     problem = f"the server rejects {user}the password; check both, and percent-encode special characters in a URL"
     return AuthenticationError, problem
+
+
+def is_replying(config: GlideConfig) -> bool:
+    """Return whether one of the servers replies on a new connection. Blocks, for a few seconds at most."""
+    timeout = min(connection_timeout_s(config), _PROBE_TIMEOUT_S)
+    connect = _encrypted if config.use_tls else _plain
+    for address in config.addresses:
+        reply = _try(partial(_ping, connect, address, timeout))
+        if isinstance(reply, bytes) and reply.startswith((b"+PONG", b"-NOAUTH")):
+            return True
+    return False
+
+
+def half_open(config: GlideConfig) -> str:
+    """Return the log line for a replaced connection."""
+    return (
+        f"server {_where(config)}: no reply within the request timeout on a connection, but on a new one: "
+        "replaced the half-open connection"
+    )
+
+
+def _ping(connect: Callable[[NodeAddress, float], socket.socket], address: NodeAddress, timeout: float) -> bytes:
+    with connect(address, timeout) as link:
+        link.sendall(_encode("PING"))
+        return link.recv(4096)
 
 
 # -- probing the server ---------------------------------------------------------------------------------------

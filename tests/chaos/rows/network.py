@@ -7,7 +7,7 @@ from tests.chaos.run import ChaosRun
 
 NUMBER = 9
 TITLE = "network:"
-VARIANTS = ("delay", "resets", "slow")
+VARIANTS = ("half_open", "delay", "resets", "slow")
 TIMEOUT_MS = 1_000
 
 
